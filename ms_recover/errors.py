@@ -1,0 +1,73 @@
+"""The error tree; every class owns the exit code that ``recover-ckpt`` ends with.
+
+::
+
+    MsRecoverError                            1  the operation failed (disk full, no permission, ...)
+    ├── StorageError          (OSError)       1  reading or writing failed
+    ├── UsageError            (ValueError)    2  a wrong argument or option
+    ├── InputError            (ValueError)    3  an input is missing or malformed
+    │   ├── MissingInputError (FileNotFoundError)
+    │   ├── FormatError                          a file is not what it should be
+    │   └── ContradictionError                   inputs that cannot all be true
+    ├── UnrecoverableError    (RuntimeError)  4  some rank's slice cannot be had from anybody
+    └── VerificationError     (RuntimeError)  5  bytes differ from what was promised
+
+Each message says what is wrong, where (rank, step, path) and what to do next.
+"""
+
+from __future__ import annotations
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM."""
+
+
+class MsRecoverError(Exception):
+    """Base of every error that ms_recover raises on purpose.
+
+    Attributes
+    ----------
+    exit_code : int
+        What ``recover-ckpt`` exits with when this error ends it.
+    """
+
+    exit_code = 1
+
+
+class StorageError(MsRecoverError, OSError):
+    """Reading or writing failed: no space, no permission, a device error."""
+
+
+class UsageError(MsRecoverError, ValueError):
+    """An argument or option that cannot be meant."""
+
+    exit_code = 2
+
+
+class InputError(MsRecoverError, ValueError):
+    """An input is missing or malformed."""
+
+    exit_code = 3
+
+
+class MissingInputError(InputError, FileNotFoundError):
+    """A file or directory that was named is not there."""
+
+
+class FormatError(InputError):
+    """A file is not what its name or its place says."""
+
+
+class ContradictionError(InputError):
+    """Inputs that cannot all be true, such as rank lists that disagree."""
+
+
+class UnrecoverableError(MsRecoverError, RuntimeError):
+    """A rank's slice is gone and nobody holds the same bytes."""
+
+    exit_code = 4
+
+
+class VerificationError(MsRecoverError, RuntimeError):
+    """Bytes differ from what was read, planned or promised."""
+
+    exit_code = 5

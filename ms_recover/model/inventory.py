@@ -1,0 +1,199 @@
+"""What a scan found in a checkpoint tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ms_recover.model.groups import GroupInfo
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+
+INVENTORY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankPath:
+    """A path of which some places hold the rank, so that it can be told for another rank.
+
+    Parameters
+    ----------
+    parts : tuple of str
+        The literal text between the places of the rank; one part alone means that the rank is not in the path.
+    """
+
+    parts: tuple[str, ...]
+
+    def of(self, rank: int) -> str:
+        """Return the path of ``rank``, with ``/`` between its components."""
+        return str(rank).join(self.parts)
+
+    @property
+    def names_rank(self) -> bool:
+        """Whether the path differs from rank to rank."""
+        return len(self.parts) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFile:
+    """One rank's checkpoint file of one step.
+
+    Parameters
+    ----------
+    rank : int
+        Rank whose slice it is, by its place and name.
+    step : Step
+        Step by its name.
+    place : RankPath
+        Where it lies, relative to the root.
+    prefix : str
+        File name before ``-{epoch}_{step}``; MindSpore's rerun suffix ``_N`` is part of it.
+    size : int
+        Bytes.
+    mtime_ns : int
+        Modification time, nanoseconds since the epoch.
+    parameters : tuple of Parameter
+        What the header lists; for a damaged file, as far as it could be read.
+    problem : str or None
+        Why the file is damaged, None when its structure is sound.
+    encryption : str or None
+        Cipher mode; the parameters are then unknown.
+    crc : int or None
+        CRC-32 claimed by the trailer, where there is one.
+    """
+
+    rank: int
+    step: Step
+    place: RankPath
+    prefix: str
+    size: int
+    mtime_ns: int
+    parameters: tuple[Parameter, ...] = field(default=(), repr=False)
+    problem: str | None = None
+    encryption: str | None = None
+    crc: int | None = None
+
+    @property
+    def path(self) -> str:
+        """Path relative to the root."""
+        return self.place.of(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFile:
+    """One ``group_info.pb`` that the scan looked at.
+
+    Parameters
+    ----------
+    rank : int or None
+        Its owner; None when its place does not tell.
+    path : str
+        Relative to the root; absolute when it was named with ``--group-info``.
+    place : RankPath or None
+        Where the same file of another rank lies; None outside the tree.
+    info : GroupInfo or None
+        What it says; None when it is malformed.
+    problem : str or None
+        Why it could not be used.
+    """
+
+    rank: int | None
+    path: str
+    place: RankPath | None = None
+    info: GroupInfo | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFile:
+    """What a strategy file beside the slices says about the size of the world.
+
+    Parameters
+    ----------
+    rank : int
+        Rank in whose directory it lies.
+    path : str
+        Relative to the root.
+    stages : tuple of int
+        Pipeline stages it names.
+    devices_per_stage : int
+        Product of its device matrix.
+    """
+
+    rank: int
+    path: str
+    stages: tuple[int, ...]
+    devices_per_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A file or directory that is reported but never used, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Everything a scan found.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path of the tree.
+    ranks : tuple of int
+        Ranks that have a directory or a file, ascending.
+    slices : tuple of SliceFile
+        Sorted by rank, step and path.
+    group_files : tuple of GroupFile
+        Sorted by path.
+    strategy_files : tuple of StrategyFile
+        Sorted by path.
+    notes : tuple of Note
+        Files that are reported, never used.
+    """
+
+    root: str
+    ranks: tuple[int, ...] = ()
+    slices: tuple[SliceFile, ...] = ()
+    group_files: tuple[GroupFile, ...] = ()
+    strategy_files: tuple[StrategyFile, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every step that some file is named after, newest first."""
+        return tuple(sorted({file.step for file in self.slices}, reverse=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``scan --json`` prints."""
+        return {
+            "version": INVENTORY_VERSION,
+            "root": self.root,
+            "ranks": list(self.ranks),
+            "steps": [step.to_json() for step in self.steps],
+            "slices": [
+                {
+                    "rank": file.rank,
+                    **file.step.to_json(),
+                    "path": file.path,
+                    "bytes": file.size,
+                    "parameters": len(file.parameters),
+                    "crc": file.crc is not None,
+                    "encryption": file.encryption,
+                    "problem": file.problem,
+                }
+                for file in self.slices
+            ],
+            "group_files": [
+                {
+                    "rank": file.rank,
+                    "path": file.path,
+                    "restore_ranks": list(file.info.restore_ranks) if file.info else None,
+                    "problem": file.problem,
+                }
+                for file in self.group_files
+            ],
+            "notes": [{"path": note.path, "reason": note.reason} for note in self.notes],
+        }

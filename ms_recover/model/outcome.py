@@ -1,0 +1,96 @@
+"""What applying a plan did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ms_recover.model.steps import Step
+
+OUTCOME_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """What became of one action.
+
+    Parameters
+    ----------
+    rank, source_rank : int
+        Who got the slice, whose it was.
+    source, target : str
+        Paths relative to the root.
+    status : str
+        ``"copied"``, ``"already there"`` (the target held the source's bytes) or ``"failed"``.
+    bytes : int
+        Bytes copied.
+    digest : str or None
+        ``xxh3_128:`` and the digest of the bytes under the target's name, in hexadecimal.
+    error : str or None
+        What went wrong.
+    """
+
+    rank: int
+    source_rank: int
+    source: str
+    target: str
+    status: str
+    bytes: int = 0
+    digest: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What applying a plan did.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path of the tree.
+    step : Step
+        The step every rank now has, when nothing failed.
+    results : tuple of ActionResult
+        In the plan's order.
+    group_files : tuple of str
+        Rank lists that were written, relative to the root.
+    verified : bool
+        Whether targets were read back.
+    errors : tuple of str
+        Errors that belong to no action.
+    exit_code : int
+        0, or the code of the gravest error.
+    """
+
+    root: str
+    step: Step
+    results: tuple[ActionResult, ...]
+    group_files: tuple[str, ...]
+    verified: bool
+    errors: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``apply --json`` prints."""
+        return {
+            "version": OUTCOME_VERSION,
+            "root": self.root,
+            "step": self.step.to_json(),
+            "verified": self.verified,
+            "ok": self.exit_code == 0,
+            "results": [
+                {
+                    "rank": result.rank,
+                    "source_rank": result.source_rank,
+                    "source": result.source,
+                    "target": result.target,
+                    "status": result.status,
+                    "bytes": result.bytes,
+                    "digest": result.digest,
+                    "error": result.error,
+                }
+                for result in self.results
+            ],
+            "group_files": list(self.group_files),
+            "errors": list(self.errors),
+        }
