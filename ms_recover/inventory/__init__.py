@@ -1,0 +1,1 @@
+"""What is there: path grammar (pure) and scan."""

@@ -1,0 +1,1 @@
+"""Who holds the same bytes: pure decisions by rank group and by structure."""

@@ -1,0 +1,107 @@
+import pytest
+
+from ms_recover.errors import UsageError
+from ms_recover.inventory.naming import (
+    Pattern,
+    SliceName,
+    Unused,
+    rank_in_path,
+    read_rank_directory,
+    read_slice_name,
+)
+from ms_recover.model.inventory import RankPath
+from ms_recover.model.steps import Step
+
+CKPT_DIR = RankPath(("ckpt_dir", ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("ckpt_dir0", 0), ("rank_12", 12), ("ckpt_dir01", None), ("rank_", None), ("rank_x", None), ("xrank_1", None)],
+)
+def test_rank_directories(name, rank):
+    found = read_rank_directory(name)
+    assert (found and found[0]) == rank
+    if found:
+        assert found[1].of(7) == name.replace(str(rank), "7")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "step"),
+    [
+        ("test-1_77.ckpt", "test", Step(1, 77)),
+        ("test_1-2_77.ckpt", "test_1", Step(2, 77)),
+        ("a-b-c-10_2.ckpt", "a-b-c", Step(10, 2)),
+        ("net-0_0.ckpt", "net", Step(0, 0)),
+    ],
+)
+def test_slice_names(name, prefix, step):
+    found = read_slice_name(CKPT_DIR, 3, name)
+    assert found == SliceName(3, step, prefix, RankPath(("ckpt_dir", f"/{name}")))
+    assert found.place.of(5) == f"ckpt_dir5/{name}"
+
+
+def test_mindformers_names_carry_the_rank():
+    found = read_slice_name(RankPath(("rank_", "")), 3, "llama_rank_3-2_100.ckpt")
+    assert isinstance(found, SliceName)
+    assert (found.prefix, found.step) == ("llama", Step(2, 100))
+    assert found.place.of(3) == "rank_3/llama_rank_3-2_100.ckpt"
+    assert found.place.of(11) == "rank_11/llama_rank_11-2_100.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("test-1_77.tmp", "interrupted save"),
+        (".test-1_77.ckpt.ms_recover.tmp", "interrupted recovery"),
+        ("test-graph.meta", "graph"),
+        ("test-1_77_breakpoint.ckpt", "exception"),
+        ("test-1_77.safetensors", "safetensors"),
+        ("llama_rank_4-1_77.ckpt", "rank 4"),
+    ],
+)
+def test_what_is_reported_and_never_used(name, why):
+    found = read_slice_name(CKPT_DIR, 3, name)
+    assert isinstance(found, Unused)
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    "name", ["strategy.ckpt", "train.log0", "test.ckpt", "test-1.ckpt", "test-1_77.ckpt.bak", "-1_2.ckpt"]
+)
+def test_other_files_are_no_slices(name):
+    assert read_slice_name(CKPT_DIR, 3, name) is None
+
+
+def test_pattern_reads_and_tells_paths():
+    pattern = Pattern.parse("run/r{rank}/{prefix}-e{epoch}s{step}.r{rank}.ckpt")
+    found = pattern.slice_name("run/r12/my-net-e3s40.r12.ckpt")
+    assert found is not None
+    assert (found.rank, found.prefix, found.step) == (12, "my-net", Step(3, 40))
+    assert found.place.of(7) == "run/r7/my-net-e3s40.r7.ckpt"
+    assert pattern.slice_name("run/r12/my-net-e3s40.r11.ckpt") is None
+
+
+def test_pattern_text_is_literal_but_for_its_fields():
+    assert Pattern.parse("a.b/{rank}-{epoch}_{step}.ckpt").slice_name("aXb/1-1_2.ckpt") is None
+
+
+def test_a_prefix_with_braces_stays_as_it_is():
+    found = Pattern.parse("{rank}/{prefix}-{epoch}_{step}.ckpt").slice_name("1/{step}-2_3.ckpt")
+    assert found is not None
+    assert found.place.of(4) == "4/{step}-2_3.ckpt"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x/{epoch}_{step}", "{rank}/{epoch}", "{rank}/{epoch}_{step}_{step}", "{rank}/{what}-{epoch}_{step}", "/{rank}/{epoch}_{step}",
+     "../{rank}/{epoch}_{step}", "{rank}//{epoch}_{step}"],
+)  # fmt: skip
+def test_bad_patterns_are_usage_errors(text):
+    with pytest.raises(UsageError):
+        Pattern.parse(text)
+
+
+def test_rank_in_path():
+    assert rank_in_path("/data/rank_3/ckpt_dir5/group_info.pb") == 5
+    assert rank_in_path("/data/x/group_info.pb") is None

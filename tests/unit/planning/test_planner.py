@@ -1,0 +1,202 @@
+import pytest
+
+from ms_recover.errors import ContradictionError, MissingInputError, UsageError
+from ms_recover.model.inventory import GroupFile, Inventory, RankPath
+from ms_recover.model.steps import Step
+from ms_recover.planning.planner import make_plan
+from tests.unit.helpers import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
+
+
+def whole(ranks=8, steps=(STEP,), without=()):
+    return [slice_file(r, s) for r in range(ranks) for s in steps if r not in without and (r, s) not in without]
+
+
+def lists(ranks=8, without=()):
+    return {rank: members for rank, members in pairs(ranks).items() if rank not in without}
+
+
+def test_nothing_lost_means_nothing_to_do():
+    plan = make_plan(tree(whole(), lists()))
+    assert plan.recoverable
+    assert plan.step == STEP
+    assert plan.actions == ()
+    assert {rank.verdict for rank in plan.ranks} == {"keep"}
+    assert plan.world_size == 8
+
+
+@pytest.mark.parametrize("gone", range(8))
+def test_each_lost_rank_is_copied_from_its_peer(gone):
+    plan = make_plan(tree(whole(without=[gone]), lists(without=[gone])))
+    (action,) = plan.actions
+    assert (action.rank, action.source_rank) == (gone, (gone + 4) % 8)
+    assert action.source == f"ckpt_dir{(gone + 4) % 8}/test-2_8.ckpt"
+    assert action.target == f"ckpt_dir{gone}/test-2_8.ckpt"
+    assert plan.world_size == 8
+    assert [(write.rank, write.restore_ranks) for write in plan.group_files] == [(gone, tuple(pairs(8)[gone]))]
+    assert plan.group_files[0].target == f"ckpt_dir{gone}/group_info.pb"
+
+
+def test_a_rank_alone_in_its_group_makes_the_step_unrecoverable_and_is_named():
+    alone = {rank: [rank] for rank in range(4)}
+    plan = make_plan(tree(whole(4, without=[2]), alone))
+    assert not plan.recoverable
+    assert plan.step is None
+    assert plan.actions == ()
+    assert plan.ranks[2].verdict == "unrecoverable"
+    assert "[2]" in plan.ranks[2].reason
+    assert "rank 2" in plan.rejected_steps[0].reason
+
+
+def test_falls_back_to_the_older_step_and_says_why():
+    slices = whole(steps=(OLDER, STEP), without=[(0, STEP), (4, STEP)])
+    plan = make_plan(tree(slices, lists()))
+    assert plan.step == OLDER
+    assert plan.actions == ()
+    (rejected,) = plan.rejected_steps
+    assert rejected.step == STEP
+    assert "rank 0" in rejected.reason
+    assert "rank 4" in rejected.reason
+
+
+def test_prefers_the_newest_step_over_a_complete_older_one():
+    slices = whole(steps=(OLDER, STEP), without=[(0, STEP)])
+    plan = make_plan(tree(slices, lists()))
+    assert plan.step == STEP
+    assert [action.rank for action in plan.actions] == [0]
+    assert plan.group_files == ()  # its rank list was not lost
+
+
+def test_newest_is_by_number_not_by_text():
+    slices = whole(steps=(Step(9, 8), Step(10, 8)))
+    assert make_plan(tree(slices, lists())).step == Step(10, 8)
+
+
+def test_one_survivor_serves_several_and_sources_are_spread_evenly():
+    members = {rank: list(range(8)) for rank in (5, 6, 7)}
+    plan = make_plan(tree([slice_file(rank) for rank in (5, 6, 7)], members))
+    assert [action.rank for action in plan.actions] == [0, 1, 2, 3, 4]
+    assert [action.source_rank for action in plan.actions] == [5, 6, 7, 5, 6]
+
+
+def test_same_input_same_plan_whatever_the_order():
+    slices, groups = whole(without=[1, 2]), lists(without=[1])
+    one = tree(slices, groups)
+    other = Inventory(one.root, one.ranks, tuple(reversed(one.slices)), tuple(reversed(one.group_files)))
+    assert make_plan(one) == make_plan(other)
+
+
+def test_damaged_slices_are_replaced_under_their_own_name():
+    slices = whole(without=[3]) + [slice_file(3, problem="cut", prefix="test_1", size=50, mtime=7)]
+    (action,) = make_plan(tree(slices, lists())).actions
+    assert action.target == "ckpt_dir3/test_1-2_8.ckpt"
+    assert action.replaces is not None
+    assert (action.replaces.bytes, action.replaces.mtime_ns) == (50, 7)
+    assert make_plan(tree(slices, lists())).ranks[3].state == "damaged"
+
+
+def test_damaged_source_is_no_source():
+    slices = whole(without=[3, 7]) + [slice_file(7, problem="cut")]
+    plan = make_plan(tree(slices, lists(without=[3])))
+    assert not plan.recoverable
+    assert {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} == {3, 7}
+    assert "rank 7 damaged" in plan.ranks[3].reason
+
+
+def test_lost_ranks_count_as_gone_whatever_lies_there():
+    plan = make_plan(tree(whole(), lists()), lost=(0, 5))
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 4), (5, 1)]
+    assert plan.ranks[0].state == "lost"
+    assert plan.actions[0].replaces is not None
+    assert not make_plan(tree(whole(), lists()), lost=(0, 4)).recoverable
+
+
+def test_rerun_suffixes_name_the_same_step():
+    slices = whole(without=[0, 4]) + [slice_file(4, prefix="test_2")]
+    (action,) = make_plan(tree(slices, lists())).actions
+    assert (action.rank, action.source) == (0, "ckpt_dir4/test_2-2_8.ckpt")
+
+
+def test_two_slices_for_one_step_are_ambiguous_without_newest():
+    slices = [*whole(), slice_file(0, prefix="test_1", mtime=9)]
+    plan = make_plan(tree(slices, lists()))
+    assert not plan.recoverable
+    assert "--newest" in plan.ranks[0].reason
+    assert any("test_1-2_8" in note.reason for note in plan.notes)
+    chosen = make_plan(tree(slices, lists()), newest=True)
+    assert chosen.recoverable
+    assert chosen.ranks[0].path == "ckpt_dir0/test_1-2_8.ckpt"
+
+
+def test_an_ambiguous_slice_is_no_source():
+    slices = [*whole(without=[4]), slice_file(0, prefix="test_1", mtime=9)]
+    assert make_plan(tree(slices, lists())).ranks[4].verdict == "unrecoverable"
+    (action,) = make_plan(tree(slices, lists()), newest=True).actions
+    assert action.source == "ckpt_dir0/test_1-2_8.ckpt"
+
+
+def test_a_damaged_and_a_sound_slice_for_one_step_are_not_ambiguous():
+    slices = [*whole(), slice_file(0, prefix="test_1", problem="cut")]
+    plan = make_plan(tree(slices, lists()))
+    assert plan.ranks[0].path == "ckpt_dir0/test-2_8.ckpt"
+    assert plan.actions == ()
+
+
+def test_a_requested_step_is_the_only_one_considered():
+    slices = whole(steps=(OLDER, STEP), without=[(0, STEP), (4, STEP)])
+    assert make_plan(tree(slices, lists()), step=OLDER).step == OLDER
+    assert not make_plan(tree(slices, lists()), step=STEP).recoverable
+    with pytest.raises(MissingInputError, match="9_9"):
+        make_plan(tree(slices, lists()), step=Step(9, 9))
+
+
+def test_trailing_ranks_are_known_from_lists_given_size_or_not_at_all():
+    slices = whole(4)
+    inventory = tree(slices, {rank: [rank, rank + 4] for rank in range(4)})
+    plan = make_plan(inventory)
+    assert plan.world_size == 8
+    assert [action.rank for action in plan.actions] == [4, 5, 6, 7]
+    alone = tree(slices, {rank: [rank] for rank in range(4)})
+    assert make_plan(alone).world_size == 4
+    grown = make_plan(alone, world_size=5)
+    assert grown.ranks[4].verdict == "unrecoverable"
+    assert "no group_info.pb" in grown.ranks[4].reason
+
+
+def test_impossible_world_sizes_and_lost_ranks_are_refused():
+    with pytest.raises(UsageError, match="rank 7"):
+        make_plan(tree(whole(), lists()), world_size=4)
+    with pytest.raises(ContradictionError, match="lists rank 7"):
+        make_plan(tree(whole(4), {0: [0, 7]}), world_size=6)
+    with pytest.raises(UsageError, match="rank 8"):
+        make_plan(tree(whole(), lists()), lost=(8,))
+
+
+def test_no_rank_list_is_written_where_they_lie_elsewhere():
+    files = tuple(group_file(rank, members, outside=True) for rank, members in lists().items())
+    inventory = Inventory("/tree", tuple(range(1, 8)), tuple(whole(without=[0])), files)
+    plan = make_plan(inventory)
+    assert len(plan.actions) == 1
+    assert plan.group_files == ()
+
+
+def test_a_malformed_rank_list_is_noted_and_written_again_on_recovery():
+    place = RankPath(("ckpt_dir", "/group_info.pb"))
+    good = tree(whole(without=[0]), lists(without=[0]))
+    bad = GroupFile(0, place.of(0), place, None, "is empty")
+    inventory = Inventory(good.root, (0, *good.ranks), good.slices, (bad, *good.group_files))
+    plan = make_plan(inventory)
+    assert [write.rank for write in plan.group_files] == [0]
+    assert ("ckpt_dir0/group_info.pb", "is empty") in [(note.path, note.reason) for note in plan.notes]
+
+
+def test_no_slices_at_all():
+    with pytest.raises(MissingInputError, match="no slice"):
+        make_plan(tree([], lists()))
+
+
+def test_a_slice_cut_at_a_record_boundary_is_damaged_by_what_its_peer_lists():
+    slices = whole(without=[0]) + [slice_file(0, names=NAMES[:2])]
+    plan = make_plan(tree(slices, lists()))
+    assert plan.ranks[0].state == "damaged"
+    assert "moment1.a" in plan.ranks[0].reason
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 4)]
