@@ -1,0 +1,25 @@
+"""``recover-ckpt inspect``."""
+
+from __future__ import annotations
+
+import click
+
+from ms_recover.cli.options import json_option, print_json, print_text, text_width
+from ms_recover.errors import InputError
+
+
+@click.command(name="inspect")
+@click.argument("file", type=click.Path())
+@click.option("--no-crc", is_flag=True, help="Do not check the CRC trailer of a slice that has one.")
+@json_option
+def command(file: str, no_crc: bool, as_json: bool) -> int:
+    """Say what FILE is and what it holds: a slice, a group_info.pb or a strategy file."""
+    from ms_recover import api
+    from ms_recover.reporting.inspection import inspection_json, inspection_text
+
+    found = api.inspect(file, crc=not no_crc)
+    if as_json:
+        print_json(inspection_json(found))
+    else:
+        print_text(inspection_text(found, text_width()))
+    return InputError.exit_code if found.problems else 0

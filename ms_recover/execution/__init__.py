@@ -1,0 +1,1 @@
+"""Apply a plan once: copy, check, commit."""

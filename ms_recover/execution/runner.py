@@ -1,0 +1,124 @@
+"""Carry out a plan: its actions in threads, each independent and safe to repeat."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from ms_recover.errors import MsRecoverError, UnrecoverableError
+from ms_recover.execution.copy import CopyOptions, check_source, run_copy
+from ms_recover.formats.group_info import write_group_info
+from ms_recover.model.outcome import ActionResult, Outcome
+from ms_recover.model.plan import CopyAction, Plan
+from ms_recover.storage.local import StoppedError
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+
+
+def check_plan(plan: Plan) -> None:
+    """Check that a plan can be carried out: recoverable, and its sources are what it saw.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    MissingInputError, VerificationError
+        When a source is gone or changed.
+    """
+    if not plan.recoverable:
+        raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
+    for action in plan.actions:
+        check_source(plan.root, action)
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    verify: bool = True,
+    ranks: Collection[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Carry out a plan. An action that fails does not keep the others from being done.
+
+    Parameters
+    ----------
+    plan : Plan
+        A recoverable plan.
+    jobs : int
+        Threads.
+    verify : bool
+        Read each copy back before it gets its final name.
+    ranks : collection of int, optional
+        Only these ranks' actions.
+    progress : callable, optional
+        Told the bytes copied since the last call, from any thread.
+
+    Returns
+    -------
+    Outcome
+        With the gravest exit code.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    KeyboardInterrupt
+        After every temporary file is gone.
+    """
+    if plan.step is None:
+        raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
+    actions = [action for action in plan.actions if ranks is None or action.rank in ranks]
+    stop = threading.Event()
+    options = CopyOptions(verify, stop.is_set, progress or (lambda count: None))
+    pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
+    try:
+        futures = [pool.submit(run_copy, plan.root, action, options) for action in actions]
+        pending: set[Future[ActionResult]] = set(futures)
+        while pending:  # with a time limit, so that Ctrl-C arrives
+            pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).not_done
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    results, codes = [], [0]
+    for action, future in zip(actions, futures, strict=True):
+        result, code = _result(action, future)
+        results.append(result)
+        codes.append(code)
+    done = {result.rank for result in results if result.status != "failed"}
+    written, errors = _write_groups(plan, done)
+    codes += [code for _, code in errors]
+    return Outcome(
+        plan.root, plan.step, tuple(results), tuple(written), verify, tuple(text for text, _ in errors), max(codes)
+    )
+
+
+def _result(action: CopyAction, future: Future[ActionResult]) -> tuple[ActionResult, int]:
+    try:
+        return future.result(), 0
+    except StoppedError:
+        error, code = "stopped", 1
+    except MsRecoverError as problem:
+        error, code = str(problem), problem.exit_code
+    except OSError as problem:
+        error, code = f"rank {action.rank}, {action.target}: {problem}", 1
+    _log.error("rank %d: %s", action.rank, error)
+    failed = ActionResult(action.rank, action.source_rank, action.source, action.target, "failed", error=error)
+    return failed, code
+
+
+def _write_groups(plan: Plan, ranks: Collection[int]) -> tuple[list[str], list[tuple[str, int]]]:
+    written, errors = [], []
+    for write in plan.group_files:
+        if write.rank not in ranks:
+            continue
+        try:
+            write_group_info(os.path.join(plan.root, write.target), write.restore_ranks)
+            written.append(write.target)
+        except (MsRecoverError, OSError) as error:
+            errors.append((f"writing {write.target}: {error}", getattr(error, "exit_code", 1)))
+    return written, errors

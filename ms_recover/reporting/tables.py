@@ -1,0 +1,65 @@
+"""Plain tables for terminals and pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+
+PIPE_WIDTH = 100_000
+"""Columns where there is no terminal: a line is a line, so that grep finds whole paths."""
+
+
+def render_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
+) -> str:
+    """Return a table without frames, two spaces between columns, no trailing spaces.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Headings.
+    rows : iterable of sequence of str
+        Cells, as many as headings.
+    width : int or None
+        Columns of the terminal; None for a pipe, where nothing is wrapped.
+    right : sequence of str
+        Headings of columns with numbers.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for name in columns:
+        table.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_one_line(cell)) for cell in row))
+    file = StringIO()
+    Console(file=file, width=width or PIPE_WIDTH, color_system=None, legacy_windows=False, _environ={}).print(table)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _one_line(text: str) -> str:
+    """Escape what would break a line or steer a terminal; names in damaged files can hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it, such as ``1.5 GiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ranks with runs folded, such as ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,300 @@
+"""Local files: claim a temporary name, copy with a digest, commit by rename.
+
+The order of a commit is the one that survives a crash at any moment: write a temporary file in the target's
+directory, fsync it, rename it over the target, fsync the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import xxhash
+
+from ms_recover.errors import FormatError, MissingInputError, StorageError
+
+CHUNK = 1 << 20
+"""Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
+
+TEMPORARY_SUFFIX = ".ms_recover.tmp"
+DIGEST = "xxh3_128"
+
+
+class StoppedError(Exception):
+    """The copy was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A temporary file that this process alone writes."""
+
+    descriptor: int
+    path: str
+
+
+@contextmanager
+def explain(doing: str, path: str, hint: str = "") -> Iterator[None]:
+    """Turn an operating system error into one of ours that says what was being done, where, and what to do.
+
+    Raises
+    ------
+    MissingInputError
+        When the path is gone.
+    StorageError
+        On every other operating system error.
+    """
+    try:
+        yield
+    except (MissingInputError, StorageError):
+        raise
+    except OSError as error:
+        advice = {
+            errno.ENOSPC: "free some space there and run the command again",
+            errno.EDQUOT: "the quota is used up: free some space and run the command again",
+            errno.EACCES: "check who owns it, or run as that user",
+            errno.EPERM: "check who owns it, or run as that user",
+            errno.EROFS: "the file system is mounted read-only",
+            errno.EIO: "the device fails: check the system log before anything else",
+        }.get(error.errno or 0, hint)
+        text = f"{doing} {path}: {error.strerror or error}" + (f"; {advice}" if advice else "")
+        kind = MissingInputError if isinstance(error, FileNotFoundError) else StorageError
+        raise kind(text) from error
+
+
+def temporary_path(target: str) -> str:
+    """Return the temporary name for `target`: hidden, so that neither MindSpore nor a scan takes it for a slice."""
+    directory, name = os.path.split(target)
+    return os.path.join(directory, f".{name}{TEMPORARY_SUFFIX}")
+
+
+@contextmanager
+def claim_temporary(target: str) -> Iterator[Temporary]:
+    """Open the temporary file of `target`, empty, for this process alone; remove it unless it was renamed.
+
+    A lock that dies with its process keeps two recoveries from writing one target; what a killed one left behind is
+    taken over.
+
+    Raises
+    ------
+    StorageError
+        When another process is writing the same target, or the directory cannot be written.
+    """
+    path = temporary_path(target)
+    with explain("writing", path):
+        descriptor = _open_locked(path, target)
+    try:
+        yield Temporary(descriptor, path)
+    finally:
+        with suppress(OSError):
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                os.unlink(path)
+        os.close(descriptor)
+
+
+def _open_locked(path: str, target: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            descriptor = os.open(path, flags, 0o600)
+            writable = True
+        except PermissionError:  # left behind with its final mode, which does not allow writing
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            writable = False
+        try:
+            _lock(descriptor, target)
+            current = os.stat(path) if os.path.exists(path) else None
+            if current is not None and current.st_ino == os.fstat(descriptor).st_ino:
+                if writable:
+                    os.ftruncate(descriptor, 0)
+                    os.fchmod(descriptor, 0o600)
+                    return descriptor
+                os.unlink(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another process finished with it meanwhile: start again
+
+
+def _lock(descriptor: int, target: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise StorageError(
+                f"another recovery is writing {target}: wait for it, then run the command again"
+            ) from None
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Callable[[int], None]) -> tuple[int, str]:
+    """Copy from one descriptor to another and digest on the way.
+
+    Returns
+    -------
+    (int, str)
+        Bytes copied and their digest.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When reading or writing fails.
+    """
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(CHUNK))
+    total = 0
+    while count := os.readv(source, [buffer]):
+        if stop():
+            raise StoppedError
+        piece = buffer[:count]
+        digest.update(piece)
+        written = 0
+        while written < count:
+            written += os.write(target, piece[written:])
+        total += count
+        progress(count)
+    return total, _name(digest)
+
+
+def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
+    """Digest a file from its start.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open for reading.
+    stop : callable
+        True ends it.
+    from_device : bool
+        Drop the file's cached pages first, so that what is read comes from the device.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When reading fails.
+    """
+    if from_device:
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(CHUNK))
+    offset = 0
+    while count := os.preadv(descriptor, [buffer], offset):
+        if stop():
+            raise StoppedError
+        digest.update(buffer[:count])
+        offset += count
+    return _name(digest)
+
+
+def _name(digest: xxhash.xxh3_128) -> str:
+    return f"{DIGEST}:{digest.hexdigest()}"
+
+
+def make_directory(path: str, like: str) -> None:
+    """Make a directory that is not there, with the mode (and, for root, the owner) of `like`.
+
+    Raises
+    ------
+    OSError
+        When it cannot be made.
+    """
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_directory(parent, os.path.dirname(like))
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return  # made by another thread or process meanwhile
+    status = os.stat(like)
+    os.chmod(path, status.st_mode & 0o7777)
+    if os.geteuid() == 0:
+        os.chown(path, status.st_uid, status.st_gid)
+    sync_directory(parent)
+
+
+def commit(temporary: Temporary, target: str, like: os.stat_result) -> None:
+    """Give a finished temporary file the mode, times and (for root) owner of its source, and its final name.
+
+    Parameters
+    ----------
+    temporary : Temporary
+        Written and synced.
+    target : str
+        Final name; what lies there is replaced.
+    like : os.stat_result
+        The source's status.
+
+    Raises
+    ------
+    OSError
+        When the file system refuses.
+    """
+    if os.geteuid() == 0:
+        os.fchown(temporary.descriptor, like.st_uid, like.st_gid)
+    os.utime(temporary.descriptor, ns=(like.st_atime_ns, like.st_mtime_ns))
+    os.fchmod(temporary.descriptor, like.st_mode & 0o7777)
+    os.fsync(temporary.descriptor)
+    os.rename(temporary.path, target)
+    sync_directory(os.path.dirname(target))
+
+
+def sync_directory(path: str) -> None:
+    """Make renames and new names in a directory durable; file systems that cannot are passed over."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a small file whole or not at all.
+
+    Raises
+    ------
+    StorageError
+        When it cannot be written.
+    """
+    target = os.path.abspath(path)
+    with claim_temporary(target) as temporary, explain("writing", target):
+        with open(temporary.descriptor, "wb", closefd=False) as file:
+            file.write(text.encode())
+        os.fchmod(temporary.descriptor, 0o644)
+        os.fsync(temporary.descriptor)
+        os.rename(temporary.path, target)
+        sync_directory(os.path.dirname(target))
+
+
+def read_text(path: str, most: int = 1 << 30) -> str:
+    """Read a small text file.
+
+    Raises
+    ------
+    MissingInputError
+        When it is not there.
+    StorageError
+        When it cannot be read.
+    FormatError
+        When it is longer than `most` bytes or not UTF-8.
+    """
+    with explain("reading", path), open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise FormatError(f"{path} is longer than {most} bytes: it is not a text file of ours")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"{path} is not text") from None

@@ -1,0 +1,1 @@
+"""For tests of ms_recover and of what extends it: synthetic slices and trees, without MindSpore."""

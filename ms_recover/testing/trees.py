@@ -1,0 +1,101 @@
+"""Slices and checkpoint trees as MindSpore writes them, made without MindSpore and the same every time.
+
+The wire layout is that of ``mindspore.save_checkpoint`` (``mindspore/train/serialization.py``): one ``Checkpoint``
+message with one ``Value`` for each parameter, one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ms_recover.formats.group_info import write_group_info
+from ms_recover.model.steps import Step
+
+SLICE_MODE = 0o400
+
+
+def varint(value: int) -> bytes:
+    """Encode an unsigned protobuf varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def record(name: str, content: bytes, shape: Sequence[int], dtype: str = "Float32") -> bytes:
+    """Encode one parameter, or one piece of it, as a ``Checkpoint`` message."""
+    dims = b"".join(b"\x08" + varint(size) for size in shape)
+    tensor = dims + _field(0x12, dtype.encode()) + _field(0x1A, content)
+    return _field(0x0A, _field(0x0A, name.encode()) + _field(0x12, tensor))
+
+
+def _field(key: int, payload: bytes) -> bytes:
+    return bytes([key]) + varint(len(payload)) + payload
+
+
+def slice_bytes(parameters: Mapping[str, int], seed: int, *, crc: bool = False) -> bytes:
+    """Return a slice with one-dimensional Float32 parameters and arbitrary contents.
+
+    Parameters
+    ----------
+    parameters : mapping of str to int
+        Names and their numbers of elements.
+    seed : int
+        The same seed gives the same contents.
+    crc : bool
+        Append MindSpore's CRC trailer.
+    """
+    source = random.Random(seed)  # noqa: S311
+    data = b"".join(record(name, source.randbytes(4 * count), [count]) for name, count in parameters.items())
+    return data + crc_trailer(data) if crc else data
+
+
+def crc_trailer(data: bytes) -> bytes:
+    """Return the trailer that ``crc_check=True`` appends to `data`."""
+    return b"crc_num" + zlib.crc32(data).to_bytes(10, "big")
+
+
+def make_tree(
+    root: Path,
+    *,
+    data_parallel: int = 2,
+    model_parallel: int = 2,
+    steps: Iterable[Step] = (Step(1, 8),),
+    parameters: Mapping[str, int] | None = None,
+    directory: str = "ckpt_dir{rank}",
+    name: str = "test-{step}.ckpt",
+    crc: bool = False,
+) -> Path:
+    """Write a tree in which ranks that differ only along the data-parallel dimension hold the same slice.
+
+    Parameters
+    ----------
+    root : Path
+        Where; made when it is not there.
+    data_parallel, model_parallel : int
+        Size of the two dimensions; ``rank = data_index * model_parallel + model_index``.
+    steps : iterable of Step
+        The steps each rank saved.
+    parameters : mapping of str to int, optional
+        Names and numbers of elements.
+    directory, name : str
+        Forms of the path, with ``{rank}`` and ``{step}``.
+    crc : bool
+        Append MindSpore's CRC trailer.
+    """
+    listed = parameters or {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "global_step": 1}
+    for rank in range(data_parallel * model_parallel):
+        folder = root / directory.format(rank=rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = rank % model_parallel
+        write_group_info(folder / "group_info.pb", [part + i * model_parallel for i in range(data_parallel)])
+        for step in steps:
+            path = folder / name.format(rank=rank, step=step)
+            path.write_bytes(slice_bytes(listed, step.epoch * 1_000_003 + step.step * 1009 + part, crc=crc))
+            path.chmod(SLICE_MODE)
+    return root

@@ -1,0 +1,181 @@
+"""Real files, real failures."""
+
+import errno
+import os
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+
+from ms_recover import api
+from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
+from ms_recover.execution import copy as copy_module
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, slice_bytes
+
+NAME = "test-1_8.ckpt"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return make_tree(tmp_path / "tree", data_parallel=2, model_parallel=2)
+
+
+def plan_without(tree, *ranks):
+    for rank in ranks:
+        shutil.rmtree(tree / f"ckpt_dir{rank}")
+    return api.plan(api.scan(tree))
+
+
+def test_recovers_slices_and_rank_lists(tree):
+    truth = (tree / "ckpt_dir0" / NAME).read_bytes()
+    listed = (tree / "ckpt_dir0" / "group_info.pb").read_bytes()
+    seen = []
+    outcome = api.apply(plan_without(tree, 0, 1), jobs=2, progress=seen.append)
+    assert outcome.exit_code == 0
+    assert (tree / "ckpt_dir0" / NAME).read_bytes() == truth
+    assert (tree / "ckpt_dir0" / "group_info.pb").read_bytes() == listed
+    assert sum(seen) == 2 * len(truth)
+    assert [result.status for result in outcome.results] == ["copied", "copied"]
+    assert not api.plan(api.scan(tree)).actions
+
+
+def test_only_the_named_ranks_are_recovered(tree):
+    outcome = api.apply(plan_without(tree, 0, 1), ranks={1})
+    assert [result.rank for result in outcome.results] == [1]
+    assert not (tree / "ckpt_dir0").exists()
+    assert (tree / "ckpt_dir1" / "group_info.pb").exists()
+
+
+def test_applying_a_plan_twice_redoes_nothing(tree):
+    plan = plan_without(tree, 0)
+    api.apply(plan)
+    before = (tree / "ckpt_dir0" / NAME).stat()
+    outcome = api.apply(plan)
+    assert [result.status for result in outcome.results] == ["already there"]
+    after = (tree / "ckpt_dir0" / NAME).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_a_changed_source_is_refused(tree):
+    plan = plan_without(tree, 0)
+    source = tree / "ckpt_dir2" / NAME
+    os.utime(source, ns=(5, 5))
+    with pytest.raises(VerificationError, match="plan again"):
+        api.check(plan)
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 5
+    assert not (tree / "ckpt_dir0" / NAME).exists()
+
+
+def test_a_vanished_source_is_missing_input(tree):
+    plan = plan_without(tree, 0)
+    (tree / "ckpt_dir2" / NAME).unlink()
+    with pytest.raises(MissingInputError):
+        api.check(plan)
+    assert api.apply(plan).exit_code == 3
+
+
+def test_a_target_that_appeared_meanwhile_is_not_replaced(tree):
+    plan = plan_without(tree, 0)
+    (tree / "ckpt_dir0").mkdir()
+    target = tree / "ckpt_dir0" / NAME
+    target.write_bytes(slice_bytes({"other": 4}, 1))
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 5
+    assert "nothing was replaced" in outcome.results[0].error
+    assert target.read_bytes() == slice_bytes({"other": 4}, 1)
+
+
+def test_a_damaged_target_is_replaced(tree):
+    target = tree / "ckpt_dir0" / NAME
+    truth = target.read_bytes()
+    target.chmod(0o600)
+    target.write_bytes(truth[:-3])
+    target.chmod(0o400)
+    outcome = api.apply(api.plan(api.scan(tree)))
+    assert outcome.exit_code == 0
+    assert target.read_bytes() == truth
+
+
+def test_a_lost_slice_with_the_right_bytes_is_left_alone(tree):
+    before = (tree / "ckpt_dir0" / NAME).stat().st_ino
+    outcome = api.apply(api.plan(api.scan(tree), lost=(0,)))
+    assert [result.status for result in outcome.results] == ["already there"]
+    assert (tree / "ckpt_dir0" / NAME).stat().st_ino == before
+
+
+def test_a_source_damaged_in_its_contents_is_caught_by_its_crc(tmp_path):
+    tree = make_tree(tmp_path / "tree", crc=True)
+    plan = plan_without(tree, 0)
+    source = tree / "ckpt_dir2" / NAME
+    stat = source.stat()
+    data = bytearray(source.read_bytes())
+    data[60] ^= 1
+    source.chmod(0o600)
+    source.write_bytes(data)
+    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 5
+    assert "CRC" in outcome.results[0].error
+    assert os.listdir(tree / "ckpt_dir0") == []
+    assert api.plan(api.scan(tree)).ranks[2].state == "damaged"
+
+
+def test_one_failing_action_does_not_stop_the_others(tree):
+    plan = plan_without(tree, 0, 1)
+    (tree / "ckpt_dir2" / NAME).unlink()
+    outcome = api.apply(plan)
+    assert [result.status for result in outcome.results] == ["failed", "copied"]
+    assert outcome.exit_code == 3
+    assert outcome.group_files == ("ckpt_dir1/group_info.pb",)
+
+
+def test_an_unrecoverable_plan_is_not_applied(tree):
+    plan = plan_without(tree, 0, 2)
+    assert not plan.recoverable
+    with pytest.raises(UnrecoverableError):
+        api.apply(plan)
+    with pytest.raises(UnrecoverableError):
+        api.check(plan)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_failing_writes_leave_nothing_behind(tree, monkeypatch, code):
+    plan = plan_without(tree, 0)
+    real = os.write
+
+    def fail(descriptor, data):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".ms_recover.tmp"):
+            raise OSError(code, os.strerror(code))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", fail)
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 1
+    assert os.strerror(code) in outcome.results[0].error
+    assert os.listdir(tree / "ckpt_dir0") == []
+
+
+def test_a_copy_that_reads_back_differently_gets_no_final_name(tree, monkeypatch):
+    plan = plan_without(tree, 0)
+    monkeypatch.setattr(copy_module, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 5
+    assert os.listdir(tree / "ckpt_dir0") == []
+    assert api.apply(replace(plan), verify=False).exit_code == 0
+
+
+def test_no_thread_is_left(tree):
+    before = threading.active_count()
+    api.apply(plan_without(tree, 0, 1), jobs=8)
+    assert threading.active_count() == before
+
+
+def test_many_actions_share_their_sources(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=8, model_parallel=2, steps=[Step(3, 8)])
+    truth = {rank: (tree / f"ckpt_dir{rank}" / "test-3_8.ckpt").read_bytes() for rank in range(16)}
+    outcome = api.apply(plan_without(tree, *range(10)), jobs=4)
+    assert outcome.exit_code == 0
+    assert all((tree / f"ckpt_dir{rank}" / "test-3_8.ckpt").read_bytes() == data for rank, data in truth.items())
