@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from ms_recover.inventory.naming import Pattern, SliceName
 from ms_recover.inventory.walk import Found, find_group_files, walk_pattern, walk_rank_directories
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile, StrategyFile
 from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
 
 
 def scan(
@@ -65,6 +67,7 @@ def scan(
         raise MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
     seen: dict[tuple[Parameter, ...], tuple[Parameter, ...]] = {}
     slices = [file for name in found.slices if (file := _open(top, name, found.notes, crc, stop, seen)) is not None]
+    slices = _without_doubles(top, slices, found.notes)
     groups = _own_groups(top, found)
     for owner, path in find_group_files(top, tuple(group_info)):
         groups.append(GroupFile(owner, path, None, read_group_info(path, owner=owner)))
@@ -110,6 +113,32 @@ def _open(
         encryption=header.encryption,
         crc=header.crc,
     )
+
+
+def _without_doubles(root: str, slices: list[SliceFile], notes: list[Note]) -> list[SliceFile]:
+    """Keep one of several sound slices of one rank and step when their bytes are equal."""
+    kept: dict[tuple[int, Step], list[SliceFile]] = {}
+    for file in sorted(slices, key=lambda file: file.path):
+        others = kept.setdefault((file.rank, file.step), [])
+        twin = next((other for other in others if _equal(root, file, other)), None)
+        if twin is None:
+            others.append(file)
+        else:
+            notes.append(Note(file.path, f"holds the same bytes as {twin.path}"))
+    return [file for files in kept.values() for file in files]
+
+
+def _equal(root: str, one: SliceFile, other: SliceFile) -> bool:
+    if one.problem is not None or (one.problem, one.size, one.parameters) != (
+        other.problem,
+        other.size,
+        other.parameters,
+    ):
+        return False
+    try:
+        return filecmp.cmp(os.path.join(root, one.path), os.path.join(root, other.path), shallow=False)
+    except OSError:
+        return False
 
 
 def _own_groups(root: str, found: Found) -> list[GroupFile]:
