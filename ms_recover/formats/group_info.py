@@ -1,0 +1,157 @@
+"""``group_info.pb``: which ranks hold the same slice.
+
+MindSpore writes one per rank at compile time (``GROUP_INFO_FILE``). Its own reader answers an empty list or nonsense
+for a file of another kind; this one says what the file is and refuses.
+Source: ``ParallelGroupMap`` in ``mindspore/train/node_strategy_pb2.py`` of MindSpore 2.10.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ms_recover.errors import FormatError, StorageError, UsageError
+from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
+from ms_recover.formats.proto import message_class, parse
+from ms_recover.formats.source import read_small
+from ms_recover.model.groups import GroupInfo, RankGroup
+
+MAX_RANK = 1 << 24
+"""Ranks are smaller than this."""
+
+TEMPORARY_SUFFIX = ".ms_recover.tmp"
+"""How the names of unfinished files end; they begin with a dot."""
+
+
+def read_group_info(
+    path: str | os.PathLike[str], *, owner: int | None = None, world_size: int | None = None
+) -> GroupInfo:
+    """Read a ``group_info.pb``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    owner : int, optional
+        Rank the file belongs to; its restore list must name that rank.
+    world_size : int, optional
+        Number of ranks; every rank in the file must be smaller.
+
+    Raises
+    ------
+    MissingInputError
+        When nothing has that name.
+    FormatError
+        When it is no group file, damaged, or its ranks cannot be meant.
+    StorageError
+        When the system refuses to open or to read it.
+    """
+    name = os.fspath(path)
+    data = read_small(path, "a group_info.pb")
+    kind = classify(data[:HEAD], len(data))
+    if kind != "group_info":
+        raise FormatError(f"{name}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
+    try:
+        message = parse("ParallelGroupMap", data)
+        groups = (RankGroup(item.group_name, _ranks(item.parallel_group_ranks)) for item in message.parallel_group_item)
+        info = GroupInfo(_ranks(message.ckpt_restore_rank_list), tuple(groups))
+        _check(info, owner, world_size)
+    except FormatError as error:
+        raise FormatError(f"{name}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
+    return info
+
+
+def encode_group_info(info: GroupInfo) -> bytes:
+    """Return the bytes that MindSpore would write for ``info``.
+
+    Raises
+    ------
+    UsageError
+        When the restore list is empty, or a rank occurs twice in it or cannot be meant.
+    """
+    try:
+        _check(info, None, None)
+    except FormatError as error:
+        raise UsageError(f"no group_info.pb can say that: {error}") from error
+    message = message_class("ParallelGroupMap")()
+    for group in info.groups:
+        item = message.parallel_group_item.add()
+        item.group_name = group.name
+        item.parallel_group_ranks.SetInParent()
+        item.parallel_group_ranks.dim.extend(group.ranks)
+    message.ckpt_restore_rank_list.dim.extend(info.restore_ranks)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def write_group_info(path: str | os.PathLike[str], restore_ranks: Iterable[int], mode: int = 0o600) -> None:
+    """Write a ``group_info.pb`` that holds nothing but a restore list; the name holds the old file or the new one.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; one that is there is replaced.
+    restore_ranks : iterable of int
+        Global ranks that hold the same slice, the owner among them; written in ascending order.
+    mode : int
+        Permissions; MindSpore's own files have 0600.
+
+    Raises
+    ------
+    UsageError
+        As `encode_group_info`.
+    StorageError
+        When the directory is missing or refuses, or the disk is full.
+    """
+    target = Path(path)
+    data = encode_group_info(GroupInfo(tuple(sorted(restore_ranks))))
+    try:
+        descriptor, temporary = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{target.name}.", target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fchmod(descriptor, mode)
+                os.fsync(descriptor)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"{target}: cannot write group_info.pb: {reason}; check the directory and free space"
+        ) from error
+
+
+def _ranks(message: Any) -> tuple[int, ...]:
+    return tuple(message.dim)
+
+
+def _check(info: GroupInfo, owner: int | None, world_size: int | None) -> None:
+    """Refuse rank lists that cannot be meant; the text names no file."""
+    ranks = info.restore_ranks
+    if not ranks:
+        raise FormatError("its restore list is empty, it names no rank")
+    limit = MAX_RANK if world_size is None else min(world_size, MAX_RANK)
+    for what, listed in (("restore list", ranks), *((f"group {group.name!r}", group.ranks) for group in info.groups)):
+        if listed and not 0 <= min(listed) <= max(listed) < limit:
+            outside = max(listed) if max(listed) >= limit else min(listed)
+            raise FormatError(f"its {what} names rank {outside}, ranks go from 0 to {limit - 1}")
+        if len(set(listed)) != len(listed):
+            repeated = next(rank for rank in listed if listed.count(rank) > 1)
+            raise FormatError(f"its {what} names rank {repeated} twice")
+    if owner is not None and owner not in ranks:
+        raise FormatError(f"its restore list {_shown(ranks)} does not name rank {owner}, to which the file belongs")
+
+
+def _shown(ranks: tuple[int, ...]) -> str:
+    return str(list(ranks)) if len(ranks) <= 16 else f"[{', '.join(map(str, ranks[:16]))}, ...]"
