@@ -18,10 +18,10 @@ from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.identify import identify
 from ms_recover.formats.strategy import read_strategy
-from ms_recover.inventory.naming import rank_in_path
+from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
 from ms_recover.inventory.scan import scan
 from ms_recover.model.inspection import Inspection
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, RankPath
 from ms_recover.model.plan import StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
@@ -53,6 +53,8 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
     """
     name = os.fspath(path)
     kind = identify(name)
+    if isinstance(read_slice_name(RankPath(("",)), 0, os.path.basename(name)), SliceName):
+        kind = kind if kind in ("group_info", "strategy") else "ckpt"  # by its name; what is wrong is told below
     try:
         if kind in ("ckpt", "encrypted-ckpt"):
             header = read_header(name)
