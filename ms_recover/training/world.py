@@ -1,0 +1,125 @@
+"""The ranks of the running job: who this process is, and what all ranks say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import mindspore as ms
+import numpy as np
+from mindspore import ops
+from mindspore.communication import get_group_size, get_rank
+from mindspore.mint.distributed import is_initialized
+
+from ms_recover.errors import MsRecoverError, UsageError
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class World:
+    """The place of this process among the ranks of its job.
+
+    Parameters
+    ----------
+    rank, size : int
+        Global rank of this process, and number of ranks.
+    connected : bool
+        Whether MindSpore's communication is up, so that ranks can exchange numbers.
+    """
+
+    rank: int
+    size: int
+    connected: bool
+
+    def gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """Tell `numbers` to every rank, and return what each said, index = rank.
+
+        Blocks until all ranks have called it with as many numbers; MindSpore gives up by itself when a rank dies.
+
+        Parameters
+        ----------
+        numbers : sequence of int
+            At least one, each within 32 bits: the widest type that AllGather takes on every device.
+
+        Raises
+        ------
+        UsageError
+            When there are other ranks but no communication.
+        MsRecoverError
+            When another rank is gone.
+        """
+        if self.size == 1:
+            return [tuple(numbers)]
+        if not self.connected:
+            raise UsageError(
+                f"rank {self.rank} is one of {self.size}, but cannot talk to the others: "
+                "call mindspore.communication.init() first"
+            )
+        try:
+            gathered = ops.AllGather()(ms.Tensor(np.array(numbers, np.int32))).asnumpy()
+        except RuntimeError as error:
+            raise MsRecoverError(f"rank {self.rank}: another rank is gone; its log says why ({error})") from error
+        return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
+
+    def together(self, what: str, work: Callable[[], _T]) -> _T:
+        """Do `work` on every rank; when it fails on one, no rank goes on.
+
+        Parameters
+        ----------
+        what : str
+            What is being done, for the ranks on which it did not fail.
+        work : callable
+            This rank's share.
+
+        Returns
+        -------
+        object
+            What `work` returned.
+
+        Raises
+        ------
+        MsRecoverError
+            On ranks where `work` succeeded while it failed elsewhere; where it failed, its own error.
+        """
+        failure: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        failed = [rank for rank, (flag,) in enumerate(self.gather([failure is not None])) if flag]
+        if failure is not None:
+            raise failure
+        if failed:
+            raise MsRecoverError(
+                f"rank {self.rank} stops because {what} failed on rank(s) {', '.join(map(str, failed))}; see their logs"
+            )
+        return result
+
+
+def current_world(environ: Mapping[str, str] = os.environ) -> World:
+    """Return who this process is: by MindSpore's communication, else by RANK_ID and RANK_SIZE, else the only one.
+
+    Raises
+    ------
+    UsageError
+        When RANK_ID and RANK_SIZE are no numbers or contradict each other.
+    """
+    if is_initialized():
+        return World(get_rank(), get_group_size(), True)
+    rank_text, size_text = environ.get("RANK_ID") or "0", environ.get("RANK_SIZE") or ""
+    try:
+        rank = int(rank_text)
+        size = int(size_text) if size_text else rank + 1
+    except ValueError:
+        raise UsageError(f"RANK_ID is {rank_text!r} and RANK_SIZE is {size_text!r}: they must be numbers") from None
+    if not 0 <= rank < size:
+        raise UsageError(f"RANK_ID is {rank}, which is not between 0 and RANK_SIZE - 1 = {size - 1}")
+    return World(rank, size, False)
+
+
+def device_target() -> str:
+    """Return the device MindSpore computes on: ``"CPU"``, ``"Ascend"`` or ``"GPU"``."""
+    return str(ms.get_context("device_target"))

@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../scripts/run_parallel_recover_ckpt.sh" "$@"

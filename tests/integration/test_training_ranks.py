@@ -1,0 +1,308 @@
+"""Several ranks in processes of their own: the sample, its scripts, and how ranks agree."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ms_recover import api
+from ms_recover.formats.group_info import read_group_info
+from ms_recover.model.steps import Step
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+REPOSITORY = Path(__file__).parents[2]
+SAMPLE = REPOSITORY / "sample_code" / "distribute_training_transformer"
+SIZES = [
+    *("--batch_size", "16", "--hidden_size", "32", "--ffn_size", "64", "--heads", "4", "--vocab_size", "128"),
+    *("--epochs", "3", "--save_steps", "5"),
+]
+DONE = 24
+LIMIT = 240
+
+
+def run(command, cwd, **environment):
+    """Run a command with a time limit that no child outlives; return exit code and output."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=10)
+    return process.returncode, output
+
+
+def script(name, pairs, output, *options, ranks=4, mp=2):
+    command = ["bash", REPOSITORY / "scripts" / f"run_parallel_{name}_ckpt.sh", pairs, *SIZES, *options]
+    environment = {"RANK_SIZE": str(ranks), "MP": str(mp), "OUTPUT_DIR": str(output), "TRAIN_TIMEOUT": str(LIMIT - 30)}
+    return run(command, output.parent, **environment)
+
+
+def losses(output, rank):
+    """Losses of the last process of a rank, to the last bit."""
+    lines = (output / f"ckpt_dir{rank}" / f"loss{rank}.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return {
+        Step(record["epoch"], record["step"]): record["loss"]
+        for record in records
+        if record["process"] == records[-1]["process"]
+    }
+
+
+def slices(output, rank):
+    return {path.name: path.read_bytes() for path in (output / f"ckpt_dir{rank}").glob("*.ckpt")}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pairs.txt"
+    code, output = run([sys.executable, SAMPLE / "make_dataset.py", path, "--lines", 128, "--words", 100], path.parent)
+    assert code == 0, output
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, pairs):
+    """Four ranks, model parallel 2 x data parallel 2, never interrupted."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    code, text = script("save", pairs, output)
+    assert code == 0, text
+    return output
+
+
+def test_ranks_of_a_group_save_the_same_bytes(whole):
+    saved = [slices(whole, rank) for rank in range(4)]
+    assert set(saved[0]) == {f"test-{step}.ckpt" for step in ("2_2", "2_7", "3_4", "3_8")}  # the newest four of five
+    assert saved[0] == saved[2]
+    assert saved[1] == saved[3]
+    assert all(saved[0][name] != saved[1][name] for name in saved[0])
+    for rank in range(4):
+        group = read_group_info(str(whole / f"ckpt_dir{rank}" / "group_info.pb")).restore_ranks
+        assert group == (rank % 2, rank % 2 + 2)
+    assert all(losses(whole, rank) == losses(whole, 0) for rank in range(4))
+    assert len(losses(whole, 0)) == DONE
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_lost_rank_is_recovered_byte_for_byte(whole, tmp_path, lost):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / f"ckpt_dir{lost}")
+    plan = api.plan(api.scan(tmp_path))
+    assert api.apply(plan).exit_code == 0
+    assert slices(tmp_path, lost) == {"test-3_8.ckpt": slices(whole, lost)["test-3_8.ckpt"]}
+    group = read_group_info(str(tmp_path / f"ckpt_dir{lost}" / "group_info.pb"))
+    assert lost in group.restore_ranks
+
+
+def test_all_ranks_resume_behind_the_same_step_to_the_last_bit(whole, tmp_path, pairs):
+    """Rank 1 lost everything, rank 2 its two newest slices: step 2_7 is the newest that all can be brought to."""
+    output = tmp_path / "run"
+    shutil.copytree(whole, output)
+    shutil.rmtree(output / "ckpt_dir1")
+    for rank in (0, 2):
+        for step in ("3_4", "3_8"):
+            (output / f"ckpt_dir{rank}" / f"test-{step}.ckpt").unlink()
+    code, text = script("recover", pairs, output)
+    assert code == 0, text
+    assert "resumed from step 2_7" in text
+    for rank in range(4):
+        expected = {step: loss for step, loss in losses(whole, rank).items() if step > Step(2, 7)}
+        assert losses(output, rank) == expected
+        assert slices(output, rank)["test_1-3_8.ckpt"] == slices(whole, rank)["test-3_8.ckpt"]
+    assert "copied from rank 3" in (output / "ckpt_dir1" / "train.log1").read_text()
+    assert slices(output, 1)["test-2_7.ckpt"] == slices(whole, 1)["test-2_7.ckpt"]
+    assert (output / "ckpt_dir3" / "test-3_8.ckpt.superseded").exists()
+    code, text = script("recover", pairs, output)
+    assert code == 0, text
+    assert "at step 3_8 all 3 epochs were done" in text
+
+
+def test_when_both_members_of_a_group_are_lost_no_rank_trains(whole, tmp_path, pairs):
+    output = tmp_path / "run"
+    shutil.copytree(whole, output)
+    shutil.rmtree(output / "ckpt_dir1")
+    shutil.rmtree(output / "ckpt_dir3")
+    code, text = script("recover", pairs, output)
+    assert code == 4, text
+    assert "rank(s) 1, 3: none" in text
+    for rank in (0, 2):
+        assert slices(output, rank) == slices(whole, rank)
+
+
+def alive(process):
+    """Return whether a process runs; one that is dead but not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(("stop", "expected"), [("kill a rank", 137), ("interrupt the script", 130)])
+def test_when_one_is_killed_all_are_stopped(tmp_path, pairs, stop, expected):
+    output = tmp_path / "run"
+    command = ["bash", REPOSITORY / "scripts" / "run_parallel_save_ckpt.sh", pairs, *SIZES, "--epochs", "100000"]
+    environment = {"RANK_SIZE": "2", "MP": "2", "OUTPUT_DIR": str(output), "PYTHON": sys.executable}
+    launcher = subprocess.Popen(
+        [str(part) for part in command],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        log = output / "ckpt_dir1" / "loss1.jsonl"
+        deadline = time.monotonic() + LIMIT
+        while not (log.exists() and log.stat().st_size):
+            assert launcher.poll() is None, launcher.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        lines = (output / "workers.pid").read_text().splitlines()
+        workers = dict(tuple(map(int, line.split())) for line in lines)
+        assert sorted(workers) == [0, 1]
+        if stop == "kill a rank":
+            os.kill(workers[1], signal.SIGKILL)
+        else:
+            launcher.send_signal(signal.SIGINT)
+        text, _ = launcher.communicate(timeout=60)
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait(timeout=10)
+    assert launcher.returncode == expected, text
+    assert not any(alive(process) for process in workers.values())
+    assert not (output / "workers.pid").exists()
+    if stop == "kill a rank":
+        assert "rank 1 failed with exit code 137" in text
+        assert "loss is" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--pipeline_stage", "2"], "--pipeline_stage above 1 .* Ascend only"),
+        (["--enable_parallel_optimizer=1"], "--enable_parallel_optimizer .* Ascend only"),
+        (["--mp", "3"], "cannot be divided"),
+        (["--heads", "5"], "cannot be divided"),
+        (["--file_path", "/nowhere"], "is not a file"),
+    ],
+)
+@pytest.mark.parametrize("program", ["parallel_save_ckpt_train.py", "parallel_recover_train.py"])
+def test_what_cannot_be_is_said_with_exit_code_2(program, options, said, pairs, tmp_path):
+    command = [sys.executable, SAMPLE / program, "--file_path", pairs, "--device_target", "CPU", "--mp", "2", *options]
+    code, text = run(command, tmp_path, RANK_SIZE="2")
+    assert code == 2, text
+    assert re.search(said, text), text
+    assert list(tmp_path.iterdir()) == []
+
+
+RANKS_TALK = """
+import sys
+import mindspore as ms
+from mindspore.communication import init
+from ms_recover.errors import MsRecoverError, UnrecoverableError
+from ms_recover.training.agreement import agree, take_stock
+from ms_recover.training.world import current_world
+
+ms.set_device("CPU")
+init()
+world = current_world()
+root = sys.argv[1] + f"/host{world.rank}"  # each rank sees its own disk only
+
+stock = world.together("taking stock", lambda: take_stock(root, world, None, (), False))
+print("offers", *stock.steps)
+print("agreed", agree(world, stock, root))
+
+stock = take_stock(root + "/other", world, None, (), False)
+print("nothing", agree(world, stock, root))
+
+stock = take_stock(root if world.rank == 0 else root + "/other", world, None, (), False)
+try:
+    agree(world, stock, root)
+except UnrecoverableError as error:
+    print("none:", error)
+
+def work():
+    if world.rank == 1:
+        raise ValueError("disk on fire")
+
+try:
+    world.together("trying", work)
+except (MsRecoverError, ValueError) as error:
+    print("failed:", error)
+"""
+
+
+def test_ranks_agree_without_a_common_file_system(whole, tmp_path):
+    """Each sees its own directory; the newest step of one is not there on the other."""
+    for rank in range(2):
+        shutil.copytree(whole / f"ckpt_dir{rank}", tmp_path / f"host{rank}" / f"ckpt_dir{rank}")
+        (tmp_path / f"host{rank}" / f"ckpt_dir{rank}" / "group_info.pb").unlink()
+    (tmp_path / "host1" / "ckpt_dir1" / "test-3_8.ckpt").unlink()
+    (tmp_path / "host0" / "ckpt_dir0" / "test-3_4.ckpt").unlink()
+    texts = talk(tmp_path, 2)
+    assert "offers 3_8 2_7 2_2" in texts[0]
+    assert "offers 3_4 2_7 2_2" in texts[1]
+    for rank, text in enumerate(texts):
+        assert "agreed 2_7" in text
+        assert "nothing None" in text
+        assert "none: there is no step" in text
+        assert "rank(s) 1: none" in text
+        assert ("failed: disk on fire" if rank else "failed: rank 0 stops because trying failed on rank(s) 1") in text
+
+
+def talk(directory, ranks):
+    """Run RANKS_TALK on some ranks; return what each printed."""
+    program = directory / "talk.py"
+    program.write_text(RANKS_TALK)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "MS_WORKER_NUM": str(ranks),
+        "RANK_SIZE": str(ranks),
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": str(port),
+        "PYTHONPATH": str(REPOSITORY),
+        "GLOG_v": "3",
+    }
+    roles = [{"MS_ROLE": "MS_SCHED"}]
+    roles += [{"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank), "RANK_ID": str(rank)} for rank in range(ranks)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(directory)],
+            cwd=directory,
+            env={**os.environ, **common, **role},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role in roles
+    ]
+    try:
+        texts = [process.communicate(timeout=LIMIT)[0] for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait(timeout=10)
+    assert [process.returncode for process in processes] == [0] * (ranks + 1), texts
+    return texts[1:]

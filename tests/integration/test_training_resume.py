@@ -1,0 +1,183 @@
+"""One rank, saved and resumed in one process: exactness, and what is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError
+
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+import mindspore.dataset as ds  # noqa: E402
+from mindspore import nn  # noqa: E402
+from mindspore.train import Callback, Model  # noqa: E402
+
+from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
+
+STEPS, EPOCHS = 8, 4
+
+
+class Rows:
+    def __init__(self):
+        rng = np.random.default_rng(5)
+        self._x, self._y = rng.random((4 * STEPS, 3), np.float32), rng.random((4 * STEPS, 2), np.float32)
+
+    def __len__(self):
+        return len(self._x)
+
+    def __getitem__(self, index):
+        return self._x[index], self._y[index]
+
+
+def make_dataset(batch=4):
+    ds.config.set_seed(11)
+    return ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).batch(batch, drop_remainder=True)
+
+
+def make_model(optimizer=nn.Adam):
+    rng = np.random.default_rng(3)
+    weights = [ms.Tensor(rng.standard_normal(shape).astype(np.float32)) for shape in ((16, 3), (2, 16))]
+    dense = nn.SequentialCell(nn.Dense(3, 16, weights[0], "zeros"), nn.Tanh(), nn.Dense(16, 2, weights[1], "zeros"))
+    return Model(dense, nn.MSELoss(), optimizer(dense.trainable_params(), 0.01))
+
+
+class Losses(Callback):
+    """Losses to the last bit, by epoch, step and cumulative step."""
+
+    def __init__(self, stop_at=None):
+        super().__init__()
+        self.seen = {}
+        self._stop_at = stop_at
+
+    def on_train_step_end(self, run_context):
+        params = run_context.original_args()
+        step = (params.cur_step_num - 1) % params.batch_num + 1
+        self.seen[params.cur_epoch_num, step, params.cur_step_num] = params.net_outputs.asnumpy().tobytes()
+        if params.cur_step_num == self._stop_at:
+            run_context.request_stop()
+
+
+def checkpoint(root, save_steps, keep=20):
+    return SliceCheckpoint(f"{root}/ckpt_dir{{rank}}", "test", save_steps, keep)
+
+
+def saved(root):
+    return sorted(path.name for path in (root / "ckpt_dir0").glob("*.ckpt"))
+
+
+def train(root, save_steps, stop_at=None):
+    losses = Losses(stop_at)
+    make_model().train(EPOCHS, make_dataset(), callbacks=[losses, checkpoint(root, save_steps)])
+    return losses.seen
+
+
+@pytest.fixture(scope="module", params=["GRAPH_MODE", "PYNATIVE_MODE"], autouse=True)
+def mode(request):
+    before = ms.get_context("mode")
+    ms.set_context(mode=getattr(ms, request.param))
+    yield
+    ms.set_context(mode=before)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, mode):
+    """A run that was never interrupted, with a slice every three steps: most of them in the middle of an epoch."""
+    root = tmp_path_factory.mktemp("whole")
+    return root, train(root, 3)
+
+
+def test_slices_have_the_names_of_model_checkpoint(whole):
+    names = saved(whole[0])
+    cumulative = [*range(3, EPOCHS * STEPS + 1, 3), EPOCHS * STEPS]
+    assert names == sorted(f"test-{(done - 1) // STEPS + 1}_{(done - 1) % STEPS + 1}.ckpt" for done in cumulative)
+
+
+@pytest.mark.parametrize("stop_at", [3, 9, 16, 24, 30])
+def test_goes_on_to_the_last_bit(whole, tmp_path, stop_at):
+    """In the middle of an epoch, at its end, and one step before the end of the training."""
+    root, losses = whole
+    train(tmp_path, 3, stop_at)
+    resumed_losses = Losses()
+    model = make_model()
+    resumed = recover_train(model, make_dataset(), tmp_path, EPOCHS, [resumed_losses, checkpoint(tmp_path, 3)])
+    assert (resumed.step.epoch - 1) * STEPS + resumed.step.step == stop_at
+    assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > stop_at}
+    last = f"{EPOCHS}_{STEPS}.ckpt"
+    assert (tmp_path / "ckpt_dir0" / f"test_1-{last}").read_bytes() == (
+        root / "ckpt_dir0" / f"test-{last}"
+    ).read_bytes()
+    whole_names = {name.removeprefix("test-") for name in saved(root)}
+    names = {name.removeprefix("test-") for name in saved(tmp_path)}
+    assert {name for name in names if not name.startswith("test_1")} <= whole_names | {f"{resumed.step}.ckpt"}
+    assert {name.removeprefix("test_1-") for name in names if name.startswith("test_1")} <= whole_names
+
+
+def test_rotation_keeps_what_is_asked(tmp_path):
+    make_model().train(EPOCHS, make_dataset(), callbacks=[checkpoint(tmp_path, None, keep=2)])
+    assert saved(tmp_path) == ["test-3_8.ckpt", "test-4_8.ckpt"]
+
+
+def test_nothing_left_to_train(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    losses = Losses()
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, losses)
+    assert not resumed.trained
+    assert str(resumed.step) == "4_8"
+    assert losses.seen == {}
+
+
+def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path):
+    root, losses = whole
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    for name in ("test-4_8.ckpt", "test-4_6.ckpt"):
+        path = tmp_path / "ckpt_dir0" / name
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[:-3])
+    resumed_losses = Losses()
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [resumed_losses, checkpoint(tmp_path, 3)])
+    assert str(resumed.step) == "4_3"
+    assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
+    aside = sorted(path.name for path in (tmp_path / "ckpt_dir0").glob("*.superseded"))
+    assert aside == ["test-4_6.ckpt.superseded", "test-4_8.ckpt.superseded"]
+    again = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS)
+    assert str(again.step) == "4_8"
+
+
+def test_refuses_a_slice_of_another_optimizer_and_trains_nothing(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    losses = Losses()
+    with pytest.raises(InputError, match=r"rank 0, step 4_8, .*lacks parameters? .*stat\."):
+        recover_train(make_model(nn.SGD), make_dataset(), tmp_path, EPOCHS + 1, losses)
+    assert losses.seen == {}
+
+
+def test_refuses_a_dataset_of_another_size(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    with pytest.raises(InputError, match=r"step 4_8, .* an epoch of this dataset has 4 steps"):
+        recover_train(make_model(), make_dataset(batch=8), tmp_path, EPOCHS + 1)
+
+
+def test_without_any_slice(tmp_path):
+    with pytest.raises(MissingInputError, match=r"no rank has a slice .*fresh='start'"):
+        recover_train(make_model(), make_dataset(), tmp_path, EPOCHS)
+    losses = Losses()
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, 1, losses, fresh="start")
+    assert resumed.trained
+    assert resumed.step is None
+    assert len(losses.seen) == STEPS
+
+
+def test_damaged_slices_are_no_reason_to_start_afresh(tmp_path):
+    (tmp_path / "ckpt_dir0").mkdir()
+    (tmp_path / "ckpt_dir0" / "test-1_8.ckpt").write_bytes(b"garbage")
+    with pytest.raises(UnrecoverableError, match=r"rank 0 lacks step 1_8: .*test-1_8.ckpt"):
+        recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, fresh="start")
+
+
+@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"epochs": 2, "fresh": "maybe"}])
+def test_arguments_that_cannot_be_meant(tmp_path, arguments):
+    with pytest.raises(UsageError, match="must be"):
+        recover_train(make_model(), make_dataset(), tmp_path, **arguments)

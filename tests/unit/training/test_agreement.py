@@ -1,0 +1,86 @@
+import pytest
+
+from ms_recover.errors import InputError, MsRecoverError, UnrecoverableError, UsageError
+from ms_recover.model.plan import RankVerdict
+from ms_recover.model.steps import Step
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+from ms_recover.training.agreement import Stock, agree, newest_common_step  # noqa: E402
+from ms_recover.training.network import OwnSlice  # noqa: E402
+from ms_recover.training.recover import completed_steps  # noqa: E402
+from ms_recover.training.world import World  # noqa: E402
+
+ONE = World(0, 1, False)
+
+
+def steps(*texts):
+    return [Step.parse(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("offers", "chosen"),
+    [
+        ([["3_8", "2_8"]], "3_8"),
+        ([["3_8", "2_8"], ["2_8", "1_8"]], "2_8"),
+        ([["10_8", "9_8"], ["9_8", "10_8"]], "10_8"),
+        ([["1_5", "1_10"], ["1_10"], ["1_10", "1_5"]], "1_10"),
+        ([["3_8"], ["2_8"]], None),
+        ([["3_8"], []], None),
+        ([[], []], None),
+    ],
+)
+def test_the_newest_step_that_all_offer(offers, chosen):
+    step = newest_common_step([steps(*offer) for offer in offers])
+    assert step == (Step.parse(chosen) if chosen else None)
+
+
+def stock(**verdicts):
+    return Stock(
+        None, {Step.parse(step[1:]): RankVerdict(0, "ok", verdict, "why") for step, verdict in verdicts.items()}
+    )
+
+
+def test_agreement_of_a_single_rank():
+    assert agree(ONE, stock(_3_8="unrecoverable", _2_8="copy", _1_8="keep"), "/tree") == Step(2, 8)
+    assert agree(ONE, Stock(), "/tree") is None
+    with pytest.raises(UnrecoverableError, match=r"/tree .*rank 0 lacks step 3_8: why.*recover-ckpt plan"):
+        agree(ONE, stock(_3_8="unrecoverable"), "/tree")
+
+
+def test_ranks_that_cannot_talk_are_told_to():
+    with pytest.raises(UsageError, match="init"):
+        World(0, 2, False).gather([1])
+
+
+def test_together_passes_on_results_and_errors():
+    assert ONE.together("testing", lambda: 7) == 7
+
+    def fail():
+        raise MsRecoverError("no")
+
+    with pytest.raises(MsRecoverError, match="no"):
+        ONE.together("testing", fail)
+
+
+@pytest.mark.parametrize(
+    ("step", "batch_num", "sink", "done"),
+    [("1_8", 8, False, 8), ("3_8", 8, True, 24), ("3_5", 8, False, 21), ("1_1", 8, False, 1), ("2_1", 1, True, 2)],
+)
+def test_steps_done_when_a_slice_was_saved(step, batch_num, sink, done):
+    assert completed_steps(OwnSlice(0, Step.parse(step), "/slice"), batch_num, sink) == done
+
+
+@pytest.mark.parametrize(
+    ("step", "batch_num", "sink", "said"),
+    [
+        ("2_9", 8, False, "8 steps, so the slice is not from a training with it"),
+        ("0_1", 8, False, "not from a training"),
+        ("1_0", 8, False, "not from a training"),
+        ("2_5", 8, True, "sink mode cannot resume"),
+    ],
+)
+def test_a_slice_of_another_dataset_is_refused(step, batch_num, sink, said):
+    with pytest.raises(InputError, match=rf"rank 3, step {step}, /slice: .*{said}"):
+        completed_steps(OwnSlice(3, Step.parse(step), "/slice"), batch_num, sink)

@@ -1,0 +1,93 @@
+import os
+
+import pytest
+
+from ms_recover.errors import StorageError, UsageError
+from ms_recover.formats.group_info import read_group_info
+
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+from ms_recover.training import SliceCheckpoint, slice_checkpoint  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_of_four(monkeypatch, tmp_path):
+    """This process is rank 1 of 4, by what a launcher exports."""
+    monkeypatch.setenv("RANK_ID", "1")
+    monkeypatch.setenv("RANK_SIZE", "4")
+    monkeypatch.delenv("GROUP_INFO_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"keep": 1}, "keep at least 2"),
+        ({"keep": 0}, "keep at least 2"),
+        ({"save_steps": 0}, "at least 1"),
+        ({"prefix": "a/b"}, "must not be empty or contain '/'"),
+        ({"prefix": ""}, "must not be empty"),
+        ({"directory": "slices"}, r"ckpt_dir\{rank\}"),
+        ({"group": [0, 2]}, "rank 1, which is missing"),
+        ({"group": [1, 1]}, "twice"),
+        ({"group": [1, 4]}, "0 to 3"),
+        ({"group": [-1, 1]}, "0 to 3"),
+    ],
+)
+def test_refuses_arguments_that_cannot_be_meant(arguments, said, tmp_path):
+    with pytest.raises(UsageError, match=said):
+        SliceCheckpoint(**arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writes_the_group_it_is_given(tmp_path):
+    callback = SliceCheckpoint(group=[3, 1])
+    assert callback.directory == tmp_path / "ckpt_dir1"
+    assert read_group_info(str(tmp_path / "ckpt_dir1" / "group_info.pb")).restore_ranks == (1, 3)
+    assert "GROUP_INFO_FILE" not in os.environ
+
+
+def test_leaves_the_variable_alone_on_cpu(tmp_path, caplog):
+    callback = SliceCheckpoint()
+    assert "GROUP_INFO_FILE" not in os.environ
+    assert not callback.group_info.exists()
+    assert "give SliceCheckpoint the group" in caplog.text
+
+
+def test_sets_the_variable_where_the_compiler_writes_the_list(tmp_path, monkeypatch):
+    monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
+    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: "Ascend")
+    SliceCheckpoint()
+    assert os.environ["GROUP_INFO_FILE"] == str(tmp_path / "ckpt_dir1" / "group_info.pb")
+    assert (tmp_path / "ckpt_dir1").is_dir()
+
+
+@pytest.mark.parametrize("target", ["CPU", "Ascend"])
+def test_data_parallel_ranks_all_hold_the_same(tmp_path, monkeypatch, target):
+    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: target)
+    monkeypatch.setattr(slice_checkpoint.ms, "get_auto_parallel_context", lambda key: "data_parallel")
+    callback = SliceCheckpoint()
+    assert read_group_info(str(callback.group_info)).restore_ranks == (0, 1, 2, 3)
+    assert "GROUP_INFO_FILE" not in os.environ
+
+
+def test_the_only_rank_holds_its_slice_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("RANK_ID")
+    monkeypatch.delenv("RANK_SIZE")
+    callback = SliceCheckpoint("slices")
+    assert read_group_info(str(callback.group_info)).restore_ranks == (0,)
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "ckpt_dir1").write_text("in the way")
+    with pytest.raises(StorageError, match=r"rank 1 .*ckpt_dir1.*choose another directory"):
+        SliceCheckpoint(group=[1])
+
+
+@pytest.mark.parametrize(("rank", "size"), [("4", "4"), ("-1", "4"), ("one", "4"), ("0", "many")])
+def test_a_rank_that_cannot_be_is_refused(monkeypatch, rank, size):
+    monkeypatch.setenv("RANK_ID", rank)
+    monkeypatch.setenv("RANK_SIZE", size)
+    with pytest.raises(UsageError, match="RANK_ID"):
+        SliceCheckpoint(group=[0])
