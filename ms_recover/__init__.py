@@ -19,6 +19,8 @@ _HOMES = {
     "plan": "ms_recover.api",
     "recover_train": "ms_recover.training",
     "scan": "ms_recover.api",
+    "seal": "ms_recover.api",
+    "verify": "ms_recover.api",
 }
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "plan",
     "recover_train",
     "scan",
+    "seal",
+    "verify",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The verbs: inspect, scan, assess, plan, check, apply.
+"""The verbs: inspect, scan, assess, plan, check, apply, verify, seal.
 
 >>> from ms_recover import api
 >>> plan = api.plan(api.scan("/checkpoints"))       # doctest: +SKIP
@@ -9,26 +9,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 
-from ms_recover.errors import FormatError
+from ms_recover.errors import FormatError, MissingInputError
 from ms_recover.execution.runner import check_plan as check
 from ms_recover.execution.runner import run_plan as apply
+from ms_recover.execution.seal import seal_slices
 from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.identify import identify
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
+from ms_recover.inventory.read import read_contents
 from ms_recover.inventory.scan import scan
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import Inventory, RankPath
-from ms_recover.model.plan import StepAssessment
+from ms_recover.model.plan import Plan, StepAssessment
 from ms_recover.model.steps import Step
+from ms_recover.model.verification import Verification
 from ms_recover.planning.assess import assess_step
-from ms_recover.planning.planner import make_plan as plan
-from ms_recover.planning.planner import understand
+from ms_recover.planning.audit import judge_slices, make_verification
+from ms_recover.planning.planner import make_plan, wanted_contents
+from ms_recover.planning.situation import Situation, understand
+from ms_recover.redundancy.contents import Contents
+from ms_recover.redundancy.tolerance import Tolerance
 
-__all__ = ["apply", "assess", "check", "inspect", "plan", "scan"]
+__all__ = ["apply", "assess", "check", "inspect", "plan", "scan", "seal", "verify"]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
@@ -72,6 +78,59 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
     return Inspection(name, kind, (f"not a slice, a group_info.pb or a strategy file but {kind}",))
 
 
+def plan(
+    inventory: Inventory,
+    *,
+    step: Step | None = None,
+    lost: Collection[int] = (),
+    world_size: int | None = None,
+    newest: bool = False,
+    tolerate: Iterable[str] = (),
+    quick: bool = False,
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Find the newest step that every rank can have, and prove it by reading its slices.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What `scan` found.
+    step, lost, world_size, newest, tolerate
+        As for `ms_recover.planning.planner.make_plan`, which decides.
+    quick : bool
+        Read headers and manifests only: replicas are not compared by contents.
+    jobs : int
+        Threads that read.
+    progress : callable, optional
+        Told the bytes read since the last call.
+
+    Raises
+    ------
+    MissingInputError, UsageError, ContradictionError
+        As `make_plan` does.
+    """
+    contents = Contents()
+    patterns = tuple(tolerate)
+    while True:
+        made = make_plan(
+            inventory,
+            step=step,
+            lost=lost,
+            world_size=world_size,
+            newest=newest,
+            contents=contents,
+            tolerate=patterns,
+        )
+        wanted = () if quick else wanted_contents(inventory, made, lost)
+        unread = [file for file in wanted if not contents.knows(file)]
+        if not unread:
+            return made
+        read = read_contents(inventory.root, unread, jobs=jobs, progress=progress)
+        contents.digests.update(read.digests)
+        contents.problems.update(read.problems)
+
+
 def assess(
     inventory: Inventory,
     step: Step,
@@ -98,5 +157,90 @@ def assess(
     UsageError, ContradictionError
         As `plan` does.
     """
-    situation, _ = understand(inventory, lost=lost, world_size=world_size, newest=newest)
-    return assess_step(situation, step)
+    return assess_step(understand(inventory, lost=lost, world_size=world_size, newest=newest), step)
+
+
+def verify(
+    inventory: Inventory,
+    *,
+    step: Step | None = None,
+    deep: bool = False,
+    world_size: int | None = None,
+    tolerate: Iterable[str] = (),
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Verification:
+    """Check every slice against its manifest, its structure and its peers; reads all of them.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What `scan` found.
+    step : Step, optional
+        Check this step only.
+    deep : bool
+        Read from the device, not from the page cache.
+    world_size, tolerate, jobs, progress
+        As for `plan`.
+
+    Raises
+    ------
+    MissingInputError
+        When there is no slice, or none of `step`.
+    UsageError, ContradictionError
+        As `plan` does.
+    """
+    situation = _read_situation(inventory, step, deep, world_size, tolerate, jobs, progress)
+    return make_verification(situation, inventory.root, step)
+
+
+def seal(
+    inventory: Inventory,
+    *,
+    step: Step | None = None,
+    world_size: int | None = None,
+    tolerate: Iterable[str] = (),
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[tuple[str, ...], Verification]:
+    """Write manifests for sound slices that have none, after their group's vote.
+
+    Parameters
+    ----------
+    inventory, step, world_size, tolerate, jobs, progress
+        As for `verify`.
+
+    Returns
+    -------
+    (tuple of str, Verification)
+        The slices that were sealed, and what was found; slices that are not sound get no manifest.
+
+    Raises
+    ------
+    MsRecoverError
+        As `verify` does, and when a manifest cannot be written.
+    """
+    situation = _read_situation(inventory, step, False, world_size, tolerate, jobs, progress)
+    judged, _ = judge_slices(situation, step)
+    sound = [(file, found.evidence) for file, found in judged if found.status == "sound" and file.manifest is None]
+    digests = situation.contents.digests
+    sealed = seal_slices(inventory.root, sound, situation.groups.members, situation.world_size, digests)
+    return tuple(sealed), make_verification(situation, inventory.root, step)
+
+
+def _read_situation(
+    inventory: Inventory,
+    step: Step | None,
+    deep: bool,
+    world_size: int | None,
+    tolerate: Iterable[str],
+    jobs: int,
+    progress: Callable[[int], None] | None,
+) -> Situation:
+    if not inventory.steps or (step is not None and step not in inventory.steps):
+        what = "no slice" if step is None else f"no slice of step {step}"
+        raise MissingInputError(f"{inventory.root} holds {what}: see recover-ckpt scan {inventory.root}")
+    files = [file for file in inventory.slices if file.problem is None and step in (None, file.step)]
+    contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
+    tolerance = Tolerance.with_more(tolerate)
+    return understand(inventory, world_size=world_size, contents=contents, tolerance=tolerance)

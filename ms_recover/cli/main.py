@@ -20,6 +20,8 @@ _COMMANDS = {
     "inspect": "ms_recover.cli.inspect",
     "plan": "ms_recover.cli.plan",
     "scan": "ms_recover.cli.scan",
+    "seal": "ms_recover.cli.seal",
+    "verify": "ms_recover.cli.verify",
 }
 
 EPILOG = """\b
@@ -56,7 +58,7 @@ def group() -> None:
     """Recover sharded MindSpore checkpoints from ranks that hold the same bytes.
 
     Runs on any machine, without MindSpore and without an accelerator. See what is there with scan, what can be done
-    with plan, do it with apply.
+    with plan, do it with apply, prove it with verify.
     """
 
 

@@ -17,6 +17,7 @@ from ms_recover.model.steps import Step
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8}))?\Z", re.ASCII)
 _MOST_RANKS = 1 << 20
+_SHAPING = ("step", "lost", "world_size", "newest", "tolerate", "quick", "pattern", "group_info", "no_crc")
 
 
 def parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -> Step | None:
@@ -61,25 +62,39 @@ def tree_options(function: _F) -> _F:
     return _add(function, options)
 
 
+step_option = click.option(
+    "--step", metavar="EPOCH_STEP", callback=parse_step, help="Consider this step only, for example 2_77."
+)
+world_size_option = click.option(
+    "--world-size",
+    type=click.IntRange(1, _MOST_RANKS),
+    help="Number of ranks; default: what manifests, rank lists, strategy files and directories tell.",
+)
+tolerate_option = click.option(
+    "--tolerate",
+    metavar="PATTERN",
+    multiple=True,
+    help="Parameters that may differ between peers, beside batch statistics and random states. Repeatable.",
+)
+
+
 def plan_options(function: _F) -> _F:
     """Add the options that shape a plan."""
     options = [
-        click.option(
-            "--step", metavar="EPOCH_STEP", callback=parse_step, help="Consider this step only, for example 2_77."
-        ),
+        step_option,
         click.option(
             "--lost",
             metavar="RANKS",
             callback=parse_ranks,
             help="Ranks whose slices count as gone, for example 0,3 or 8-15.",
         ),
-        click.option(
-            "--world-size",
-            type=click.IntRange(1, _MOST_RANKS),
-            help="Number of ranks; default: what rank lists, strategy files and directories tell.",
-        ),
+        world_size_option,
         click.option(
             "--newest", is_flag=True, help="Where one rank has two slices for one step take the one written last."
+        ),
+        tolerate_option,
+        click.option(
+            "--quick", is_flag=True, help="Read headers and manifests only: do not compare replicas by contents."
         ),
     ]
     return _add(function, options)
@@ -118,13 +133,13 @@ def cores() -> int:
 def given_options(ctx: click.Context) -> list[str]:
     """Return the options that shape a plan as they were typed."""
     typed: list[str] = []
-    for name in ("step", "lost", "world_size", "newest", "pattern", "group_info", "no_crc"):
+    for name in _SHAPING:
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
             continue
         option, value = f"--{name.replace('_', '-')}", ctx.params[name]
         if name == "lost":
             typed += [option, ",".join(map(str, value))]
-        elif name == "group_info":
+        elif name in ("group_info", "tolerate"):
             typed += [word for path in value for word in (option, path)]
         else:
             typed += [option] if value is True else [option, str(value)]

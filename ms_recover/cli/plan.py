@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import click
 
@@ -16,8 +17,7 @@ from ms_recover.cli.options import (
     text_width,
     tree_options,
 )
-from ms_recover.errors import UnrecoverableError
-from ms_recover.model.steps import Step
+from ms_recover.cli.tree import plan_code, plan_tree
 
 
 @click.command(name="plan")
@@ -29,27 +29,13 @@ from ms_recover.model.steps import Step
 )
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    root: str,
-    step: Step | None,
-    lost: tuple[int, ...],
-    world_size: int | None,
-    newest: bool,
-    pattern: str | None,
-    group_info: tuple[str, ...],
-    no_crc: bool,
-    output: str | None,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, /, root: str, output: str | None, as_json: bool, **options: Any) -> int:
     """Find the newest step every rank can have, and what to copy. Changes nothing below ROOT."""
-    from ms_recover import api
     from ms_recover.model.plan_json import plan_to_json
     from ms_recover.reporting.text import plan_text
     from ms_recover.storage.local import write_text
 
-    inventory = api.scan(root, pattern=pattern, group_info=group_info, crc=not no_crc)
-    plan = api.plan(inventory, step=step, lost=lost, world_size=world_size, newest=newest)
+    plan = plan_tree(root, options, as_json)
     data = plan_to_json(plan)
     if output is not None:
         write_text(output, json.dumps(data, indent=2) + "\n")
@@ -57,7 +43,7 @@ def command(
         print_json(data)
     else:
         print_text(plan_text(plan, text_width(), next_command=_apply_command(ctx, root, output)))
-    return 0 if plan.recoverable else UnrecoverableError.exit_code
+    return plan_code(plan)
 
 
 def _apply_command(ctx: click.Context, root: str, output: str | None) -> str:

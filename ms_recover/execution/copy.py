@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from ms_recover.errors import StorageError, VerificationError
+from ms_recover.errors import MsRecoverError, StorageError, VerificationError
 from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.model.outcome import ActionResult
-from ms_recover.model.plan import CopyAction, FileState
+from ms_recover.model.plan import CopyAction, FileState, Replica
 from ms_recover.storage.local import (
     Temporary,
     claim_temporary,
@@ -20,6 +22,9 @@ from ms_recover.storage.local import (
     explain,
     make_directory,
 )
+
+_log = logging.getLogger(__name__)
+_TARGET_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,20 @@ class CopyOptions:
     progress: Callable[[int], None]
 
 
+class BadSourceError(Exception):
+    """A source turned out to be no source.
+
+    Attributes
+    ----------
+    error : MsRecoverError
+        What is wrong with it.
+    """
+
+    def __init__(self, error: MsRecoverError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def check_source(root: str, action: CopyAction) -> None:
     """Check that a source is what the plan saw.
 
@@ -57,7 +76,7 @@ def check_source(root: str, action: CopyAction) -> None:
 
 
 def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResult:
-    """Carry out one action.
+    """Carry out one action: copy from the first replica that proves sound.
 
     Parameters
     ----------
@@ -71,56 +90,92 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
     Returns
     -------
     ActionResult
-        ``"copied"``, or ``"already there"`` when the target holds the source's bytes.
+        ``"copied"``, or ``"already there"`` when the target holds the source's bytes; replicas that failed are named.
 
     Raises
     ------
     MissingInputError, StorageError
         When reading or writing fails.
     VerificationError
-        When the source or the target is not what the plan saw, or the copy is not what was read.
+        When no source is what the plan saw, the target is not, or the copy is not what was written.
     ms_recover.storage.local.StoppedError
         When asked to stop.
     """
-    source_path, target_path = os.path.join(root, action.source), os.path.join(root, action.target)
-    with explain("reading", source_path, "plan again: recover-ckpt plan"):
+    dropped: list[str] = []
+    last: MsRecoverError | None = None
+    for replica in (action.replica, *action.alternatives):
+        try:
+            result = _copy_from(root, action, replica, options)
+        except BadSourceError as failure:
+            last = failure.error
+            dropped.append(f"rank {replica.rank}: {last}")
+            _log.warning("rank %d: source dropped: %s", action.rank, last)
+        else:
+            return replace(result, dropped=tuple(dropped))
+    assert last is not None
+    if len(dropped) > 1:
+        raise VerificationError(f"no source is left for rank {action.rank}: {'; '.join(dropped)}") from last
+    raise last
+
+
+def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOptions) -> ActionResult:
+    source_path, target_path = os.path.join(root, replica.path), os.path.join(root, action.target)
+    with _blame_source(), explain("reading", source_path, "plan again: recover-ckpt plan"):
         source = os.open(source_path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(source)
-        _expect(status, action.source_state, source_path)
-        if (digest := _same_already(source, target_path, action, options)) is not None:
+        with _blame_source():
+            _expect(status, replica.state, source_path)
+        if (digest := _same_already(source, target_path, action, replica, options)) is not None:
             options.progress(status.st_size)
-            return _result(action, "already there", 0, digest)
+            return _result(action, replica, "already there", 0, digest)
         with explain("making the directory of", target_path):
             make_directory(os.path.dirname(target_path), os.path.dirname(source_path))
         with claim_temporary(target_path) as temporary:
-            digest = _fill(temporary, source, source_path, status, options)
-            _expect(os.fstat(source), action.source_state, source_path)
+            digest = _fill(temporary, source, source_path, status, replica, options)
+            with _blame_source():
+                _expect(os.fstat(source), replica.state, source_path)
             _check_target(target_path, action)
             with explain("committing", target_path):
                 commit(temporary, target_path, status)
-        return _result(action, "copied", status.st_size, digest)
+        return _result(action, replica, "copied", status.st_size, digest)
     finally:
         os.close(source)
 
 
-def _fill(temporary: Temporary, source: int, source_path: str, status: os.stat_result, options: CopyOptions) -> str:
+def _fill(
+    temporary: Temporary,
+    source: int,
+    source_path: str,
+    status: os.stat_result,
+    replica: Replica,
+    options: CopyOptions,
+) -> str:
     """Write, check and sync the temporary file; return its digest."""
-    with explain(f"copying {source_path} to", temporary.path):
-        size, digest = copy_bytes(source, temporary.descriptor, options.stop, options.progress)
-        os.fsync(temporary.descriptor)
-    if size != status.st_size:
-        raise VerificationError(
-            f"{source_path} gave {size} bytes instead of {status.st_size}: it changes while it is read; plan again"
-        )
-    header = read_header(temporary.path)
-    problem = header.problems[0] if header.problems else None
-    if problem is None and header.crc is not None:
-        problem = check_crc(temporary.path, header, stop=options.stop)
-    if problem is not None:
-        raise VerificationError(
-            f"the copy of {source_path} is damaged ({problem}): plan again, it takes another source"
-        )
+    try:
+        with explain(f"copying {source_path} to", temporary.path):
+            size, digest = copy_bytes(source, temporary.descriptor, options.stop, options.progress)
+            os.fsync(temporary.descriptor)
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
+            raise
+        raise BadSourceError(error) from error
+    with _blame_source():
+        if size != status.st_size:
+            raise VerificationError(
+                f"{source_path} gave {size} bytes instead of {status.st_size}: it changes while it is read; plan again"
+            )
+        if replica.digest is not None and digest != replica.digest:
+            raise VerificationError(
+                f"{source_path} holds other bytes ({digest}) than its manifest or the plan says ({replica.digest}): "
+                "it is damaged, plan again to repair it"
+            )
+        header = read_header(temporary.path)
+        problem = header.problems[0] if header.problems else None
+        if problem is None and header.crc is not None:
+            problem = check_crc(temporary.path, header, stop=options.stop)
+        if problem is not None:
+            raise VerificationError(f"{source_path} is damaged ({problem}): plan again to repair it")
     if options.verify:
         with explain("reading back", temporary.path):
             back = digest_bytes(temporary.descriptor, options.stop, from_device=True)
@@ -132,7 +187,18 @@ def _fill(temporary: Temporary, source: int, source_path: str, status: os.stat_r
     return digest
 
 
-def _same_already(source: int, target_path: str, action: CopyAction, options: CopyOptions) -> str | None:
+@contextmanager
+def _blame_source() -> Iterator[None]:
+    """Errors in here speak against the source, so that another replica may do."""
+    try:
+        yield
+    except MsRecoverError as error:
+        raise BadSourceError(error) from error
+
+
+def _same_already(
+    source: int, target_path: str, action: CopyAction, replica: Replica, options: CopyOptions
+) -> str | None:
     """Return the digest when the target already holds the source's bytes.
 
     Raises
@@ -149,7 +215,7 @@ def _same_already(source: int, target_path: str, action: CopyAction, options: Co
             return None  # unreadable: replaced by name when the plan saw it
         raise StorageError(f"reading {target_path}: {error.strerror}") from error
     try:
-        if os.fstat(target).st_size == action.source_state.bytes:
+        if os.fstat(target).st_size == replica.state.bytes:
             with explain("reading", target_path):
                 digest = digest_bytes(target, options.stop)
                 if digest == digest_bytes(source, options.stop):
@@ -182,5 +248,5 @@ def _state(status: os.stat_result) -> FileState:
     return FileState(status.st_size, status.st_mtime_ns)
 
 
-def _result(action: CopyAction, status: str, size: int, digest: str) -> ActionResult:
-    return ActionResult(action.rank, action.source_rank, action.source, action.target, status, size, digest)
+def _result(action: CopyAction, replica: Replica, status: str, size: int, digest: str) -> ActionResult:
+    return ActionResult(action.rank, replica.rank, replica.path, action.target, status, size, digest)

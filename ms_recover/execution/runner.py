@@ -7,9 +7,13 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
-from ms_recover.errors import MsRecoverError, UnrecoverableError
+from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.execution.copy import CopyOptions, check_source, run_copy
+from ms_recover.execution.journal import Journal
+from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.manifests import write_recovered
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import CopyAction, Plan
@@ -42,6 +46,7 @@ def run_plan(
     verify: bool = True,
     ranks: Collection[int] | None = None,
     progress: Callable[[int], None] | None = None,
+    lock_timeout: float = 600.0,
 ) -> Outcome:
     """Carry out a plan. An action that fails does not keep the others from being done.
 
@@ -57,6 +62,8 @@ def run_plan(
         Only these ranks' actions.
     progress : callable, optional
         Told the bytes copied since the last call, from any thread.
+    lock_timeout : float
+        Seconds to wait for another recovery on the same tree, where `ranks` is given; otherwise it is an error at once.
 
     Returns
     -------
@@ -67,34 +74,75 @@ def run_plan(
     ------
     UnrecoverableError
         When the plan has no step.
+    StorageError
+        When another recovery is at work on the tree.
     KeyboardInterrupt
         After every temporary file is gone.
     """
     if plan.step is None:
         raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
     actions = [action for action in plan.actions if ranks is None or action.rank in ranks]
+    with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
+        journal = Journal(plan.root) if ranks is None and actions else None
+        futures = _run_all(plan, actions, journal, jobs, CopyOptions(verify, _never, progress or _ignore))
+        results, codes = [], [0]
+        for action, future in zip(actions, futures, strict=True):
+            result, code = _result(action, future)
+            results.append(result)
+            codes.append(code)
+        done = {result.rank for result in results if result.status != "failed"}
+        written, errors = _write_groups(plan, done)
+        codes += [code for _, code in errors]
+        if any(result.dropped for result in results):
+            codes.append(VerificationError.exit_code)
+        if journal is not None:
+            journal.close(complete=max(codes) == 0)
+    texts = tuple(text for text, _ in errors)
+    return Outcome(plan.root, plan.step, tuple(results), tuple(written), verify, texts, max(codes))
+
+
+def _run_all(
+    plan: Plan, actions: list[CopyAction], journal: Journal | None, jobs: int, options: CopyOptions
+) -> list[Future[ActionResult]]:
     stop = threading.Event()
-    options = CopyOptions(verify, stop.is_set, progress or (lambda count: None))
+    options = replace(options, stop=stop.is_set)
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
     try:
-        futures = [pool.submit(run_copy, plan.root, action, options) for action in actions]
+        futures = [pool.submit(_run_one, plan, action, journal, options) for action in actions]
         pending: set[Future[ActionResult]] = set(futures)
         while pending:  # with a time limit, so that Ctrl-C arrives
             pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).not_done
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    results, codes = [], [0]
-    for action, future in zip(actions, futures, strict=True):
-        result, code = _result(action, future)
-        results.append(result)
-        codes.append(code)
-    done = {result.rank for result in results if result.status != "failed"}
-    written, errors = _write_groups(plan, done)
-    codes += [code for _, code in errors]
-    return Outcome(
-        plan.root, plan.step, tuple(results), tuple(written), verify, tuple(text for text, _ in errors), max(codes)
-    )
+    return futures
+
+
+def _run_one(plan: Plan, action: CopyAction, journal: Journal | None, options: CopyOptions) -> ActionResult:
+    path = os.path.join(plan.root, action.target)
+    digest = journal.digest_of(action.target, path) if journal is not None else None
+    if digest is not None and digest == action.replica.digest:
+        options.progress(action.source_state.bytes)
+        result = ActionResult(
+            action.rank, action.source_rank, action.source, action.target, "already there", digest=digest
+        )
+    else:
+        result = run_copy(plan.root, action, options)
+    assert plan.step is not None
+    assert result.digest is not None
+    replica = next(one for one in (action.replica, *action.alternatives) if one.path == result.source)
+    write_recovered(plan.root, action, replica, result.digest, plan.step, plan.world_size, plan.run_id)
+    if journal is not None:
+        journal.finished(action.target, path, result.digest)
+    return result
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(count: int) -> None:
+    pass
 
 
 def _result(action: CopyAction, future: Future[ActionResult]) -> tuple[ActionResult, int]:

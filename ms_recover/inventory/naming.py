@@ -151,6 +151,8 @@ def why_unused(name: str) -> Unused | None:
         return Unused("left over from an interrupted recovery")
     if name.endswith(".tmp"):
         return Unused("left over from an interrupted save")
+    if name.endswith(".superseded"):
+        return Unused("set aside: newer than the step that training resumed from")
     if name.endswith("-graph.meta"):
         return Unused("the computing graph, not a slice")
     match = _SLICE.match(name)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.inventory.naming import Pattern, SliceName
 from ms_recover.inventory.walk import Found, find_group_files, walk_pattern, walk_rank_directories
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile, StrategyFile
+from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -104,6 +106,7 @@ def _open(
         return None  # gone since the directory was listed: rotation, or another recovery's temporary file
     except (OSError, MsRecoverError) as error:
         return replace(blank, problem=f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    manifest, manifest_problem = _manifest(path)
     return replace(
         blank,
         size=status.st_size,
@@ -112,7 +115,18 @@ def _open(
         problem=problem,
         encryption=header.encryption,
         crc=header.crc,
+        manifest=manifest,
+        manifest_problem=manifest_problem,
     )
+
+
+def _manifest(path: str) -> tuple[Manifest | None, str | None]:
+    try:
+        return read_manifest(path + MANIFEST_SUFFIX), None
+    except MissingInputError:
+        return None, None
+    except MsRecoverError as error:
+        return None, str(error)
 
 
 def _without_doubles(root: str, slices: list[SliceFile], notes: list[Note]) -> list[SliceFile]:

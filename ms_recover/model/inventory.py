@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.model.groups import GroupInfo
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -60,6 +61,10 @@ class SliceFile:
         Cipher mode; the parameters are then unknown.
     crc : int or None
         CRC-32 claimed by the trailer, where there is one.
+    manifest : Manifest or None
+        The sidecar, where there is one that can be read.
+    manifest_problem : str or None
+        Why the sidecar could not be read.
     """
 
     rank: int
@@ -72,6 +77,8 @@ class SliceFile:
     problem: str | None = None
     encryption: str | None = None
     crc: int | None = None
+    manifest: Manifest | None = field(default=None, repr=False)
+    manifest_problem: str | None = None
 
     @property
     def path(self) -> str:
@@ -182,7 +189,8 @@ class Inventory:
                     "parameters": len(file.parameters),
                     "crc": file.crc is not None,
                     "encryption": file.encryption,
-                    "problem": file.problem,
+                    "manifest": file.manifest is not None,
+                    "problem": file.problem or file.manifest_problem,
                 }
                 for file in self.slices
             ],

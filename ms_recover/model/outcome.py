@@ -17,7 +17,7 @@ class ActionResult:
     Parameters
     ----------
     rank, source_rank : int
-        Who got the slice, whose it was.
+        Who got the slice, whose it is a copy of.
     source, target : str
         Paths relative to the root.
     status : str
@@ -28,6 +28,8 @@ class ActionResult:
         ``xxh3_128:`` and the digest of the bytes under the target's name, in hexadecimal.
     error : str or None
         What went wrong.
+    dropped : tuple of str
+        Sources that proved damaged and were passed over, and why.
     """
 
     rank: int
@@ -38,6 +40,7 @@ class ActionResult:
     bytes: int = 0
     digest: str | None = None
     error: str | None = None
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Outcome:
                     "bytes": result.bytes,
                     "digest": result.digest,
                     "error": result.error,
+                    "dropped": list(result.dropped),
                 }
                 for result in self.results
             ],

@@ -46,6 +46,8 @@ class RankVerdict:
         Rank to copy from.
     source : str or None
         Its slice, relative to the root.
+    evidence : str or None
+        What the slice rests on: ``"manifest"``, ``"vote"`` (other ranks hold the same contents) or ``"structure"``.
     """
 
     rank: int
@@ -55,6 +57,29 @@ class RankVerdict:
     path: str | None = None
     source_rank: int | None = None
     source: str | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A slice that can be copied from.
+
+    Parameters
+    ----------
+    rank : int
+        Whose it is.
+    path : str
+        Relative to the root.
+    state : FileState
+        What it must still be.
+    digest : str or None
+        Of the whole file, where it is known.
+    """
+
+    rank: int
+    path: str
+    state: FileState
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +88,50 @@ class CopyAction:
 
     Parameters
     ----------
-    rank, source_rank : int
-        Who gets it, who has it.
-    source, target : str
-        Paths relative to the root.
-    source_state : FileState
-        What the source must still be.
+    rank : int
+        Who gets it.
+    replica : Replica
+        Whom from.
+    target : str
+        Path relative to the root.
     replaces : FileState or None
         What lay under the target's name when the plan was made.
     reason : str
         Why this source.
+    evidence : str
+        What the source rests on; see `RankVerdict`.
+    group : tuple of int
+        The ranks that hold the same slice.
+    alternatives : tuple of Replica
+        Where to copy from when the source fails, in this order.
+    borrowed : tuple of str
+        Parameters that may differ between peers, so that their values come from the source's rank.
     """
 
     rank: int
-    source_rank: int
-    source: str
+    replica: Replica
     target: str
-    source_state: FileState
     replaces: FileState | None
     reason: str
+    evidence: str = "structure"
+    group: tuple[int, ...] = ()
+    alternatives: tuple[Replica, ...] = ()
+    borrowed: tuple[str, ...] = ()
+
+    @property
+    def source_rank(self) -> int:
+        """Rank to copy from."""
+        return self.replica.rank
+
+    @property
+    def source(self) -> str:
+        """Slice to copy from, relative to the root."""
+        return self.replica.path
+
+    @property
+    def source_state(self) -> FileState:
+        """What the source must still be."""
+        return self.replica.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +173,17 @@ class StepAssessment:
         Index = rank.
     actions : tuple of CopyAction
         One per rank whose verdict is ``"copy"``, by rank.
+    run_id : str or None
+        The run whose slices these are; None when no manifest says so.
+    disagreements : tuple of str
+        Groups whose members hold different contents, with nothing to say who is right.
     """
 
     step: Step
     ranks: tuple[RankVerdict, ...]
     actions: tuple[CopyAction, ...]
+    run_id: str | None = None
+    disagreements: tuple[str, ...] = ()
 
     @property
     def recoverable(self) -> bool:
@@ -159,6 +215,10 @@ class Plan:
         Newest first.
     notes : tuple of Note
         What was seen and not used, and inputs that are damaged.
+    run_id : str or None
+        The run whose slices the step is made of; None when no manifest says so.
+    disagreements : tuple of str
+        Why nothing is planned although slices are there: replicas differ, with nothing to say who is right.
     """
 
     root: str
@@ -170,6 +230,8 @@ class Plan:
     ranks: tuple[RankVerdict, ...]
     rejected_steps: tuple[RejectedStep, ...] = ()
     notes: tuple[Note, ...] = ()
+    run_id: str | None = None
+    disagreements: tuple[str, ...] = ()
 
     @property
     def recoverable(self) -> bool:

@@ -16,6 +16,7 @@ from ms_recover.model.plan import (
     Plan,
     RankVerdict,
     RejectedStep,
+    Replica,
 )
 from ms_recover.model.steps import Step
 
@@ -32,6 +33,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "world_size_from": plan.world_size_from,
         "step": plan.step.to_json() if plan.step else None,
         "recoverable": plan.recoverable,
+        "run_id": plan.run_id,
+        "disagreements": list(plan.disagreements),
         "actions": [
             {
                 "kind": "copy",
@@ -41,8 +44,22 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "target": action.target,
                 "bytes": action.source_state.bytes,
                 "source_mtime_ns": action.source_state.mtime_ns,
+                "source_digest": action.replica.digest,
                 "replaces": _state_to_json(action.replaces),
                 "reason": action.reason,
+                "evidence": action.evidence,
+                "group": list(action.group),
+                "alternatives": [
+                    {
+                        "rank": replica.rank,
+                        "path": replica.path,
+                        "bytes": replica.state.bytes,
+                        "mtime_ns": replica.state.mtime_ns,
+                        "digest": replica.digest,
+                    }
+                    for replica in action.alternatives
+                ],
+                "borrowed": list(action.borrowed),
             }
             for action in plan.actions
         ],
@@ -59,6 +76,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "path": verdict.path,
                 "source_rank": verdict.source_rank,
                 "source": verdict.source,
+                "evidence": verdict.evidence,
             }
             for verdict in plan.ranks
         ],
@@ -116,6 +134,8 @@ def _plan(data: Mapping[str, Any]) -> Plan:
             for item in _get(data, "rejected_steps", list)
         ),
         notes=tuple(Note(_get(item, "path", str), _get(item, "reason", str)) for item in _get(data, "notes", list)),
+        run_id=_text_or_none(data, "run_id"),
+        disagreements=tuple(_as(text, str) for text in _get(data, "disagreements", list)),
     )
     targets = [action.target for action in plan.actions] + [write.target for write in plan.group_files]
     if len(set(targets)) != len(targets):
@@ -131,17 +151,29 @@ def _action(data: Mapping[str, Any]) -> CopyAction:
     if data["kind"] != "copy":
         raise ValueError(f"unknown action {data['kind']!r}")
     replaces = data["replaces"]
+    state = FileState(_count(data, "bytes", 1 << 63), _get(data, "source_mtime_ns", int))
+    source = Replica(_count(data, "source_rank"), _inside(data, "source"), state, _text_or_none(data, "source_digest"))
+    group = tuple(_as(rank, int) for rank in _get(data, "group", list))
+    if _count(data, "rank") not in group or source.rank not in group:
+        raise ValueError(f"rank {data['rank']} is to copy from rank {source.rank} in the group {list(group)}")
     return CopyAction(
         rank=_count(data, "rank"),
-        source_rank=_count(data, "source_rank"),
-        source=_inside(data, "source"),
+        replica=source,
         target=_inside(data, "target"),
-        source_state=FileState(_count(data, "bytes", 1 << 63), _get(data, "source_mtime_ns", int)),
         replaces=None
         if replaces is None
         else FileState(_count(_as(replaces, dict), "bytes", 1 << 63), _get(replaces, "mtime_ns", int)),
         reason=_get(data, "reason", str),
+        evidence=_get(data, "evidence", str),
+        group=group,
+        alternatives=tuple(_replica(_as(item, dict)) for item in _get(data, "alternatives", list)),
+        borrowed=tuple(_as(name, str) for name in _get(data, "borrowed", list)),
     )
+
+
+def _replica(data: Mapping[str, Any]) -> Replica:
+    state = FileState(_count(data, "bytes", 1 << 63), _get(data, "mtime_ns", int))
+    return Replica(_count(data, "rank"), _inside(data, "path"), state, _text_or_none(data, "digest"))
 
 
 def _group_write(data: Mapping[str, Any]) -> GroupWrite:
@@ -162,11 +194,16 @@ def _verdict(data: Mapping[str, Any]) -> RankVerdict:
         path=None if data["path"] is None else _inside(data, "path"),
         source_rank=None if source_rank is None else _count(data, "source_rank"),
         source=None if data["source"] is None else _inside(data, "source"),
+        evidence=_text_or_none(data, "evidence"),
     )
 
 
 def _step(data: Mapping[str, Any]) -> Step:
     return Step(_count(data, "epoch", 1 << 63), _count(data, "step", 1 << 63))
+
+
+def _text_or_none(data: Mapping[str, Any], key: str) -> str | None:
+    return None if data[key] is None else _get(data, key, str)
 
 
 def _state_to_json(state: FileState | None) -> dict[str, int] | None:

@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.plan import CopyAction, FileState, RankVerdict, StepAssessment
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.plan import CopyAction, FileState, RankVerdict, Replica, StepAssessment
 from ms_recover.model.steps import Step
-from ms_recover.redundancy.groups import GroupMap
-from ms_recover.redundancy.structure import StructureFindings, compare_structure
-
-
-@dataclass(frozen=True)
-class Situation:
-    """Everything a step is judged by; made once for all steps.
-
-    Parameters
-    ----------
-    world_size : int
-        Number of ranks.
-    groups : GroupMap
-        Who holds the same slice.
-    findings : StructureFindings
-        What comparing the slices with each other showed.
-    files : dict of Step to dict of int to list of SliceFile
-        The slices by step and rank.
-    ranks : frozenset of int
-        Ranks that have a directory or a file.
-    lost : frozenset of int
-        Ranks declared lost.
-    newest : bool
-        Of two sound slices of one rank and step take the one modified last.
-    """
-
-    world_size: int
-    groups: GroupMap
-    findings: StructureFindings
-    files: dict[Step, dict[int, list[SliceFile]]]
-    ranks: frozenset[int]
-    lost: frozenset[int]
-    newest: bool
-
-
-def make_situation(
-    inventory: Inventory, groups: GroupMap, world_size: int, lost: Collection[int] = (), newest: bool = False
-) -> Situation:
-    """Put together what steps are judged by; slices of lost ranks are no evidence either."""
-    files: dict[Step, dict[int, list[SliceFile]]] = defaultdict(lambda: defaultdict(list))
-    for file in inventory.slices:
-        files[file.step][file.rank].append(file)
-    alive = [file for file in inventory.slices if file.rank not in lost]
-    return Situation(
-        world_size,
-        groups,
-        compare_structure(alive, groups),
-        {step: dict(ranks) for step, ranks in files.items()},
-        frozenset(inventory.ranks),
-        frozenset(lost),
-        newest,
-    )
+from ms_recover.planning.judge import Judgement, StepJudgement, judge_step
+from ms_recover.planning.situation import Situation
 
 
 @dataclass(frozen=True)
@@ -70,10 +20,11 @@ class _Holding:
     state: str
     reason: str
     file: SliceFile | None = None
+    judgement: Judgement | None = None
     ambiguous: bool = False
 
 
-def assess_step(situation: Situation, step: Step) -> StepAssessment:
+def assess_step(situation: Situation, step: Step, run_id: str | None = None) -> StepAssessment:
     """Judge every rank at `step` and choose a source for each that needs one.
 
     Sources within a group are spread evenly: each lost rank takes the member that serves fewest others so far, the
@@ -85,75 +36,106 @@ def assess_step(situation: Situation, step: Step) -> StepAssessment:
         What is known.
     step : Step
         The step.
+    run_id : str or None
+        The run whose slices count; by default the one with most slices of the step.
 
     Returns
     -------
     StepAssessment
         The same for the same input.
     """
+    run_id = run_id or situation.runs(step)[0]
+    judged = judge_step(situation, step, run_id)
     files = situation.files.get(step, {})
-    holdings = [_holding(situation, step, rank, files.get(rank, [])) for rank in range(situation.world_size)]
+    holdings = [_holding(situation, judged, step, rank, files.get(rank, [])) for rank in range(situation.world_size)]
     serves: Counter[int] = Counter()
     verdicts, actions = [], []
     for rank, holding in enumerate(holdings):
-        if holding.file is not None:
-            verdicts.append(RankVerdict(rank, "ok", "keep", holding.reason, holding.file.path))
+        if holding.file is not None and holding.judgement is not None:
+            evidence = holding.judgement.evidence
+            verdicts.append(RankVerdict(rank, "ok", "keep", holding.reason, holding.file.path, evidence=evidence))
             continue
-        source, why = _source(situation, step, rank, holdings, serves)
-        if source is None:
-            verdicts.append(RankVerdict(rank, holding.state, "unrecoverable", f"{holding.reason}; {why}"))
-            continue
-        serves[source.rank] += 1
-        target, replaces = _target(rank, source, files.get(rank, []))
+        sources, why = _sources(situation, judged, step, rank, holdings, serves)
         reason = f"{holding.reason}; {why}"
-        verdicts.append(RankVerdict(rank, holding.state, "copy", reason, target, source.rank, source.path))
-        state = FileState(source.size, source.mtime_ns)
-        actions.append(CopyAction(rank, source.rank, source.path, target, state, replaces, reason))
-    return StepAssessment(step, tuple(verdicts), tuple(actions))
+        if not sources:
+            verdicts.append(RankVerdict(rank, holding.state, "unrecoverable", reason))
+            continue
+        chosen = sources[0]
+        assert chosen.file is not None
+        assert chosen.judgement is not None
+        serves[chosen.file.rank] += 1
+        target, replaces = _target(rank, chosen.file, files.get(rank, []))
+        evidence = chosen.judgement.evidence
+        verdicts.append(
+            RankVerdict(rank, holding.state, "copy", reason, target, chosen.file.rank, chosen.file.path, evidence)
+        )
+        first, *others = [_replica(situation, other.file) for other in sources if other.file is not None]
+        group = situation.groups.of(rank)
+        borrowed = chosen.judgement.borrowed
+        actions.append(CopyAction(rank, first, target, replaces, reason, evidence, group, tuple(others), borrowed))
+    disagreements = tuple(text for _, text in sorted(judged.disagreements.items()))
+    return StepAssessment(step, tuple(verdicts), tuple(actions), run_id, disagreements)
 
 
-def _holding(situation: Situation, step: Step, rank: int, files: list[SliceFile]) -> _Holding:
+def _holding(situation: Situation, judged: StepJudgement, step: Step, rank: int, files: list[SliceFile]) -> _Holding:
     if rank in situation.lost:
         return _Holding("lost", "declared lost")
-    damaged = situation.findings.damaged
-    sound = [file for file in files if file.problem is None and file.path not in damaged]
-    if len(sound) > 1:
-        if not situation.newest:
-            paths = " and ".join(file.path for file in sound)
-            text = f"two slices for one step, {paths}: remove the wrong one or choose the newest with --newest"
-            return _Holding("damaged", text, ambiguous=True)
-        sound = [max(sound, key=lambda file: (file.mtime_ns, file.path))]
-        return _Holding("ok", "newest of several slices for this step", sound[0])
+    sound = [file for file in files if judged.slices[file.path].status == "sound"]
     if sound:
-        named = "encrypted, contents not checked" if sound[0].encryption else "sound"
-        return _Holding("ok", named, sound[0])
+        judgement = judged.slices[sound[0].path]
+        return _Holding("ok", judgement.reason, sound[0], judgement)
     if files:
-        return _Holding("damaged", "; ".join(f"{file.path} {file.problem or damaged[file.path]}" for file in files))
+        ambiguous = any(judged.slices[file.path].status == "ambiguous" for file in files)
+        reasons = dict.fromkeys(f"{file.path}: {judged.slices[file.path].reason}" for file in files)
+        return _Holding("damaged", "; ".join(reasons), ambiguous=ambiguous)
     if rank in situation.ranks:
         return _Holding("missing", f"no slice of step {step}")
     return _Holding("missing", "no directory")
 
 
-def _source(
-    situation: Situation, step: Step, rank: int, holdings: list[_Holding], serves: Counter[int]
-) -> tuple[SliceFile | None, str]:
-    """Return the slice to copy from, or None and why there is none."""
+def _sources(
+    situation: Situation,
+    judged: StepJudgement,
+    step: Step,
+    rank: int,
+    holdings: list[_Holding],
+    serves: Counter[int],
+) -> tuple[list[_Holding], str]:
+    """Return the holdings to copy from, best first, and why these or why none."""
     group = situation.groups.of(rank)
     if holdings[rank].ambiguous:
-        return None, "nothing is copied over slices that may be right"
+        return [], "nothing is copied over slices that may be right"
     if not situation.groups.knows(rank):
-        return None, "no group_info.pb says who holds the same slice"
+        return [], "no group_info.pb says who holds the same slice"
     others = [other for other in group if other != rank and other < situation.world_size]
     if not others:
-        return None, f"its group is [{rank}]: no other rank holds the same slice"
+        return [], f"its group is [{rank}]: no other rank holds the same slice"
     for problem in (situation.findings.conflicts.get((group, step)), situation.findings.deduplicated.get(step)):
         if problem is not None:
-            return None, f"its group is no set of replicas at this step: {problem}"
-    able = [file for other in others if (file := holdings[other].file) is not None]
+            return [], f"its group is no set of replicas at this step: {problem}"
+    if group in judged.disagreements:
+        return [], "its group disagrees and nothing settles who is right"
+    able = [holdings[other] for other in others if holdings[other].file is not None]
     if not able:
-        return None, f"nobody else of its group {list(group)} has a sound slice ({_states(others, holdings)})"
-    chosen = min(able, key=lambda file: (serves[file.rank], file.rank))
-    return chosen, f"rank {chosen.rank} holds the same slice by {situation.groups.sources[rank]}"
+        return [], f"nobody else of its group {list(group)} has a sound slice ({_states(others, holdings)})"
+    able.sort(key=lambda holding: _preference(holding, serves))
+    best = able[0]
+    assert best.file is not None
+    assert best.judgement is not None
+    listed = situation.groups.sources[rank]
+    return able, f"rank {best.file.rank} holds the same slice by {listed} ({best.judgement.reason})"
+
+
+def _preference(holding: _Holding, serves: Counter[int]) -> tuple[bool, int, int]:
+    assert holding.file is not None
+    assert holding.judgement is not None
+    return (holding.judgement.evidence == "structure", serves[holding.file.rank], holding.file.rank)
+
+
+def _replica(situation: Situation, file: SliceFile) -> Replica:
+    read = situation.contents.digests.get(file.path)
+    digests = file.manifest.digests if file.manifest is not None else read
+    return Replica(file.rank, file.path, FileState(file.size, file.mtime_ns), digests.file if digests else None)
 
 
 def _states(ranks: Iterable[int], holdings: list[_Holding]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from ms_recover.errors import MissingInputError, UsageError
-from ms_recover.model.inventory import Inventory, Note
+from ms_recover.errors import MissingInputError
+from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.plan import CopyAction, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
-from ms_recover.planning.assess import Situation, assess_step, make_situation
-from ms_recover.planning.world import find_world_size
+from ms_recover.planning.assess import assess_step
+from ms_recover.planning.situation import Situation, understand
+from ms_recover.redundancy.contents import Contents
 from ms_recover.redundancy.groups import GroupMap, merge_groups
+from ms_recover.redundancy.tolerance import Tolerance
 
 _MOST_NAMED = 8
 
@@ -22,8 +24,12 @@ def make_plan(
     lost: Collection[int] = (),
     world_size: int | None = None,
     newest: bool = False,
+    contents: Contents | None = None,
+    tolerate: Iterable[str] = (),
 ) -> Plan:
     """Find the newest step at which every rank has a sound slice or a peer that has one.
+
+    A step at which replicas differ with nothing to say who is right ends the search: going back further would hide it.
 
     Parameters
     ----------
@@ -37,6 +43,10 @@ def make_plan(
         Number of ranks; by default what the survivors tell.
     newest : bool
         Of two sound slices of one rank and step take the one modified last.
+    contents : Contents, optional
+        What reading slices gave; slices that were not read count by manifest and structure.
+    tolerate : iterable of str
+        Patterns of parameters that may differ between peers, beside the known ones.
 
     Returns
     -------
@@ -52,7 +62,14 @@ def make_plan(
     ContradictionError
         When the rank lists contradict each other.
     """
-    situation, world_size_from = understand(inventory, lost=lost, world_size=world_size, newest=newest)
+    situation = understand(
+        inventory,
+        lost=lost,
+        world_size=world_size,
+        newest=newest,
+        contents=contents,
+        tolerance=Tolerance.with_more(tolerate),
+    )
     if not inventory.steps:
         raise MissingInputError(
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
@@ -61,52 +78,74 @@ def make_plan(
     if step is not None and step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
         raise MissingInputError(f"{inventory.root} holds no slice of step {step}; it has {have}")
-    rejected = []
-    assessment: StepAssessment | None = None
+    rejected: list[RejectedStep] = []
+    found: StepAssessment | None = None
     first: StepAssessment | None = None
     for candidate in (step,) if step is not None else inventory.steps:
-        assessment = assess_step(situation, candidate)
-        first = first or assessment
-        if assessment.recoverable:
+        tried = [assess_step(situation, candidate, run_id) for run_id in situation.runs(candidate)]
+        found = next((one for one in tried if one.recoverable and not one.disagreements), None)
+        first = first or found or tried[0]
+        if found is not None:
             break
-        rejected.append(RejectedStep(candidate, _why_rejected(assessment)))
-        assessment = None
-    shown = assessment or first
-    assert shown is not None
-    actions = assessment.actions if assessment else ()
+        rejected.append(RejectedStep(candidate, "; ".join(_why_rejected(one, len(tried) > 1) for one in tried)))
+        undecided = next((one for one in tried if one.disagreements), None)
+        if undecided is not None:
+            first = undecided
+            break
+    assert first is not None
+    shown = found or first
+    actions = found.actions if found else ()
     return Plan(
         root=inventory.root,
         world_size=situation.world_size,
-        world_size_from=world_size_from,
-        step=assessment.step if assessment else None,
+        world_size_from=situation.world_size_from,
+        step=found.step if found else None,
         actions=actions,
         group_files=_group_writes(inventory, situation.groups, actions),
         ranks=shown.ranks,
         rejected_steps=tuple(rejected),
         notes=_notes(inventory, situation),
+        run_id=shown.run_id,
+        disagreements=shown.disagreements,
     )
 
 
-def understand(
-    inventory: Inventory, *, lost: Collection[int] = (), world_size: int | None = None, newest: bool = False
-) -> tuple[Situation, str]:
-    """Return what steps are judged by, and what the world size rests on; raises as `make_plan` does."""
-    groups = merge_groups(inventory.group_files)
-    size, world_size_from = find_world_size(inventory, world_size)
-    for rank in sorted(lost):
-        if not 0 <= rank < size:
-            raise UsageError(
-                f"rank {rank} is declared lost, but the ranks are 0 to {size - 1} by {world_size_from}: "
-                "give another rank or --world-size"
-            )
-    return make_situation(inventory, groups, size, lost, newest), world_size_from
+def wanted_contents(inventory: Inventory, plan: Plan, lost: Collection[int] = ()) -> tuple[SliceFile, ...]:
+    """Return the slices that must be read before a plan rests on more than structure.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What was found.
+    plan : Plan
+        What would be planned by what is known so far.
+    lost : collection of int
+        Ranks whose slices do not count.
+
+    Returns
+    -------
+    tuple of SliceFile
+        Of the plan's step: slices with a manifest to compare with, and those of ranks that are not alone in their
+        group. Where replicas disagree, these ranks' slices of all steps, to find out what was renamed.
+    """
+    groups = merge_groups(inventory.group_files, inventory.slices)
+    undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
+    return tuple(
+        file
+        for file in inventory.slices
+        if (file.step == plan.step or file.rank in undecided)
+        and file.rank not in lost
+        and file.problem is None
+        and (file.manifest is not None or (len(groups.of(file.rank)) > 1 and file.encryption is None))
+    )
 
 
-def _why_rejected(assessment: StepAssessment) -> str:
+def _why_rejected(assessment: StepAssessment, name_run: bool) -> str:
     bad = [rank for rank in assessment.ranks if rank.verdict == "unrecoverable"]
     text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
     rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
-    return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
+    text = f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
+    return f"run {assessment.run_id}: {text}" if name_run else text
 
 
 def _group_writes(inventory: Inventory, groups: GroupMap, actions: tuple[CopyAction, ...]) -> tuple[GroupWrite, ...]:

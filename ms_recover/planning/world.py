@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.model.inventory import Inventory
 
@@ -21,6 +23,8 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
     given : int, optional
         The operator's word, which wins.
 
+    Manifests tell it outright; without them it is the smallest world that everything found fits into.
+
     Raises
     ------
     UsageError
@@ -39,6 +43,9 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
         if listed >= given:
             raise ContradictionError(f"{by} lists rank {listed}, but the world size is given as {given}")
         return given, "as given"
+    told = _told_by_manifests(inventory)
+    if told is not None and told[0] > max(highest, listed):
+        return told
     best, why = highest + 1, "the ranks that have files"
     if listed >= best:
         best, why = listed + 1, f"the ranks listed in {by}"
@@ -51,6 +58,16 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
             f"{why} give a world of {best} ranks, more than {_MOST_RANKS}: give the real one with --world-size"
         )
     return best, why
+
+
+def _told_by_manifests(inventory: Inventory) -> tuple[int, str] | None:
+    """Return what most manifests of the newest step that has any say."""
+    by_step = [(file.step, file.manifest) for file in inventory.slices if file.manifest is not None]
+    if not by_step:
+        return None
+    newest = max(step for step, _ in by_step)
+    sizes = Counter(manifest.world_size for step, manifest in by_step if step == newest)
+    return max(sizes, key=lambda size: (sizes[size], size)), f"the manifests of step {newest}"
 
 
 def _highest_listed(inventory: Inventory) -> tuple[int, str]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ms_recover.errors import ContradictionError
-from ms_recover.model.inventory import GroupFile
+from ms_recover.model.groups import GroupInfo
+from ms_recover.model.inventory import GroupFile, SliceFile
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 
 _MOST_NAMED = 5
 
@@ -35,7 +37,7 @@ class GroupMap:
         return rank in self.members
 
 
-def merge_groups(files: Iterable[GroupFile]) -> GroupMap:
+def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()) -> GroupMap:
     """Merge rank lists; a lost rank's group comes from its peers' lists.
 
     Holding the same contents is an equivalence, so all lists that name a rank must be the same list.
@@ -44,6 +46,8 @@ def merge_groups(files: Iterable[GroupFile]) -> GroupMap:
     ----------
     files : iterable of GroupFile
         Malformed ones are passed over.
+    manifests : iterable of SliceFile
+        Slices whose manifests tell the group of ranks that no list names, the newest step first.
 
     Raises
     ------
@@ -63,6 +67,13 @@ def merge_groups(files: Iterable[GroupFile]) -> GroupMap:
             continue
         for rank in ranks:
             claims.setdefault(rank, []).append((ranks, file))
+    for slice_file in sorted(manifests, key=lambda file: (file.step, file.rank), reverse=True):
+        told = slice_file.manifest
+        if told is not None and not any(rank in claims for rank in told.group):
+            info = GroupInfo(told.group)
+            file = GroupFile(slice_file.rank, slice_file.path + MANIFEST_SUFFIX, None, info)
+            for rank in told.group:
+                claims[rank] = [(frozenset(told.group), file)]
     members, sources = {}, {}
     for rank, said in sorted(claims.items()):
         first, source = min(said, key=lambda claim: (claim[1].rank != rank, claim[1].path))

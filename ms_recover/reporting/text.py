@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.model.verification import Verification
 from ms_recover.reporting.tables import ranks_text, render_table, size_text
 
 _SHOW_ALL_RANKS = 32
@@ -31,7 +32,13 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "") -> str:
         size = f"{plan.world_size} ranks, as given"
     lines = [f"{plan.root}: {size}"]
     bad = [rank for rank in plan.ranks if rank.verdict == "unrecoverable"]
-    if plan.step is None:
+    if plan.disagreements:
+        lines.append(
+            "UNDECIDED: ranks that should hold the same slice hold different contents, and nothing says who is right"
+        )
+        lines += [f"  {text}" for text in plan.disagreements]
+        lines.append("Declare the one you distrust with --lost, or choose an older step with --step")
+    elif plan.step is None:
         lines.append(
             "UNRECOVERABLE: no step can be had by every rank; at the newest nobody can replace rank "
             f"{ranks_text(rank.rank for rank in bad)}"
@@ -68,11 +75,12 @@ def _rank_table(plan: Plan, width: int | None) -> str:
             rank.state,
             rank.verdict,
             f"{rank.source} -> {rank.path}" if rank.source else rank.path or "",
+            rank.evidence or "",
             rank.reason,
         )
         for rank in shown
     ]
-    table = render_table(("rank", "state", "verdict", "slice", "why"), rows, width, right=("rank",))
+    table = render_table(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width, right=("rank",))
     kept = len(plan.ranks) - len(rows)
     return f"{table}\nand {kept} ranks that keep their sound slice" if kept else table
 
@@ -148,11 +156,42 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
         for result in outcome.results
     ]
+    dropped = [(str(result.rank), text) for result in outcome.results for text in result.dropped]
     if rows:
         lines += ["", render_table(("rank", "status", "slice", "digest or error"), rows, width, right=("rank",))]
+    if dropped:
+        lines += ["", "Sources that proved damaged and were passed over; run the command again to repair them:"]
+        lines.append(render_table(("for rank", "source"), dropped, width, right=("for rank",)))
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
     lines += [f"error: {error}" for error in outcome.errors]
+    return "\n".join(lines)
+
+
+def verification_text(found: Verification, width: int | None) -> str:
+    """Return what verifying found: the answer first, then what is wrong, then a line for each step."""
+    if found.wrong:
+        head = f"WRONG: {len(found.wrong)} of {len(found.checks)} slices are not what they should be"
+    else:
+        head = f"SOUND: all {len(found.checks)} slices"
+    lines = [found.root, head]
+    if found.wrong:
+        bad = [(str(check.rank), check.status, check.path, check.reason) for check in found.wrong]
+        lines += ["", render_table(("rank", "status", "slice", "why"), bad, width, right=("rank",))]
+    if found.disagreements:
+        lines += ["", "Ranks that should hold the same slice hold different contents, and nothing says who is right:"]
+        lines += [f"  {text}" for text in found.disagreements]
+    absent = dict(found.missing)
+    rows = []
+    for step in sorted({check.step for check in found.checks}, reverse=True):
+        checks = [check for check in found.checks if check.step == step]
+        by = Counter(check.evidence for check in checks if check.status == "sound")
+        rests = ", ".join(
+            f"{by[evidence]} by {evidence}" for evidence in ("manifest", "vote", "structure") if by[evidence]
+        )
+        wrong = ranks_text({check.rank for check in checks if check.status != "sound"})
+        rows.append((str(step), rests, wrong, ranks_text(absent.get(step, ()))))
+    lines += ["", render_table(("step", "sound", "wrong", "missing"), rows, width)]
     return "\n".join(lines)
 
 

@@ -55,6 +55,7 @@ def test_mindformers_names_carry_the_rank():
         ("test-1_77.tmp", "interrupted save"),
         (".test-1_77.ckpt.ms_recover.tmp", "interrupted recovery"),
         ("test-graph.meta", "graph"),
+        ("test-2_77.ckpt.superseded", "set aside"),
         ("test-1_77_breakpoint.ckpt", "exception"),
         ("test-1_77.safetensors", "safetensors"),
         ("llama_rank_4-1_77.ckpt", "rank 4"),
@@ -94,9 +95,16 @@ def test_a_prefix_with_braces_stays_as_it_is():
 
 @pytest.mark.parametrize(
     "text",
-    ["x/{epoch}_{step}", "{rank}/{epoch}", "{rank}/{epoch}_{step}_{step}", "{rank}/{what}-{epoch}_{step}", "/{rank}/{epoch}_{step}",
-     "../{rank}/{epoch}_{step}", "{rank}//{epoch}_{step}"],
-)  # fmt: skip
+    [
+        "x/{epoch}_{step}",
+        "{rank}/{epoch}",
+        "{rank}/{epoch}_{step}_{step}",
+        "{rank}/{what}-{epoch}_{step}",
+        "/{rank}/{epoch}_{step}",
+        "../{rank}/{epoch}_{step}",
+        "{rank}//{epoch}_{step}",
+    ],
+)
 def test_bad_patterns_are_usage_errors(text):
     with pytest.raises(UsageError):
         Pattern.parse(text)

@@ -1,0 +1,67 @@
+"""What commands do with a tree: scan it and plan, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ms_recover.cli.options import cores
+from ms_recover.errors import UnrecoverableError, VerificationError
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.plan import Plan
+
+
+def scan_tree(root: str, options: dict[str, Any]) -> Inventory:
+    """Scan with the options that `tree_options` adds."""
+    from ms_recover import api
+
+    return api.scan(root, pattern=options["pattern"], group_info=options["group_info"], crc=not options["no_crc"])
+
+
+def plan_tree(root: str, options: dict[str, Any], as_json: bool) -> Plan:
+    """Scan and plan with the options that `tree_options` and `plan_options` add."""
+    from ms_recover import api
+
+    inventory = scan_tree(root, options)
+    with progress_bar("reading", None, as_json) as progress:
+        return api.plan(
+            inventory,
+            step=options["step"],
+            lost=options["lost"],
+            world_size=options["world_size"],
+            newest=options["newest"],
+            tolerate=options["tolerate"],
+            quick=options["quick"],
+            jobs=cores(),
+            progress=progress,
+        )
+
+
+def plan_code(plan: Plan) -> int:
+    """Return the exit code that a plan alone gives."""
+    if plan.recoverable:
+        return 0
+    return VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show a bar on a terminal; nothing in a pipe."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

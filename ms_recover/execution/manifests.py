@@ -1,0 +1,130 @@
+"""Write manifests: for recovered slices, and for trees that were saved without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from ms_recover import __version__
+from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.formats.ckpt import read_header
+from ms_recover.formats.manifest import encode_manifest, read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX, Digests, Manifest
+from ms_recover.model.plan import CopyAction, Replica
+from ms_recover.model.steps import Step
+from ms_recover.storage.digest import digest_file
+from ms_recover.storage.local import write_text
+
+TOOL = f"ms_recover {__version__}"
+STRATEGY_NAME = "strategy.ckpt"
+
+
+def write_manifest(slice_path: str, manifest: Manifest) -> None:
+    """Write a manifest beside its slice, whole or not at all.
+
+    Raises
+    ------
+    StorageError
+        When it cannot be written.
+    """
+    write_text(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest).decode())
+
+
+def write_recovered(
+    root: str, action: CopyAction, replica: Replica, digest: str, step: Step, world_size: int, run_id: str | None
+) -> None:
+    """Give a recovered slice its manifest, with the source named in it.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    action : CopyAction
+        What was done.
+    replica : Replica
+        Where the bytes came from.
+    digest : str
+        Of the bytes that were copied.
+    step, world_size, run_id
+        Of the plan.
+
+    Raises
+    ------
+    MsRecoverError
+        When the slice cannot be read or the manifest not be written.
+    """
+    target = os.path.join(root, action.target)
+    source = os.path.join(root, replica.path)
+    origin = f"recovered from rank {replica.rank} ({replica.path}), by {action.evidence}"
+    if action.borrowed:
+        origin += f"; of that rank are the values of {', '.join(action.borrowed)}"
+    manifest = _manifest_of(source)
+    if manifest is None or manifest.digests.file != digest:
+        manifest = make_manifest(target, action.rank, step, world_size, action.group, run_id or "")
+    if manifest.digests.file != digest:
+        raise VerificationError(f"{target} changed while its manifest was made: run the command again")
+    name = os.path.basename(target)
+    write_manifest(target, replace(manifest, rank=action.rank, file=name, origin=origin, tool=TOOL))
+
+
+def make_manifest(
+    slice_path: str,
+    rank: int,
+    step: Step,
+    world_size: int,
+    group: tuple[int, ...],
+    run_id: str = "",
+    *,
+    origin: str = "sealed",
+    cumulative_step: int | None = None,
+    digests: Digests | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Manifest:
+    """Read a slice and say what it is.
+
+    Parameters
+    ----------
+    slice_path : str
+        The slice.
+    rank, step, world_size, group, run_id, origin, cumulative_step
+        See `Manifest`.
+    digests : Digests, optional
+        When the slice was read already.
+    stop : callable
+        True ends reading.
+
+    Raises
+    ------
+    VerificationError
+        When its structure is damaged.
+    MsRecoverError
+        When it cannot be read.
+    """
+    header = read_header(slice_path)
+    if header.problems:
+        raise VerificationError(f"{slice_path} gets no manifest: {header.problems[0]}")
+    folder, name = os.path.split(slice_path)
+    strategy = os.path.join(folder, STRATEGY_NAME)
+    return Manifest(
+        run_id=run_id,
+        rank=rank,
+        world_size=world_size,
+        step=step,
+        cumulative_step=cumulative_step,
+        file=name,
+        size=header.size,
+        digests=digests or digest_file(slice_path, header.contents, stop=stop),
+        parameters=header.parameters,
+        group=group,
+        strategy_digest=digest_file(strategy).file if os.path.exists(strategy) else None,
+        origin=origin,
+        tool=TOOL,
+    )
+
+
+def _manifest_of(slice_path: str) -> Manifest | None:
+    try:
+        return read_manifest(slice_path + MANIFEST_SUFFIX)
+    except MsRecoverError:
+        return None

@@ -1,0 +1,143 @@
+"""Manifests as JSON: ``<slice file name>.manifest.json``, version 1; see docs/formats.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from ms_recover.errors import FormatError, MissingInputError, StorageError
+from ms_recover.model.manifest import DIGEST, MANIFEST_VERSION, Digests, Manifest
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+
+MAX_SIZE = 256 << 20
+"""Longest manifest that is read, in bytes: a million parameters fit."""
+
+_DIGEST = re.compile(rf"{DIGEST}:[0-9a-f]{{32}}\Z", re.ASCII)
+_MAX_RANK = 1 << 24
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the JSON of `manifest`, one parameter a line; equal manifests give equal bytes."""
+    head = {
+        "version": MANIFEST_VERSION,
+        "tool": manifest.tool,
+        "origin": manifest.origin,
+        "run_id": manifest.run_id,
+        "rank": manifest.rank,
+        "world_size": manifest.world_size,
+        "epoch": manifest.step.epoch,
+        "step": manifest.step.step,
+        "cumulative_step": manifest.cumulative_step,
+        "file": manifest.file,
+        "size": manifest.size,
+        "digest": manifest.digests.file,
+        "group": list(manifest.group),
+        "strategy_digest": manifest.strategy_digest,
+    }
+    rows = [
+        json.dumps({"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "bytes": p.nbytes, "digest": digest})
+        for p, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
+    ]
+    text = (
+        json.dumps(head, indent=1)[:-2] + ',\n "parameters": [' + ",".join(f"\n  {row}" for row in rows) + "\n ]\n}\n"
+    )
+    return text.encode()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Read a manifest.
+
+    Raises
+    ------
+    MissingInputError
+        When it is not there.
+    StorageError
+        When it cannot be read.
+    FormatError
+        When it is not a manifest of a version this tool reads, or says what cannot be.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_SIZE + 1)
+    except FileNotFoundError:
+        raise MissingInputError(f"{path}: no such manifest") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_SIZE:
+        raise FormatError(f"{path} is longer than {MAX_SIZE} bytes: not a manifest")
+    return decode_manifest(data, os.fspath(path))
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Decode a manifest; `where` is for messages.
+
+    Raises
+    ------
+    FormatError
+        When it is not a manifest.
+    """
+    try:
+        fields = json.loads(data)
+        version = fields["version"]
+        if version != MANIFEST_VERSION:
+            raise FormatError(f"{where} is a manifest of version {version!r}; this tool reads {MANIFEST_VERSION}")
+        return _manifest(fields)
+    except FormatError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FormatError(f"{where} is not a manifest ({type(error).__name__}: {error}): was it cut off?") from None
+
+
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    rows = _typed(fields["parameters"], list)
+    parameters = tuple(
+        Parameter(
+            _typed(row["name"], str),
+            _typed(row["dtype"], str),
+            tuple(_count(size, 1 << 63) for size in _typed(row["shape"], list)),
+            _count(row["bytes"], 1 << 63),
+        )
+        for row in rows
+    )
+    group = tuple(_count(rank, _MAX_RANK) for rank in _typed(fields["group"], list))
+    rank, world_size = _count(fields["rank"], _MAX_RANK), _count(fields["world_size"], _MAX_RANK)
+    if not group or rank not in group or max(group) >= world_size:
+        raise ValueError(f"rank {rank} of {world_size} cannot have the group {list(group)}")
+    cumulative = fields["cumulative_step"]
+    strategy = fields["strategy_digest"]
+    return Manifest(
+        run_id=_typed(fields["run_id"], str),
+        rank=rank,
+        world_size=world_size,
+        step=Step(_count(fields["epoch"], 1 << 63), _count(fields["step"], 1 << 63)),
+        cumulative_step=None if cumulative is None else _count(cumulative, 1 << 63),
+        file=_typed(fields["file"], str),
+        size=_count(fields["size"], 1 << 63),
+        digests=Digests(_digest(fields["digest"]), tuple(_digest(row["digest"]) for row in rows)),
+        parameters=parameters,
+        group=group,
+        strategy_digest=None if strategy is None else _digest(strategy),
+        origin=_typed(fields["origin"], str),
+        tool=_typed(fields["tool"], str),
+    )
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value
+
+
+def _count(value: Any, below: int) -> int:
+    if not 0 <= _typed(value, int) < below:
+        raise ValueError(f"{value} is out of range")
+    return int(value)
+
+
+def _digest(value: Any) -> str:
+    if not _DIGEST.match(_typed(value, str)):
+        raise ValueError(f"{value!r} is no {DIGEST} digest")
+    return str(value)

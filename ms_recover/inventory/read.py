@@ -1,0 +1,82 @@
+"""Read slices from end to end and digest them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ms_recover.errors import MsRecoverError
+from ms_recover.formats.ckpt import read_header
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.manifest import Digests
+from ms_recover.redundancy.contents import Contents
+from ms_recover.storage.digest import digest_file
+
+
+def read_contents(
+    root: str,
+    files: Sequence[SliceFile],
+    *,
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+    from_device: bool = False,
+) -> Contents:
+    """Digest slices, the whole file and each parameter.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    files : sequence of SliceFile
+        What to read.
+    jobs : int
+        Threads.
+    progress : callable, optional
+        Told the bytes read since the last call, from any thread.
+    from_device : bool
+        Drop cached pages first.
+
+    Returns
+    -------
+    Contents
+        A slice that could not be read, or that changed meanwhile, has a problem instead of digests.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the threads have ended.
+    """
+    stop = threading.Event()
+
+    def read(file: SliceFile) -> Digests | str:
+        path = os.path.join(root, file.path)
+        try:
+            header = read_header(path)
+            digests = digest_file(
+                path,
+                header.contents,
+                stop=stop.is_set,
+                progress=progress or (lambda count: None),
+                from_device=from_device,
+            )
+            status = os.stat(path)
+        except (OSError, MsRecoverError) as error:
+            return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns) or header.parameters != file.parameters:
+            return "changes while it is read: is training still writing it?"
+        return digests
+
+    contents = Contents()
+    pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
+    try:
+        for file, found in zip(files, pool.map(read, files), strict=True):
+            if isinstance(found, str):
+                contents.problems[file.path] = found
+            else:
+                contents.digests[file.path] = found
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    return contents

@@ -1,0 +1,76 @@
+"""The manifest: what a slice must be, written beside it when it is complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+
+MANIFEST_VERSION = 1
+MANIFEST_SUFFIX = ".manifest.json"
+DIGEST = "xxh3_128"
+"""Name of the digest; digests are written ``name:hexadecimal``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Digests of a slice's bytes.
+
+    Parameters
+    ----------
+    file : str
+        Of the whole file.
+    parameters : tuple of str
+        Of each parameter's contents, all pieces in file order; empty for encrypted slices.
+    """
+
+    file: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The sidecar of one slice; the slice is committed when it is there.
+
+    Parameters
+    ----------
+    run_id : str
+        One for all ranks of a launch; empty when it is not known.
+    rank, world_size : int
+        Whose slice it is, of how many.
+    step : Step
+        Step as the file name has it.
+    cumulative_step : int or None
+        Steps trained since the very first, over all resumes.
+    file : str
+        File name of the slice.
+    size : int
+        Bytes.
+    digests : Digests
+        Of the file and of each parameter.
+    parameters : tuple of Parameter
+        In file order; empty for encrypted slices.
+    group : tuple of int
+        Ranks that hold the same slice, `rank` among them.
+    strategy_digest : str or None
+        Digest of the strategy file beside the slice.
+    origin : str
+        ``"saved"``, ``"sealed"``, or where a recovered slice came from.
+    tool : str
+        Name and version of what wrote it.
+    """
+
+    run_id: str
+    rank: int
+    world_size: int
+    step: Step
+    cumulative_step: int | None
+    file: str
+    size: int
+    digests: Digests
+    parameters: tuple[Parameter, ...]
+    group: tuple[int, ...]
+    strategy_digest: str | None = None
+    origin: str = "saved"
+    tool: str = ""

@@ -1,0 +1,87 @@
+"""What verifying a tree found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ms_recover.model.steps import Step
+
+VERIFICATION_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCheck:
+    """What one slice is worth.
+
+    Parameters
+    ----------
+    rank : int
+        Whose it is.
+    step : Step
+        Its step.
+    path : str
+        Relative to the root.
+    status : str
+        ``"sound"``, or what is wrong: ``"damaged"``, ``"suspect"``, ``"uncommitted"``, ``"foreign"``, ``"ambiguous"``,
+        ``"superseded"`` or ``"undecided"``.
+    evidence : str
+        What a sound slice rests on: ``"manifest"``, ``"vote"`` or ``"structure"``.
+    reason : str
+        Why.
+    """
+
+    rank: int
+    step: Step
+    path: str
+    status: str
+    evidence: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What verifying a tree found.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path of the tree.
+    checks : tuple of SliceCheck
+        Newest step first, then by rank.
+    disagreements : tuple of str
+        Groups whose members hold different contents, with nothing to say who is right.
+    missing : tuple of (Step, tuple of int)
+        For each step the ranks that have no slice of it; not a fault by itself.
+    """
+
+    root: str
+    checks: tuple[SliceCheck, ...]
+    disagreements: tuple[str, ...] = ()
+    missing: tuple[tuple[Step, tuple[int, ...]], ...] = ()
+
+    @property
+    def wrong(self) -> tuple[SliceCheck, ...]:
+        """Slices that are not sound."""
+        return tuple(check for check in self.checks if check.status != "sound")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``verify --json`` prints."""
+        return {
+            "version": VERIFICATION_VERSION,
+            "root": self.root,
+            "ok": not self.wrong,
+            "slices": [
+                {
+                    "rank": check.rank,
+                    **check.step.to_json(),
+                    "path": check.path,
+                    "status": check.status,
+                    "evidence": check.evidence,
+                    "reason": check.reason,
+                }
+                for check in self.checks
+            ],
+            "disagreements": list(self.disagreements),
+            "missing": [{**step.to_json(), "ranks": list(ranks)} for step, ranks in self.missing],
+        }

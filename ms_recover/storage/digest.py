@@ -1,0 +1,101 @@
+"""Digest a slice in one pass: the whole file and each parameter's contents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import xxhash
+
+from ms_recover.model.manifest import DIGEST, Digests
+from ms_recover.model.slices import ByteRange
+from ms_recover.storage.local import CHUNK, StoppedError
+
+
+class Digester:
+    """Digests of bytes that arrive in file order.
+
+    Parameters
+    ----------
+    contents : sequence of sequence of ByteRange
+        For each parameter the ranges of its contents.
+    """
+
+    def __init__(self, contents: Sequence[Sequence[ByteRange]] = ()) -> None:
+        self._file = xxhash.xxh3_128()
+        self._parameters = [xxhash.xxh3_128() for _ in contents]
+        self._ranges = sorted((piece.start, piece.end, i) for i, pieces in enumerate(contents) for piece in pieces)
+        self._next = 0
+        self._offset = 0
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes of the file."""
+        self._file.update(data)
+        start, end = self._offset, self._offset + len(data)
+        while self._next < len(self._ranges):
+            first, last, parameter = self._ranges[self._next]
+            if first >= end:
+                break
+            if last > start:
+                self._parameters[parameter].update(data[max(first, start) - start : min(last, end) - start])
+            if last > end:
+                break
+            self._next += 1
+        self._offset = end
+
+    def digests(self) -> Digests:
+        """Return the digests of what has arrived."""
+        return Digests(name_digest(self._file), tuple(name_digest(parameter) for parameter in self._parameters))
+
+
+def name_digest(digest: xxhash.xxh3_128) -> str:
+    """Return a digest with its name in front."""
+    return f"{DIGEST}:{digest.hexdigest()}"
+
+
+def digest_file(
+    path: str | os.PathLike[str],
+    contents: Sequence[Sequence[ByteRange]] = (),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda count: None,
+    from_device: bool = False,
+) -> Digests:
+    """Digest a file and the parameters in it.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    contents : sequence of sequence of ByteRange
+        For each parameter the ranges of its contents.
+    stop : callable
+        True ends it.
+    progress : callable
+        Told the bytes read since the last call.
+    from_device : bool
+        Drop cached pages first, so that what is read comes from the device.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When reading fails.
+    """
+    digester = Digester(contents)
+    buffer = memoryview(bytearray(CHUNK))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if from_device:
+            with suppress(OSError):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        while count := os.readv(descriptor, [buffer]):
+            if stop():
+                raise StoppedError
+            digester.update(buffer[:count])
+            progress(count)
+    finally:
+        os.close(descriptor)
+    return digester.digests()

@@ -1,0 +1,82 @@
+"""Strike at one call to the file system: kill the process there, or let the call fail.
+
+The calls of the `os` module that a commit is made of are counted, as far as they concern one tree; the fault strikes at
+the call with a given number. Walking through all numbers strikes at every place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+WRITING = ("write", "ftruncate", "fsync", "rename", "replace", "unlink", "mkdir", "fchmod", "utime", "posix_fallocate")
+READING = ("readv", "preadv", "pread", "read")
+
+
+class Faults:
+    """Count calls and strike at one.
+
+    Parameters
+    ----------
+    root : str
+        Only calls about paths below it, or descriptors of such files, count.
+    strike_at : int
+        Number of the call, from 1; 0 never strikes.
+    kind : str
+        ``"kill"`` (SIGKILL before the call), ``"kill after"``, or the name of an error, such as ``"ENOSPC"``.
+    calls : tuple of str
+        Names of the functions of `os` that count.
+    """
+
+    def __init__(self, root: str, strike_at: int, kind: str, calls: tuple[str, ...] = WRITING) -> None:
+        self.root = os.path.realpath(root)
+        self.strike_at = strike_at
+        self.kind = kind
+        self.calls = calls
+        self.count = 0
+        self.trace: list[str] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[Faults]:
+        """Patch `os` for the duration of the block; for a process of its own, or a test without other threads."""
+        real = {name: getattr(os, name) for name in self.calls}
+        try:
+            for name, function in real.items():
+                setattr(os, name, self._wrap(name, function))
+            yield self
+        finally:
+            for name, function in real.items():
+                setattr(os, name, function)
+
+    def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            path = _path_of(arguments[0])
+            if not path.startswith(self.root + os.sep):
+                return function(*arguments, **options)
+            self.count += 1
+            self.trace.append(f"{name} {path[len(self.root) + 1 :]}")
+            if self.count == self.strike_at:
+                if self.kind == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                elif self.kind == "kill after":
+                    function(*arguments, **options)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                else:
+                    code = getattr(errno, self.kind)
+                    raise OSError(code, os.strerror(code))
+            return function(*arguments, **options)
+
+        return counted
+
+
+def _path_of(first: Any) -> str:
+    if isinstance(first, int):
+        try:
+            return os.readlink(f"/proc/self/fd/{first}").removesuffix(" (deleted)")
+        except OSError:
+            return ""
+    return os.path.abspath(os.fsdecode(first))
