@@ -105,7 +105,7 @@ def _open(
     except FileNotFoundError:
         return None  # gone since the directory was listed: rotation, or another recovery's temporary file
     except (OSError, MsRecoverError) as error:
-        return replace(blank, problem=f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        return replace(blank, problem=_brief(error, path))
     manifest, manifest_problem = _manifest(path)
     return replace(
         blank,
@@ -126,7 +126,7 @@ def _manifest(path: str) -> tuple[Manifest | None, str | None]:
     except MissingInputError:
         return None, None
     except MsRecoverError as error:
-        return None, str(error)
+        return None, f"its manifest {_brief(error, path + MANIFEST_SUFFIX)}"
 
 
 def _without_doubles(root: str, slices: list[SliceFile], notes: list[Note]) -> list[SliceFile]:
@@ -155,13 +155,18 @@ def _equal(root: str, one: SliceFile, other: SliceFile) -> bool:
         return False
 
 
+def _brief(error: Exception, path: str) -> str:
+    """Return a message without the path that the report shows beside it."""
+    return str(error).removeprefix(f"{path}: ").removeprefix(f"{path} ")
+
+
 def _own_groups(root: str, found: Found) -> list[GroupFile]:
     files = []
     for rank, path, place in found.group_files:
         try:
             files.append(GroupFile(rank, path, place, read_group_info(os.path.join(root, path))))
         except MsRecoverError as error:
-            files.append(GroupFile(rank, path, place, None, str(error)))
+            files.append(GroupFile(rank, path, place, None, _brief(error, os.path.join(root, path))))
     return files
 
 
@@ -171,7 +176,7 @@ def _strategies(root: str, found: Found) -> list[StrategyFile]:
         try:
             strategy = read_strategy(os.path.join(root, path))
         except MsRecoverError as error:
-            found.notes.append(Note(path, str(error)))
+            found.notes.append(Note(path, _brief(error, os.path.join(root, path))))
         else:
             files.append(StrategyFile(rank, path, strategy.stages, strategy.devices_per_stage))
     return files

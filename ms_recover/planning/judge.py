@@ -79,8 +79,13 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
     disagreements: dict[tuple[int, ...], str] = {}
     for group, voting in voters.items():
         held = voting
-        if (group, step) in situation.findings.conflicts or step in situation.findings.deduplicated:
-            slices |= {file.path: _sound(file, ()) for file in held}
+        conflict = situation.findings.conflicts.get((group, step))
+        if conflict is not None and step not in situation.findings.deduplicated:
+            disagreements[group] = conflict
+            slices |= {file.path: Judgement("undecided", conflict) for file in held}
+            continue
+        if step in situation.findings.deduplicated:
+            slices |= {file.path: _sound(file, ()) for file in held}  # each is the only one of its kind
             continue
         odd = _other_layouts(held)
         slices |= odd

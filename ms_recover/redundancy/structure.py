@@ -29,7 +29,7 @@ class StructureFindings:
     damaged : dict of str to str
         Path of a slice to why it is damaged.
     conflicts : dict of (tuple of int, Step) to str
-        Groups whose sound members at a step hold different parameters, so that none can replace another.
+        Groups whose sound members at a step list different parameters, so that none can replace another.
     deduplicated : dict of Step to str
         Steps at which peers hold different parameter *names*, as ``remove_redundancy=True`` saves them.
     """
@@ -125,14 +125,14 @@ def _find_odd(
             )
             elsewhere = total[names[structure]] - inside[names[structure]] if len(inside) > 1 else 0
             support[structure] = count - 1 + history + elsewhere
-        odd = [file for file in held if support[file.parameters] == 0]
         fine = [file for file in held if support[file.parameters] > 0]
-        for file in odd if fine else []:
+        odd = [file for file in held if fine and file not in fine and _is_misread(file.parameters, fine[0].parameters)]
+        for file in odd:
             findings.damaged[file.path] = (
                 f"does not list what {fine[0].path} lists, though their ranks hold the same slice: "
                 f"{_difference(file.parameters, fine[0].parameters)}"
             )
-        left = fine or odd
+        left = [file for file in held if file not in odd]
         if len({file.parameters for file in left}) > 1:
             a = left[0]
             b = next(file for file in left if file.parameters != a.parameters)
@@ -140,6 +140,22 @@ def _find_odd(
             findings.conflicts[group, step] = text
             if names[a.parameters] != names[b.parameters]:
                 findings.deduplicated.setdefault(step, text)
+
+
+def _is_misread(one: Structure, other: Structure) -> bool:
+    """Whether one list looks like the other with a flaw in it, rather than the list of other parameters."""
+    if len(one) != len(other):
+        return False
+    differing = [(a, b) for a, b in zip(one, other, strict=True) if a.name != b.name]
+    if not differing:
+        return True  # another shape or type of the same parameters
+    (a, b), *more = differing
+    return not more and (a.dtype, a.shape) == (b.dtype, b.shape) and _bits_apart(a.name, b.name) == 1
+
+
+def _bits_apart(one: str, other: str) -> int:
+    a, b = one.encode(), other.encode()
+    return sum((x ^ y).bit_count() for x, y in zip(a, b, strict=True)) if len(a) == len(b) else -1
 
 
 def _difference(one: Structure, other: Structure) -> str:

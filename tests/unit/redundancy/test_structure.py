@@ -61,7 +61,7 @@ def test_pipeline_stages_with_other_parameters_are_fine():
 
 
 def test_a_flipped_name_makes_the_odd_one_damaged():
-    odd = ("a", "B", "moment1.a", "global_step")
+    odd = ("a", "B", "moment1.a", "global_step")  # one bit from "b"
     slices = [slice_file(0, names=odd), slice_file(1), slice_file(2), slice_file(3)]
     findings = compare_structure(slices, PAIRS)
     assert set(findings.damaged) == {"ckpt_dir0/test-2_8.ckpt"}
@@ -87,3 +87,17 @@ def test_deduplicated_slices_are_recognised():
     findings = compare_structure(slices, PAIRS)
     assert STEP in findings.deduplicated
     assert not findings.damaged
+
+
+def test_a_deduplicated_slice_alone_of_its_kind_is_not_damaged():
+    one, other = ("a", "c", "global_step"), ("b", "d", "global_step")
+    slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
+    findings = compare_structure(slices, PAIRS)
+    assert not findings.damaged
+    assert STEP in findings.deduplicated
+
+
+def test_names_that_differ_in_one_letter_are_other_parameters():
+    one, other = ("layer1", "global_step"), ("layer2", "global_step")
+    slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
+    assert not compare_structure(slices, PAIRS).damaged

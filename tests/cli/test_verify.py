@@ -1,0 +1,141 @@
+"""verify, seal, and what plan makes of contents."""
+
+import shutil
+
+import pytest
+
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree
+
+NAME = "test-1_8.ckpt"
+
+
+def flip(path, offset=400):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x40
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(0o400)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return make_tree(tmp_path / "pair")
+
+
+@pytest.fixture
+def triple(tmp_path):
+    return make_tree(tmp_path / "triple", data_parallel=3)
+
+
+def test_a_sound_tree(pair, recover_ckpt):
+    found = recover_ckpt("verify", pair, "--json")
+    assert found.code == 0
+    assert found.json["ok"] is True
+    assert {check["evidence"] for check in found.json["slices"]} == {"vote"}
+    assert "SOUND: all 4 slices" in recover_ckpt("verify", pair, "--deep").out
+
+
+def test_two_that_disagree_are_refused_with_5(pair, recover_ckpt):
+    flip(pair / "ckpt_dir0" / NAME)
+    for command in ("verify", "plan", "apply", "seal"):
+        refused = recover_ckpt(command, pair, "--json")
+        assert refused.code == 5, command
+        assert "'dense.weight'" in str(refused.json["disagreements"])
+    assert "--lost" in recover_ckpt("plan", pair).out
+    settled = recover_ckpt("apply", pair, "--lost", "0")
+    assert settled.code == 0
+    assert (pair / "ckpt_dir0" / NAME).read_bytes() == (pair / "ckpt_dir2" / NAME).read_bytes()
+    assert recover_ckpt("verify", pair).code == 0
+
+
+def test_quick_says_that_it_rests_on_structure(pair, recover_ckpt):
+    flip(pair / "ckpt_dir0" / NAME)
+    plan = recover_ckpt("plan", pair, "--quick", "--json")
+    assert plan.code == 0
+    assert {rank["evidence"] for rank in plan.json["ranks"]} == {"structure"}
+
+
+def test_the_odd_one_of_three_is_named_and_repaired(triple, recover_ckpt):
+    truth = (triple / "ckpt_dir2" / NAME).read_bytes()
+    flip(triple / "ckpt_dir2" / NAME)
+    found = recover_ckpt("verify", triple, "--json")
+    assert found.code == 5
+    (wrong,) = [check for check in found.json["slices"] if check["status"] != "sound"]
+    assert (wrong["rank"], wrong["status"]) == (2, "suspect")
+    assert "silent corruption" in wrong["reason"]
+    assert recover_ckpt("apply", triple).code == 0
+    assert (triple / "ckpt_dir2" / NAME).read_bytes() == truth
+
+
+def test_tolerated_parameters(pair, recover_ckpt):
+    flip(pair / "ckpt_dir0" / NAME)
+    assert recover_ckpt("verify", pair, "--tolerate", "dense.*").code == 0
+    shutil.rmtree(pair / "ckpt_dir1")
+    plan = recover_ckpt("plan", pair, "--tolerate", "dense.*", "--json")
+    assert plan.code == 0
+    assert plan.json["actions"][0]["borrowed"] == []
+
+
+def test_seal_then_everything_rests_on_manifests(pair, recover_ckpt):
+    sealed = recover_ckpt("seal", pair, "--json")
+    assert sealed.code == 0
+    assert len(sealed.json["sealed"]) == 4
+    assert recover_ckpt("seal", pair, "--json").json["sealed"] == []
+    assert {check["evidence"] for check in recover_ckpt("verify", pair, "--json").json["slices"]} == {"manifest"}
+    truth = (pair / "ckpt_dir0" / NAME).read_bytes()
+    flip(pair / "ckpt_dir0" / NAME)
+    found = recover_ckpt("verify", pair)
+    assert found.code == 5
+    assert "'dense.weight'" in found.out
+    assert recover_ckpt("apply", pair).code == 0
+    assert (pair / "ckpt_dir0" / NAME).read_bytes() == truth
+    assert recover_ckpt("verify", pair).code == 0
+
+
+def test_recovered_slices_get_manifests_that_name_their_source(pair, recover_ckpt):
+    recover_ckpt("seal", pair)
+    shutil.rmtree(pair / "ckpt_dir1")
+    assert recover_ckpt("apply", pair).code == 0
+    text = (pair / "ckpt_dir1" / f"{NAME}.manifest.json").read_text()
+    assert "recovered from rank 3 (ckpt_dir3/test-1_8.ckpt)" in text
+    assert '"rank": 1' in text
+    assert recover_ckpt("verify", pair).code == 0
+
+
+def test_slices_of_the_wrong_ranks_are_found_by_their_manifests(pair, recover_ckpt):
+    recover_ckpt("seal", pair)
+    for name in (NAME, f"{NAME}.manifest.json"):
+        shutil.move(pair / "ckpt_dir1" / name, pair / "ckpt_dir0" / name)
+    found = recover_ckpt("plan", pair, "--json")
+    assert [(action["rank"], action["source_rank"]) for action in found.json["actions"]] == [(0, 2), (1, 3)]
+    assert "rank 1" in found.json["ranks"][0]["reason"]
+
+
+def test_one_step_alone(tmp_path, recover_ckpt):
+    tree = make_tree(tmp_path / "tree", steps=[Step(1, 8), Step(2, 8)])
+    flip(tree / "ckpt_dir0" / NAME)
+    assert recover_ckpt("verify", tree, "--step", "2_8").code == 0
+    assert recover_ckpt("verify", tree, "--step", "1_8").code == 5
+    assert recover_ckpt("verify", tree, "--step", "3_8").code == 3
+    assert recover_ckpt("verify", tree / "none").code == 3
+
+
+def test_what_is_missing_is_said_but_not_wrong(pair, recover_ckpt):
+    (pair / "ckpt_dir3" / NAME).unlink()
+    found = recover_ckpt("verify", pair, "--json")
+    assert found.code == 0
+    assert found.json["missing"] == [{"epoch": 1, "step": 8, "ranks": [3]}]
+
+
+def test_deduplicated_slices_are_no_replicas(tmp_path, recover_ckpt):
+    tree = make_tree(tmp_path / "tree", parameters={"a": 8, "c": 8})
+    other = make_tree(tmp_path / "other", parameters={"b": 8, "d": 8})
+    for rank in (2, 3):
+        (tree / f"ckpt_dir{rank}" / NAME).unlink()
+        shutil.copy(other / f"ckpt_dir{rank}" / NAME, tree / f"ckpt_dir{rank}" / NAME)
+    assert recover_ckpt("plan", tree).code == 0  # nothing lost: each rank keeps its own
+    (tree / "ckpt_dir0" / NAME).unlink()
+    refused = recover_ckpt("plan", tree, "--json")
+    assert refused.code == 4
+    assert "no set of replicas" in refused.json["ranks"][0]["reason"]

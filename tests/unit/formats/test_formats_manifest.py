@@ -1,0 +1,91 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.errors import FormatError, MissingInputError
+from ms_recover.formats.manifest import decode_manifest, encode_manifest, read_manifest
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+
+FULL = "xxh3_128:" + "0f" * 16
+MANIFEST = Manifest(
+    run_id="20261120-ab",
+    rank=3,
+    world_size=8,
+    step=Step(2, 77),
+    cumulative_step=154,
+    file="test-2_77.ckpt",
+    size=187383,
+    digests=Digests(FULL, (FULL, "xxh3_128:" + "a1" * 16)),
+    parameters=(Parameter("a.weight", "Float32", (4, 2), 32), Parameter("schrittgröße", "Int32", (), 4)),
+    group=(3, 7),
+    strategy_digest=FULL,
+    origin="saved",
+    tool="ms_recover 0.1.0",
+)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        MANIFEST,
+        replace(MANIFEST, cumulative_step=None, strategy_digest=None, run_id=""),
+        replace(MANIFEST, parameters=(), digests=Digests(FULL)),
+    ],
+)
+def test_round_trip(manifest):
+    data = encode_manifest(manifest)
+    assert decode_manifest(data, "x") == manifest
+    assert encode_manifest(decode_manifest(data, "x")) == data
+    json.loads(data)
+
+
+@pytest.mark.parametrize("end", range(0, len(encode_manifest(MANIFEST)) - 2, 7))
+def test_a_manifest_that_was_cut_off_is_refused(end):
+    with pytest.raises(FormatError, match=r"some\.json"):
+        decode_manifest(encode_manifest(MANIFEST)[:end], "some.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", 2),
+        ("rank", -1),
+        ("rank", 9),
+        ("rank", True),
+        ("rank", "3"),
+        ("world_size", 2),
+        ("group", []),
+        ("group", [1]),
+        ("digest", "md5:00"),
+        ("digest", "xxh3_128:zz"),
+        ("parameters", {}),
+        ("parameters", [{}]),
+        ("parameters", [3]),
+        ("size", 1.5),
+        ("file", None),
+        ("cumulative_step", -4),
+        ("strategy_digest", ""),
+    ],
+)
+def test_what_cannot_be_is_refused(key, value):
+    fields = json.loads(encode_manifest(MANIFEST))
+    fields[key] = value
+    with pytest.raises(FormatError):
+        decode_manifest(json.dumps(fields).encode(), "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"\xff", b"[" * 100_000, b"1e999", b'{"version": 1}'])
+def test_other_files_are_no_manifests(data):
+    with pytest.raises(FormatError):
+        decode_manifest(data, "x")
+
+
+def test_reading_files(tmp_path):
+    path = tmp_path / "a.manifest.json"
+    with pytest.raises(MissingInputError):
+        read_manifest(path)
+    path.write_bytes(encode_manifest(MANIFEST))
+    assert read_manifest(path) == MANIFEST
