@@ -54,31 +54,35 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     ContradictionError
         When lists cannot all be true; the ranks are named.
     """
-    claims: dict[int, list[tuple[frozenset[int], GroupFile]]] = {}
+    lists: dict[tuple[int, ...], list[GroupFile]] = {}
     faults = []
     for file in files:
         if file.info is None:
             continue
-        ranks = frozenset(file.info.restore_ranks)
+        ranks = tuple(sorted(file.info.restore_ranks))
         if file.rank is not None and file.rank not in ranks:
-            faults.append(
-                f"{file.path} lies with rank {file.rank} but lists {sorted(ranks)}, so it belongs to another rank"
-            )
-            continue
-        for rank in ranks:
-            claims.setdefault(rank, []).append((ranks, file))
+            faults.append(f"{file.path} lies with rank {file.rank} but lists {list(ranks)}, so it is another rank's")
+        else:
+            lists.setdefault(ranks, []).append(file)
+    named = {rank for ranks in lists for rank in ranks}
     for slice_file in sorted(manifests, key=lambda file: (file.step, file.rank), reverse=True):
         told = slice_file.manifest
-        if told is not None and not any(rank in claims for rank in told.group):
-            info = GroupInfo(told.group)
-            file = GroupFile(slice_file.rank, slice_file.path + MANIFEST_SUFFIX, None, info)
-            for rank in told.group:
-                claims[rank] = [(frozenset(told.group), file)]
-    members, sources = {}, {}
-    for rank, said in sorted(claims.items()):
-        first, source = min(said, key=lambda claim: (claim[1].rank != rank, claim[1].path))
-        members[rank], sources[rank] = tuple(sorted(first)), source.path
-        faults += [_disagreement(rank, source, other) for ranks, other in said if ranks != first]
+        if told is not None and named.isdisjoint(told.group):
+            named.update(told.group)
+            path = slice_file.path + MANIFEST_SUFFIX
+            lists[tuple(sorted(told.group))] = [GroupFile(slice_file.rank, path, None, GroupInfo(told.group))]
+    members: dict[int, tuple[int, ...]] = {}
+    sources: dict[int, str] = {}
+    by: dict[int, GroupFile] = {}
+    for ranks, tellers in sorted(lists.items()):
+        first = min(tellers, key=lambda file: file.path)
+        own = {file.rank: file for file in tellers}
+        for rank in ranks:
+            teller = own.get(rank, first)
+            if rank in members:
+                faults.append(_disagreement(by[rank], teller))
+            else:
+                members[rank], sources[rank], by[rank] = ranks, teller.path, teller
     if faults:
         unique = list(dict.fromkeys(faults))
         more = f"; and {len(unique) - _MOST_NAMED} more" if len(unique) > _MOST_NAMED else ""
@@ -90,13 +94,14 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     return GroupMap(members, sources)
 
 
-def _disagreement(rank: int, one: GroupFile, other: GroupFile) -> str:
-    assert one.info is not None
-    assert other.info is not None
-    ours, theirs = sorted(one.info.restore_ranks), sorted(other.info.restore_ranks)
-    if one.rank is not None and other.rank is not None and other.rank not in ours:
-        return (
-            f"rank {other.rank} lists rank {rank} ({other.path}: {theirs}), "
-            f"rank {one.rank} does not list rank {other.rank} ({one.path}: {ours})"
-        )
-    return f"{other.path} lists {theirs}, {one.path} lists {ours}"
+def _disagreement(one: GroupFile, other: GroupFile) -> str:
+    for a, b in ((one, other), (other, one)):
+        assert a.info is not None
+        assert b.info is not None
+        ours, theirs = sorted(a.info.restore_ranks), sorted(b.info.restore_ranks)
+        if a.rank is not None and b.rank in ours and a.rank not in theirs:
+            return (
+                f"rank {a.rank} lists rank {b.rank} ({a.path}: {ours}), "
+                f"rank {b.rank} does not list rank {a.rank} ({b.path}: {theirs})"
+            )
+    return f"{a.path} lists {ours}, {b.path} lists {theirs}"
