@@ -47,23 +47,18 @@ class Journal:
         return told[3] if (status.st_ino, status.st_size, status.st_mtime_ns) == told[:3] else None
 
     def finished(self, target: str, path: str, digest: str) -> None:
-        """Note that a target is complete.
-
-        Raises
-        ------
-        OSError
-            When it cannot be written.
-        """
-        status = os.stat(path)
-        entry = {
-            "target": target,
-            "inode": status.st_ino,
-            "bytes": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "digest": digest,
-        }
-        with self._lock, open(self._path, "ab") as file:
-            file.write(json.dumps(entry).encode() + b"\n")
+        """Note that a target is complete; where it cannot be noted, the next run looks for itself."""
+        with suppress(OSError):
+            status = os.stat(path)
+            entry = {
+                "target": target,
+                "inode": status.st_ino,
+                "bytes": status.st_size,
+                "mtime_ns": status.st_mtime_ns,
+                "digest": digest,
+            }
+            with self._lock, open(self._path, "ab") as file:
+                file.write(json.dumps(entry).encode() + b"\n")
 
     def close(self, complete: bool) -> None:
         """Remove the journal when everything is done; keep it for the next run otherwise."""

@@ -28,7 +28,11 @@ def write_manifest(slice_path: str, manifest: Manifest) -> None:
     StorageError
         When it cannot be written.
     """
-    write_text(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest).decode())
+    path = slice_path + MANIFEST_SUFFIX
+    write_text(path, encode_manifest(manifest).decode())
+    if os.geteuid() == 0:  # the job's user rotates it away with its slice
+        status = os.stat(slice_path)
+        os.chown(path, status.st_uid, status.st_gid)
 
 
 def write_recovered(

@@ -165,7 +165,11 @@ def _write_groups(plan: Plan, ranks: Collection[int]) -> tuple[list[str], list[t
         if write.rank not in ranks:
             continue
         try:
-            write_group_info(os.path.join(plan.root, write.target), write.restore_ranks)
+            path = os.path.join(plan.root, write.target)
+            write_group_info(path, write.restore_ranks)
+            if os.geteuid() == 0:  # MindSpore writes it in place, as the job's user
+                folder = os.stat(os.path.dirname(path))
+                os.chown(path, folder.st_uid, folder.st_gid)
             written.append(write.target)
         except (MsRecoverError, OSError) as error:
             errors.append((f"writing {write.target}: {error}", getattr(error, "exit_code", 1)))
