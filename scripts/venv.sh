@@ -23,7 +23,9 @@ ensure_venv() {
   if [ "$(cat "$VENV/.current" 2>/dev/null)" != "$stamp" ]; then
     echo "Making $VENV with MindSpore and the development tools (some minutes the first time)" >&2
     rm -f "$VENV/.current"
-    "$python" -m venv --clear "$VENV" || return 1
+    if ! "$VENV/bin/python" -c 'import pip' 2>/dev/null || [ "$("$VENV/bin/python" --version)" != "$("$python" --version)" ]; then
+      "$python" -m venv --clear "$VENV" || return 1
+    fi
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools wheel || return 1
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$ROOT[mindspore,dev]" || return 1
     echo "$stamp" > "$VENV/.current"

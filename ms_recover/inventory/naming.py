@@ -148,7 +148,7 @@ def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Un
 def why_unused(name: str) -> Unused | None:
     """Return why a file that belongs to checkpointing is never used as a slice, None when it may be one."""
     if name.endswith(TEMPORARY_SUFFIX):
-        return Unused("left over from an interrupted recovery")
+        return Unused("left over from an interrupted recovery or save")
     if name.endswith(".tmp"):
         return Unused("left over from an interrupted save")
     if name.endswith(".superseded"):

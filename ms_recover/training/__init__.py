@@ -11,10 +11,11 @@ from typing import Any
 _HOMES = {
     "Resumption": "ms_recover.training.recover",
     "SliceCheckpoint": "ms_recover.training.slice_checkpoint",
+    "Stall": "ms_recover.training.slice_checkpoint",
     "recover_train": "ms_recover.training.recover",
 }
 
-__all__ = ["Resumption", "SliceCheckpoint", "recover_train"]
+__all__ = ["Resumption", "SliceCheckpoint", "Stall", "recover_train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,18 +1,20 @@
-"""Which step to resume from: what this rank can get, and what all ranks can."""
+"""Which step to resume from: the newest that every rank has or can get, proven by each."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 from ms_recover import api
-from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError
-from ms_recover.model.inventory import Inventory
-from ms_recover.model.plan import RankVerdict
+from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
+from ms_recover.storage.local import sync_directory
 from ms_recover.training.network import OwnSlice
+from ms_recover.training.stock import Stock
 from ms_recover.training.world import World
 
 _log = logging.getLogger(__name__)
@@ -20,48 +22,35 @@ SUPERSEDED = ".superseded"
 """Appended to the name of a slice that is newer than the step that training resumed from."""
 
 
-@dataclass(frozen=True)
-class Stock:
-    """What one rank sees of the tree.
+def settle(world: World, stock: Stock, root: str) -> tuple[OwnSlice, int | None] | None:
+    """Find the newest step that every rank has proven, and get this rank's slice of it.
 
-    Parameters
-    ----------
-    inventory : Inventory or None
-        None when there is no tree.
-    verdicts : dict of Step to RankVerdict
-        The verdict on this rank at every step, newest step first.
-    newest : bool
-        Whether of two slices of one step the one modified last counts.
-    """
+    A slice that turns out to be damaged is replaced by a peer's; where no peer has a sound one, all ranks go back to
+    the next older step.
 
-    inventory: Inventory | None = None
-    verdicts: dict[Step, RankVerdict] = field(default_factory=dict)
-    newest: bool = False
-
-    @property
-    def steps(self) -> list[Step]:
-        """Steps at which this rank has its slice or can get it, newest first."""
-        return [step for step, verdict in self.verdicts.items() if verdict.verdict in ("keep", "copy")]
-
-
-def take_stock(root: str, world: World, pattern: str | None, group_info: Sequence[str], newest: bool) -> Stock:
-    """Judge this rank at every step by what it can see; other ranks may see more.
+    Returns
+    -------
+    (OwnSlice, int or None) or None
+        The slice and the rank it was copied from, if it was; None when no rank sees any slice of any step.
 
     Raises
     ------
+    UnrecoverableError
+        When there are slices, but no such step.
+    VerificationError
+        When replicas differ with nothing to say who is right.
     MsRecoverError
-        As `ms_recover.api.scan` and `ms_recover.api.assess` do; a root without slices is an empty stock.
+        When a copy failed on any rank.
     """
-    try:
-        inventory = api.scan(root, pattern=pattern, group_info=group_info)
-    except MissingInputError as error:
-        _log.warning("rank %d: %s", world.rank, error)
-        return Stock()
-    verdicts = {
-        step: api.assess(inventory, step, world_size=world.size, newest=newest).ranks[world.rank]
-        for step in inventory.steps
-    }
-    return Stock(inventory, verdicts, newest)
+    while (step := agree(world, stock, root)) is not None:
+        found = world.together(f"getting the slice of step {step}", partial(get_slice, stock, step))
+        told = world.gather([found is not None, stock.run_mark(step)])
+        if len({mark for _, mark in told if mark}) > 1:
+            stock.withdrawn[step] = "its slices are of different runs"
+            _log.warning("rank %d, step %s: %s; trying an older step", world.rank, step, stock.withdrawn[step])
+        elif found is not None and all(able for able, _ in told):
+            return found
+    return None
 
 
 def agree(world: World, stock: Stock, root: str) -> Step | None:
@@ -73,7 +62,7 @@ def agree(world: World, stock: Stock, root: str) -> Step | None:
         When there are slices, but no such step.
     """
     steps = stock.steps
-    counts = world.gather([len(steps), len(stock.verdicts)])
+    counts = world.gather([len(steps), len(stock.assessments)])
     if not any(seen for _, seen in counts):
         return None
     width = max(able for able, _ in counts)
@@ -94,39 +83,104 @@ def newest_common_step(offers: Sequence[Sequence[Step]]) -> Step | None:
     return max(set(offers[0]).intersection(*offers[1:]), default=None)
 
 
-def get_slice(stock: Stock, step: Step, world: World) -> tuple[OwnSlice, int | None]:
-    """Return this rank's slice and the rank it was copied from; None when this rank had it already.
+def get_slice(stock: Stock, step: Step) -> tuple[OwnSlice, int | None] | None:
+    """Prove this rank's slice, or copy it from a peer.
+
+    Returns
+    -------
+    (OwnSlice, int or None) or None
+        The slice and the rank it was copied from, if it was; None when nobody's proved sound: the step is withdrawn.
+
+    Raises
+    ------
+    VerificationError
+        When replicas differ with nothing to say who is right.
+    MsRecoverError
+        When the copy failed.
+    """
+    before = stock.verdict(step)
+    stock.prove(step)
+    verdict = stock.verdict(step)
+    inventory = stock.inventory
+    assert inventory is not None
+    if verdict.verdict != before.verdict:
+        _log.warning("rank %d, step %s: %s", stock.rank, step, verdict.reason)
+    if verdict.verdict == "unrecoverable":
+        return None
+    assert verdict.path is not None
+    own = OwnSlice(stock.rank, step, os.path.join(inventory.root, verdict.path))
+    if verdict.verdict == "keep":
+        _log.info("%s: %s", own, verdict.reason)
+        return own, None
+    try:
+        source = _copy(stock, step, own)
+    except VerificationError as error:
+        stock.withdrawn[step] = str(error)
+        _log.warning("%s: %s; trying an older step", own, error)
+        return None
+    _log.warning("%s: copied from rank %d; %s", own, source, verdict.reason)
+    return own, source
+
+
+def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
+    """Carry out this rank's action alone; return the rank whose slice it was."""
+    inventory, situation, assessment = stock.inventory, stock.situation, stock.assessments[step]
+    assert inventory is not None
+    assert situation is not None
+    plan = api.plan(
+        inventory,
+        step=step,
+        world_size=situation.world_size,
+        newest=situation.newest,
+        tolerate=stock.tolerate,
+        quick=True,
+    )
+    actions = tuple(action for action in assessment.actions if action.rank == stock.rank)
+    plan = replace(plan, step=step, actions=actions, run_id=assessment.run_id)
+    stock.outdated = True
+    outcome = api.apply(plan, ranks={stock.rank})
+    (result,) = outcome.results
+    for error in [*([result.error] if result.error else []), *outcome.errors]:
+        kind = VerificationError if outcome.exit_code == VerificationError.exit_code else MsRecoverError
+        raise kind(f"{own}: not copied: {error}")
+    return result.source_rank
+
+
+def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
+    """Rename this rank's slices that are newer than the step that training goes on from, manifests along with them.
 
     Raises
     ------
     MsRecoverError
-        When the copy failed.
+        As `ms_recover.api.scan` does.
+    OSError
+        When one cannot be renamed.
     """
-    inventory, verdict = stock.inventory, stock.verdicts[step]
+    inventory = stock.inventory
     assert inventory is not None
-    assert verdict.path is not None
-    own = OwnSlice(world.rank, step, os.path.join(inventory.root, verdict.path))
-    if verdict.verdict == "keep":
-        return own, None
-    plan = api.plan(inventory, step=step, world_size=world.size, newest=stock.newest)
-    if plan.step is None:  # the others have what they need, though it cannot be seen from here
-        actions = api.assess(inventory, step, world_size=world.size, newest=stock.newest).actions
-        plan = replace(plan, step=step, actions=actions)
-    outcome = api.apply(plan, ranks={world.rank})
-    for error in [*outcome.errors, *(result.error for result in outcome.results if result.error is not None)]:
-        raise MsRecoverError(f"{own}: not copied from rank {verdict.source_rank}: {error}")
-    _log.warning("%s: copied from rank %s; %s", own, verdict.source_rank, verdict.reason)
-    return own, verdict.source_rank
+    if stock.outdated:
+        inventory = api.scan(inventory.root, pattern=pattern, crc=False)
+    while newer := [file for file in inventory.slices if file.rank == stock.rank and file.step > step]:
+        for file in newer:
+            path = os.path.join(inventory.root, file.path)
+            aside = _free_name(path)
+            if os.path.exists(path + MANIFEST_SUFFIX):  # first, so that it never stays without its slice
+                os.rename(path + MANIFEST_SUFFIX, aside + MANIFEST_SUFFIX)
+            os.rename(path, aside)
+            sync_directory(os.path.dirname(path))
+            name = os.path.basename(aside)
+            _log.warning("rank %d: %s is newer than step %s, renamed to %s", stock.rank, path, step, name)
+        inventory = api.scan(inventory.root, pattern=pattern, crc=False)  # shows one of several with the same bytes
 
 
-def set_aside(stock: Stock, step: Step, rank: int) -> None:
-    """Rename this rank's slices that are newer than the step that training goes on from."""
-    assert stock.inventory is not None
-    for file in stock.inventory.slices:
-        if file.rank == rank and file.step > step:
-            path = os.path.join(stock.inventory.root, file.path)
-            os.replace(path, path + SUPERSEDED)
-            _log.warning("rank %d: %s is newer than step %s, renamed to *%s", rank, path, step, SUPERSEDED)
+def _free_name(path: str) -> str:
+    name, count = path + SUPERSEDED, 1
+    while os.path.lexists(name) or (
+        os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
+    ):
+        count += 1
+        name = f"{path}.{count}{SUPERSEDED}"
+    return name
 
 
 def _why_none(offers: Sequence[Sequence[Step]], stock: Stock, rank: int, root: str) -> str:
@@ -138,9 +192,7 @@ def _why_none(offers: Sequence[Sequence[Step]], stock: Stock, rank: int, root: s
         f"rank(s) {', '.join(map(str, ranks))}: {', '.join(map(str, steps)) or 'none'}"
         for steps, ranks in by_offer.items()
     )
-    lacks = "; ".join(
-        f"step {step}: {own.reason}" for step, own in stock.verdicts.items() if own.verdict == "unrecoverable"
-    )
+    lacks = "; ".join(f"step {step}: {reason}" for step, reason in stock.lacks.items())
     return (
         f"there is no step under {root} that every rank can be brought to ({have})"
         + (f"; rank {rank} lacks {lacks}" if lacks else "")

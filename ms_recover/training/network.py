@@ -1,4 +1,4 @@
-"""Bringing a slice into the train network: compile it, then load, and refuse what does not fit."""
+"""Bringing a slice into the train network: compile it, load, refuse what does not fit, and prove what was loaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 import mindspore as ms
 
-from ms_recover.errors import InputError
+from ms_recover.errors import InputError, VerificationError
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
+from ms_recover.storage.digest import Digester
+from ms_recover.training.snapshot import saved_parameters
 from ms_recover.training.world import device_target
 
 _log = logging.getLogger(__name__)
@@ -103,7 +106,8 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
     InputError
         When a parameter of the network is not in the slice, or has another shape or type.
     """
-    missing = sorted(required_parameters(network) - parameters.keys())
+    required = {parameter.name for parameter in saved_parameters(network)}
+    missing = sorted(required - parameters.keys())
     if missing:
         raise InputError(
             f"{own}: the slice lacks {_names(missing)} of the network, so nothing was loaded; resume with the network "
@@ -116,25 +120,51 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
             f"{own}: the slice does not fit the network ({error}); resume with the network, the optimizer and the "
             "parallel layout that the slice was saved from"
         ) from error
-    if left:
-        raise InputError(f"{own}: MindSpore did not load {_names(left)} of the network")
+    if not required.isdisjoint(left):
+        raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
     if unused:
         _log.info("%s: not used by the network: %s", own, ", ".join(unused))
 
 
-def required_parameters(network: Any) -> set[str]:
-    """Return the names a slice of this rank must have.
+def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:
+    """Compare what was loaded into the train network with the slice's manifest.
 
-    Those of the whole network; under (semi-)auto parallel, those the compiler gave to this rank's pipeline stage, as
-    in MindSpore's own ``save_checkpoint`` and ``load_param_into_net`` (``train/serialization.py``).
+    Parameters
+    ----------
+    network : mindspore.nn.Cell
+        The train network, loaded.
+    manifest : Manifest
+        Of the slice.
+    own : OwnSlice
+        The slice.
+
+    Returns
+    -------
+    int
+        How many parameters were compared.
+
+    Raises
+    ------
+    VerificationError
+        When a parameter holds other bytes than the slice did when it was saved.
     """
-    parameters = [parameter for _, parameter in network.parameters_and_names()]
-    compiled_parallel = any(parameter.param_info.is_param_init for parameter in parameters)
-    return {
-        parameter.name
-        for parameter in parameters
-        if not parameter.param_info.is_pipeline_shared_param and (parameter.sliced or not compiled_parallel)
-    }
+    names = (parameter.name for parameter in manifest.parameters)
+    told = dict(zip(names, manifest.digests.parameters, strict=True))
+    loaded = [parameter for parameter in saved_parameters(network) if parameter.name in told]
+    wrong = [parameter.name for parameter in loaded if _digest(parameter) != told[parameter.name]]
+    if wrong:
+        raise VerificationError(
+            f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from what the manifest "
+            "promises, so nothing is trained: the memory of this device or a change to the network between loading and "
+            "training alters data; run again, and on another device if it happens again"
+        )
+    return len(loaded)
+
+
+def _digest(parameter: Any) -> str:
+    digester = Digester()
+    digester.update(memoryview(ms.Tensor(parameter.data).get_bytes()))
+    return digester.digests().file
 
 
 def _names(names: list[str]) -> str:

@@ -10,10 +10,13 @@ from typing import Any, Literal
 
 from mindspore.train import Callback
 
-from ms_recover.errors import InputError, MissingInputError, UsageError
+from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from ms_recover.training.agreement import agree, get_slice, set_aside, take_stock
-from ms_recover.training.network import OwnSlice, compile_network, load_into_network, load_slice
+from ms_recover.training.agreement import set_aside, settle
+from ms_recover.training.network import OwnSlice, check_network, compile_network, load_into_network, load_slice
+from ms_recover.training.stock import take_stock
 from ms_recover.training.world import current_world, device_target
 
 _log = logging.getLogger(__name__)
@@ -56,15 +59,18 @@ def recover_train(
     pattern: str | None = None,
     group_info: Iterable[str] = (),
     newest: bool = False,
+    tolerate: Iterable[str] = (),
     fresh: Literal["refuse", "start"] = "refuse",
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get from a rank with the same slice.
 
     All ranks call it, with the same arguments, after ``mindspore.communication.init``. They need not share a file
-    system: each judges by what it sees under `root`, and they agree. A rank whose slice is gone copies it from a peer
-    whose file it can reach, as ``recover-ckpt apply`` does. Then, in this order: the slice is read, the train network
-    is compiled (``model.build`` in sink mode on Ascend), the slice is loaded into it, optimizer state included, and
-    ``model.train`` goes on.
+    system: each judges by what it sees under `root`, and they agree. Each proves its slice by the manifest; a rank
+    whose slice is gone or damaged copies it from a peer whose file it can reach, as ``recover-ckpt apply`` does, and
+    where no peer has a sound one all go back to an older step. Then, in this order: the slice is read, the train
+    network is compiled (``model.build`` in sink mode on Ascend), the slice is loaded into it, optimizer state
+    included, what the network holds now is compared with the manifest, and ``model.train`` goes on. A slice without
+    a manifest rests on its structure only, which the log says.
 
     It goes on exactly behind the saved step, in the middle of an epoch too: the dataset skips what was consumed, also
     when it shuffles with a fixed seed (``mindspore.dataset.config.set_seed``), and callbacks see the step numbers of a
@@ -72,8 +78,8 @@ def recover_train(
     ``mindspore.dataset.config.set_fast_recovery(False)``; random operators in the network, such as dropout, begin
     anew, because slices do not hold their state. In sink mode training resumes at the ends of sinks only.
 
-    A rank's slices that are newer than that step get ``.superseded`` behind their names: the training that wrote them
-    is not the one that goes on, and a later recovery must not mix the two.
+    A rank's slices that are newer than that step get ``.superseded`` behind their names, and their manifests go with
+    them: the training that wrote them is not the one that goes on, and a later recovery must not mix the two.
 
     Parameters
     ----------
@@ -97,6 +103,9 @@ def recover_train(
         ``group_info.pb`` files that are not beside the slices, as for `ms_recover.api.scan`.
     newest : bool
         Where a rank has two slices of one step, take the one modified last.
+    tolerate : iterable of str
+        Patterns of parameters that may differ between ranks with the same slice, beside batch statistics and random
+        states; as for `ms_recover.api.plan`.
     fresh : {"refuse", "start"}
         What to do when no rank has any slice of any step: raise, or train from the first epoch.
 
@@ -113,6 +122,9 @@ def recover_train(
         When there are slices, but no step that every rank can be brought to.
     InputError
         When the slice does not fit the network or the dataset; nothing is trained.
+    VerificationError
+        When ranks of a group hold different contents and nothing says who is right, or the network does not hold what
+        the manifest promises; nothing is trained.
     MsRecoverError
         When another rank failed; its log says why.
     """
@@ -126,18 +138,19 @@ def recover_train(
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
     top, files = os.fspath(root), tuple(group_info)
-    stock = world.together("taking stock", lambda: take_stock(top, world, pattern, files, newest))
-    step = agree(world, stock, top)
-    if step is None and fresh == "refuse":
+    stock = world.together("taking stock", lambda: take_stock(top, world, pattern, files, newest, tolerate))
+    found = settle(world, stock, top)
+    if found is None and fresh == "refuse":
         raise MissingInputError(
             f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'"
         )
-    if step is None:
+    if found is None:
         _log.warning("rank %d: no slices under %s, training from the start", world.rank, top)
         model.train(epochs, dataset, callbacks=listed, dataset_sink_mode=sink, sink_size=sink_size)
         return Resumption(None, None, None, epochs, True)
-    own, source_rank = world.together(f"getting the slice of step {step}", lambda: get_slice(stock, step, world))
+    own, source_rank = found
+    step = own.step
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
     resumed = Resumption(step, own.path, source_rank, epochs, done < epochs * batch_num)
@@ -151,10 +164,11 @@ def recover_train(
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink, sink_size)
         load_into_network(model.train_network, parameters, own)
+        _prove(model.train_network, own)
         dataset.set_init_step(done)
 
     world.together(f"loading the slice of step {step}", prepare)
-    world.together("setting newer slices aside", lambda: set_aside(stock, step, world.rank))
+    world.together("setting newer slices aside", lambda: set_aside(stock, step, pattern))
     _log.info("%s: training goes on behind %d steps", own, done)
     model.train(
         epochs,
@@ -166,6 +180,19 @@ def recover_train(
     )
     dataset.set_init_step(0)
     return resumed
+
+
+def _prove(network: Any, own: OwnSlice) -> None:
+    """Compare what was loaded with the slice's manifest, if it has one."""
+    try:
+        manifest = read_manifest(own.path + MANIFEST_SUFFIX)
+    except MissingInputError:
+        _log.warning("%s: it has no manifest, so what was loaded rests on the structure of the slice only", own)
+    except MsRecoverError as error:
+        _log.warning("%s: what was loaded rests on the structure of the slice only: %s", own, error)
+    else:
+        count = check_network(network, manifest, own)
+        _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)
 
 
 class _StepCounter(Callback):  # type: ignore[misc]

@@ -1,29 +1,61 @@
-"""Saving: each rank writes its own slice, and the list of ranks that hold the same."""
+"""Saving: each rank commits its own slice, and says who else holds the same."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from mindspore.train import Callback, CheckpointConfig, ModelCheckpoint
+from mindspore.train import Callback
+from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
 
-from ms_recover.errors import StorageError, UsageError
-from ms_recover.formats.group_info import write_group_info
-from ms_recover.training.world import World, current_world, device_target
+from ms_recover.errors import MsRecoverError, StorageError
+from ms_recover.formats.group_info import read_group_info, write_group_info
+from ms_recover.model.steps import Step
+from ms_recover.training.background import Background
+from ms_recover.training.commit import SliceOrder, commit_slice
+from ms_recover.training.options import check_options, restore_ranks
+from ms_recover.training.rotation import NOTHING, agree_floor, rotate
+from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.world import current_world, device_target
 
 _log = logging.getLogger(__name__)
 
 
-class SliceCheckpoint(Callback):  # type: ignore[misc]
-    """Save this rank's slice, and who else holds the same slice, as recovery needs them.
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """How long training stood still for a save.
 
-    Slices have the names that MindSpore's ``ModelCheckpoint`` gives: ``{prefix}-{epoch}_{step}.ckpt``, the prefix
-    with ``_N`` behind it when the directory holds slices of an earlier start already. Nothing is gathered from other
-    ranks (``integrated_save=False``), and the optimizer state is saved too.
+    Parameters
+    ----------
+    step : Step
+        The step that was saved.
+    seconds : float
+        Waiting for the save before and for the other ranks included.
+    """
+
+    step: Step
+    seconds: float
+
+
+class SliceCheckpoint(Callback):  # type: ignore[misc]
+    """Save this rank's slice with its manifest, and who else holds the same slice, as recovery needs them.
+
+    All ranks make one, with the same arguments but `group`, and save at the same steps: at each save they tell each
+    other what they have committed.
+
+    Slices have the names and the bytes that MindSpore's ``ModelCheckpoint`` gives them:
+    ``{prefix}-{epoch}_{step}.ckpt``, the prefix with ``_N`` behind it when the directory holds slices of an earlier
+    start already. Nothing is gathered from other ranks (``integrated_save=False``), and the optimizer state is saved
+    too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: whatever happens while
+    saving, the slices before it are whole. The oldest are removed afterwards, and only when every rank has committed
+    a newer step.
 
     ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Make the callback after
     ``mindspore.communication.init`` and before anything is compiled, because
@@ -43,17 +75,28 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
         mode a slice is saved at the end of the first sink at or behind each multiple.
     keep : int
-        Slices to keep, at least 2: MindSpore deletes the oldest before it writes the newest, so that with 1 a crash
-        while saving leaves none.
+        Slices of this run to keep, at least 2: when the newest proves damaged there must be one to go back to.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included.
+    async_save : bool
+        Copy the parameters to host memory and go on training while they are written. One save is in flight at a time;
+        one that failed ends the training at the next save, or at its end.
+
+    Attributes
+    ----------
+    stalls : list of Stall
+        How long training stood still, by save; the last entry of asynchronous saving is the wait at the end.
+    run_id : str
+        The same for all ranks and in all manifests of a training; from MS_RECOVER_RUN_ID, or agreed upon.
 
     Raises
     ------
     UsageError
         When an argument cannot be meant.
     StorageError
-        When the directory cannot be made.
+        When the directory cannot be made; while training, when a slice cannot be written.
+    MsRecoverError
+        While training, when another rank could not save.
 
     Examples
     --------
@@ -67,32 +110,36 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         save_steps: int | None = None,
         keep: int = 4,
         group: Collection[int] | None = None,
+        async_save: bool = False,
     ) -> None:
         super().__init__()
-        world = current_world()
-        _check(directory, prefix, save_steps, keep, world)
-        self._rank = world.rank
-        self._directory = Path(directory.replace("{rank}", str(world.rank))).absolute()
-        self._prefix = prefix
+        self._world = current_world()
+        check_options(directory, prefix, save_steps, keep, self._world)
+        self._directory = Path(directory.replace("{rank}", str(self._world.rank))).absolute()
+        self._prefix = self._run_prefix = prefix
         self._save_steps = save_steps
         self._keep = keep
-        self._inner: ModelCheckpoint | None = None
+        self._async = async_save
+        self._background = Background()
+        self._committed = NOTHING
         self._last = 0
-        restore_ranks = _restore_ranks(group, world)
+        self.stalls: list[Stall] = []
+        self.run_id = ""
+        self._group = restore_ranks(group, self._world)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            if restore_ranks is not None:
-                write_group_info(str(self.group_info), restore_ranks)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._group is not None:
+                write_group_info(str(self.group_info), self._group)
         except OSError as error:
             raise StorageError(
-                f"rank {world.rank} cannot save to {self._directory}: {error}; choose another directory"
+                f"rank {self._world.rank} cannot save to {self._directory}: {error}; choose another directory"
             ) from error
-        if restore_ranks is None and device_target() != "CPU":
+        if self._group is None and device_target() != "CPU":
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
-        elif restore_ranks is None:
+        elif self._group is None:
             _log.warning(
                 "rank %d: nobody can tell who else holds its slice; give SliceCheckpoint the group",
-                world.rank,
+                self._world.rank,
             )
 
     @property
@@ -105,64 +152,115 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Where the list of ranks that hold the same slice is, or will be once the network is compiled."""
         return self._directory / "group_info.pb"
 
+    @property
+    def committed(self) -> Step | None:
+        """The last step that this rank has committed in this training."""
+        return None if self._committed == NOTHING else self._committed
+
     def on_train_begin(self, run_context: Any) -> None:
         """Choose the file names; not earlier, because a recovery may have put slices into the directory."""
+        self._background.outcome()  # of a training that an exception ended; the log has it
+        self._committed = NOTHING
         self._last = run_context.original_args().cur_step_num
-        self._inner = ModelCheckpoint(
-            self._prefix,
-            str(self._directory),
-            CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=self._keep, integrated_save=False),
-        )
+        self.run_id = agree_run_id(self._world)
+        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self._directory), self._prefix)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save a slice when one is due."""
         params = run_context.original_args()
         every = self._save_steps or params.batch_num
         if params.cur_step_num // every > self._last // every:
-            self._checkpoint().step_end(run_context)
-            self._last = params.cur_step_num
-            _log.info("rank %d: saved %s", self._rank, self._checkpoint().latest_ckpt_file_name)
+            self._save(params)
 
     def on_train_end(self, run_context: Any) -> None:
-        """Save the last step, unless it is saved already."""
-        if run_context.original_args().cur_step_num > self._last:
-            self._checkpoint().end(run_context)
+        """Save the last step, unless it is saved already, and wait until all is committed."""
+        params = run_context.original_args()
+        if params.cur_step_num > self._last:
+            self._save(params)
+        if self._async:
+            began = time.perf_counter()
+            floor = self._floor()
+            self._rotate(floor)
+            self._stood_still(self._committed, began)
 
-    def _checkpoint(self) -> ModelCheckpoint:
-        if self._inner is None:
-            raise UsageError("SliceCheckpoint was used outside of Model.train; give it to Model.train as a callback")
-        return self._inner
+    def _save(self, params: Any) -> None:
+        began = time.perf_counter()
+        order, network = self._order(params), params.train_network
+        self._last = params.cur_step_num
+        flush_caches(network)
+        if self._async:
+            floor = self._floor()
+            snapshot = take_snapshot(network)
+            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
+                self._background.do_now(lambda: self._commit(order, network, floor))
+            else:
+                self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
+        else:
+            self._background.do_now(lambda: self._commit(order, network, None))
+            self._rotate(self._floor())
+        self._stood_still(order.step, began)
 
-
-def _check(directory: str, prefix: str, save_steps: int | None, keep: int, world: World) -> None:
-    if keep < 2:
-        raise UsageError(
-            f"keep={keep}: MindSpore deletes the oldest slice before it writes the newest, so a crash while saving "
-            "would leave none; keep at least 2"
+    def _order(self, params: Any) -> SliceOrder:
+        step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
+        return SliceOrder(
+            path=str(self._directory / f"{self._run_prefix}-{step}.ckpt"),
+            rank=self._world.rank,
+            world_size=self._world.size,
+            step=step,
+            cumulative_step=params.cur_step_num,
+            run_id=self.run_id,
+            group=self._known_group(),
+            expected=saved_names(params.train_network),
         )
-    if save_steps is not None and save_steps < 1:
-        raise UsageError(f"save_steps={save_steps}: it must be at least 1, or None to save once per epoch")
-    if not prefix or "/" in prefix:
-        raise UsageError(f"prefix={prefix!r}: it starts a file name, so it must not be empty or contain '/'")
-    if world.size > 1 and "{rank}" not in directory:
-        raise UsageError(
-            f"directory={directory!r}: each of the {world.size} ranks needs its own, such as 'ckpt_dir{{rank}}'"
-        )
+
+    def _known_group(self) -> tuple[int, ...]:
+        """Return the ranks that hold the same slice; this rank alone where nobody has told."""
+        rank = self._world.rank
+        if self._group is None and self.group_info.exists():
+            try:
+                self._group = list(
+                    read_group_info(str(self.group_info), owner=rank, world_size=self._world.size).restore_ranks
+                )
+            except MsRecoverError as error:
+                _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
+                self._group = [rank]
+        return tuple(self._group or [rank])
+
+    def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
+        """Write and commit a slice; remove old ones where it is known already what every rank has."""
+        try:
+            commit_slice(order, lambda path: ms.save_checkpoint(parameters, path, integrated_save=False))
+        except MsRecoverError as error:
+            raise type(error)(_not_saved(order, error)) from error
+        except Exception as error:  # whatever MindSpore raises must arrive with rank and step
+            raise MsRecoverError(_not_saved(order, error)) from error
+        self._committed = order.step
+        _log.info("%s: saved", order)
+        if floor is not None:
+            self._rotate(floor)
+
+    def _floor(self) -> Step:
+        """Wait for the write in flight; return the newest step that every rank has committed."""
+        failure = self._background.outcome()  # first: only then is it known what this rank has committed
+        return agree_floor(self._world, self._committed, failure)
+
+    def _rotate(self, floor: Step) -> None:
+        try:
+            gone = rotate(str(self._directory), self._run_prefix, self._keep, floor)
+        except OSError as error:  # nothing is lost by it; the next save tries again
+            _log.warning("rank %d, step %s: old slices not removed: %s", self._world.rank, self._committed, error)
+        else:
+            for step in gone:
+                _log.info(
+                    "rank %d: removed the slice of step %s; every rank has step %s", self._world.rank, step, floor
+                )
+
+    def _stood_still(self, step: Step, began: float) -> None:
+        stall = Stall(step, time.perf_counter() - began)
+        self.stalls.append(stall)
+        _log.info("rank %d, step %s: training stood still for %.3f s to save", self._world.rank, step, stall.seconds)
 
 
-def _restore_ranks(group: Collection[int] | None, world: World) -> list[int] | None:
-    """Return the ranks to list in group_info.pb, None when MindSpore's compiler has to tell."""
-    if group is not None:
-        ranks = sorted(group)
-        if len(set(ranks)) != len(ranks):
-            raise UsageError(f"group={ranks}: a rank stands in it twice")
-        if world.rank not in ranks:
-            raise UsageError(
-                f"group={ranks}: it lists the ranks that hold the slice of rank {world.rank}, which is missing"
-            )
-        if ranks[0] < 0 or ranks[-1] >= world.size:
-            raise UsageError(f"group={ranks}: the ranks of this job are 0 to {world.size - 1}")
-        return ranks
-    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL:
-        return list(range(world.size))
-    return [world.rank] if world.size == 1 else None
+def _not_saved(order: SliceOrder, error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return f"{order} was not saved: {text}. What was committed before is whole: resume from it when this is mended"

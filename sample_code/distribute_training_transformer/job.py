@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ def prepare(options: argparse.Namespace) -> Job:
     Under semi-auto parallel every rank reads the whole batch and the compiler cuts it; with explicit collectives each
     data-parallel rank reads its share. The rows of a step are the same in both.
     """
+    logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
     semi_auto = options.device_target == "Ascend"
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device(options.device_target)
@@ -118,6 +120,7 @@ def prepare(options: argparse.Namespace) -> Job:
         save_steps=options.save_steps,
         keep=options.keep,
         group=None if semi_auto else layout.data_ranks,
+        async_save=options.async_save,
     )
     loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl")
     dataset = create_dataset(pairs, options.batch_size, shards, shard, options.seed)

@@ -10,6 +10,8 @@
 #   TRAIN_TIMEOUT    seconds until the run is given up (86400)
 #   PYTHON           interpreter (the repository's .venv, else python on PATH)
 #   RANK_TABLE_FILE  on Ascend: start by this rank table instead of MindSpore's own scheduler
+#   MS_RECOVER_RUN_ID  names this launch in the manifests of its slices (time and a random number); when ranks are
+#                    launched on several hosts, give all the same new one
 #
 # Each rank runs in OUTPUT_DIR/ckpt_dir{rank} and appends to train.log{rank} there. OUTPUT_DIR/workers.pid lists rank
 # and process id while the run lasts. Exit code: 0, or that of the rank that failed first, 124 after the time limit.
@@ -46,6 +48,7 @@ python=$(command -v "${python:-python}" || command -v python3) || {
 }
 
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export MS_RECOVER_RUN_ID=${MS_RECOVER_RUN_ID:-$(date -u +%Y%m%dT%H%M%SZ)-$(od -An -N6 -tx1 /dev/urandom | tr -d ' \n')}
 export RANK_SIZE=$ranks GLOG_v=${GLOG_v:-3} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 role=() scheduler=
 declare -A running=()

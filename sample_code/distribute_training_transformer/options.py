@@ -52,6 +52,7 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
     add("--decoder_layers", type=int, default=1, help="decoder layers")
     add("--save_steps", type=int, default=None, help="steps between two slices; None: once per epoch")
     add("--keep", type=int, default=4, help="slices kept per rank")
+    add("--async_save", action="store_true", help="go on training while slices are written")
     add("--seed", type=int, default=1, help="seed of the initial weights and of the shuffling")
     options = parser.parse_args(arguments)
     problem = _problem(options, world_size())

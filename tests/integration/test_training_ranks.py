@@ -15,6 +15,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore
@@ -71,6 +73,21 @@ def slices(output, rank):
     return {path.name: path.read_bytes() for path in (output / f"ckpt_dir{rank}").glob("*.ckpt")}
 
 
+def manifests(output, rank):
+    found = [read_manifest(path) for path in (output / f"ckpt_dir{rank}").glob(f"*.ckpt{MANIFEST_SUFFIX}")]
+    return {manifest.file: manifest for manifest in found}
+
+
+def flip(path):
+    """Change one bit of the contents; size and time of modification stay."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(0o400)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "pairs.txt"
@@ -101,6 +118,20 @@ def test_ranks_of_a_group_save_the_same_bytes(whole):
     assert len(losses(whole, 0)) == DONE
 
 
+def test_every_slice_is_committed_by_a_manifest_of_one_run(whole):
+    for rank in range(4):
+        found = manifests(whole, rank)
+        assert found.keys() == slices(whole, rank).keys()
+        assert {(entry.rank, entry.world_size, entry.group) for entry in found.values()} == {
+            (rank, 4, (rank % 2, rank % 2 + 2))
+        }
+        assert "training stood still for" in (whole / f"ckpt_dir{rank}" / f"train.log{rank}").read_text()
+    run_ids = {entry.run_id for rank in range(4) for entry in manifests(whole, rank).values()}
+    assert len(run_ids) == 1
+    assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{12}", run_ids.pop())
+    assert {(check.status, check.evidence) for check in api.verify(api.scan(whole)).checks} == {("sound", "manifest")}
+
+
 @pytest.mark.parametrize("lost", range(4))
 def test_a_lost_rank_is_recovered_byte_for_byte(whole, tmp_path, lost):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
@@ -113,14 +144,18 @@ def test_a_lost_rank_is_recovered_byte_for_byte(whole, tmp_path, lost):
 
 
 def test_all_ranks_resume_behind_the_same_step_to_the_last_bit(whole, tmp_path, pairs):
-    """Rank 1 lost everything, rank 2 its two newest slices: step 2_7 is the newest that all can be brought to."""
+    """Rank 1 lost everything, rank 2 its two newest slices: step 2_7 is the newest that all can be brought to.
+
+    Rank 0's slice of that step is damaged in a way that only its manifest shows.
+    """
     output = tmp_path / "run"
     shutil.copytree(whole, output)
     shutil.rmtree(output / "ckpt_dir1")
     for rank in (0, 2):
         for step in ("3_4", "3_8"):
             (output / f"ckpt_dir{rank}" / f"test-{step}.ckpt").unlink()
-    code, text = script("recover", pairs, output)
+    flip(output / "ckpt_dir0" / "test-2_7.ckpt")
+    code, text = script("recover", pairs, output, "--async_save")
     assert code == 0, text
     assert "resumed from step 2_7" in text
     for rank in range(4):
@@ -128,8 +163,15 @@ def test_all_ranks_resume_behind_the_same_step_to_the_last_bit(whole, tmp_path, 
         assert losses(output, rank) == expected
         assert slices(output, rank)["test_1-3_8.ckpt"] == slices(whole, rank)["test-3_8.ckpt"]
     assert "copied from rank 3" in (output / "ckpt_dir1" / "train.log1").read_text()
-    assert slices(output, 1)["test-2_7.ckpt"] == slices(whole, 1)["test-2_7.ckpt"]
+    assert "copied from rank 2" in (output / "ckpt_dir0" / "train.log0").read_text()
+    for rank in (0, 1):
+        assert slices(output, rank)["test-2_7.ckpt"] == slices(whole, rank)["test-2_7.ckpt"]
     assert (output / "ckpt_dir3" / "test-3_8.ckpt.superseded").exists()
+    assert (output / "ckpt_dir3" / f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}").exists()
+    resumed = {manifests(output, rank)["test_1-3_8.ckpt"] for rank in range(4)}
+    assert {entry.cumulative_step for entry in resumed} == {DONE}
+    assert len({entry.run_id for entry in resumed}) == 1
+    assert manifests(whole, 0)["test-3_8.ckpt"].run_id not in {entry.run_id for entry in resumed}
     code, text = script("recover", pairs, output)
     assert code == 0, text
     assert "at step 3_8 all 3 epochs were done" in text
@@ -219,13 +261,16 @@ import sys
 import mindspore as ms
 from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
-from ms_recover.training.agreement import agree, take_stock
+from ms_recover.training.agreement import agree
+from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.stock import take_stock
 from ms_recover.training.world import current_world
 
 ms.set_device("CPU")
 init()
 world = current_world()
 root = sys.argv[1] + f"/host{world.rank}"  # each rank sees its own disk only
+print("run", agree_run_id(world, {}))
 
 stock = world.together("taking stock", lambda: take_stock(root, world, None, (), False))
 print("offers", *stock.steps)
@@ -256,9 +301,13 @@ def test_ranks_agree_without_a_common_file_system(whole, tmp_path):
     for rank in range(2):
         shutil.copytree(whole / f"ckpt_dir{rank}", tmp_path / f"host{rank}" / f"ckpt_dir{rank}")
         (tmp_path / f"host{rank}" / f"ckpt_dir{rank}" / "group_info.pb").unlink()
+        for path in (tmp_path / f"host{rank}" / f"ckpt_dir{rank}").glob(f"*{MANIFEST_SUFFIX}"):
+            path.unlink()  # they tell of a world of four
     (tmp_path / "host1" / "ckpt_dir1" / "test-3_8.ckpt").unlink()
     (tmp_path / "host0" / "ckpt_dir0" / "test-3_4.ckpt").unlink()
     texts = talk(tmp_path, 2)
+    run_ids = [re.search(r"^run ([0-9a-f]{32})$", text, re.MULTILINE)[1] for text in texts]
+    assert run_ids[0] == run_ids[1]
     assert "offers 3_8 2_7 2_2" in texts[0]
     assert "offers 3_4 2_7 2_2" in texts[1]
     for rank, text in enumerate(texts):

@@ -1,20 +1,25 @@
 """One rank, saved and resumed in one process: exactness, and what is refused."""
 
+import logging
+import os
 import shutil
 
 import numpy as np
 import pytest
 
-from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError
+from ms_recover import api
+from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
-from mindspore.train import Callback, Model  # noqa: E402
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, recover_train  # noqa: E402
+from ms_recover.training import SliceCheckpoint, recover, recover_train  # noqa: E402
 
 STEPS, EPOCHS = 8, 4
 
@@ -59,12 +64,33 @@ class Losses(Callback):
             run_context.request_stop()
 
 
-def checkpoint(root, save_steps, keep=20):
-    return SliceCheckpoint(f"{root}/ckpt_dir{{rank}}", "test", save_steps, keep)
+def checkpoint(root, save_steps, keep=20, **options):
+    return SliceCheckpoint(f"{root}/ckpt_dir{{rank}}", "test", save_steps, keep, **options)
 
 
 def saved(root):
     return sorted(path.name for path in (root / "ckpt_dir0").glob("*.ckpt"))
+
+
+def manifests(root):
+    found = [read_manifest(path) for path in (root / "ckpt_dir0").glob(f"*.ckpt{MANIFEST_SUFFIX}")]
+    return {manifest.file: manifest for manifest in found}
+
+
+def sound(root):
+    """Whether every slice is what its manifest says."""
+    checks = api.verify(api.scan(root)).checks
+    return checks and all((check.status, check.evidence) == ("sound", "manifest") for check in checks)
+
+
+def flip(path):
+    """Change one bit of the contents; size and time of modification stay."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(0o400)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def train(root, save_steps, stop_at=None):
@@ -94,6 +120,32 @@ def test_slices_have_the_names_of_model_checkpoint(whole):
     assert names == sorted(f"test-{(done - 1) // STEPS + 1}_{(done - 1) % STEPS + 1}.ckpt" for done in cumulative)
 
 
+@pytest.mark.parametrize("async_save", [False, True])
+def test_slices_have_the_names_and_bytes_of_model_checkpoint(tmp_path, async_save):
+    config = CheckpointConfig(save_checkpoint_steps=3, keep_checkpoint_max=20, integrated_save=False)
+    theirs = ModelCheckpoint("test", str(tmp_path / "theirs"), config)
+    callbacks = [theirs, checkpoint(tmp_path, 3, async_save=async_save)]
+    make_model().train(EPOCHS, make_dataset(), callbacks=callbacks)
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "theirs").glob("*.ckpt")}
+    assert len(expected) == 11
+    assert {path.name: path.read_bytes() for path in (tmp_path / "ckpt_dir0").glob("*.ckpt")} == expected
+    modes = {path.stat().st_mode for folder in ("theirs", "ckpt_dir0") for path in (tmp_path / folder).glob("*.ckpt")}
+    assert len(modes) == 1
+    assert (tmp_path / "theirs").stat().st_mode == (tmp_path / "ckpt_dir0").stat().st_mode
+
+
+def test_every_slice_is_committed_with_its_manifest(whole):
+    root, _ = whole
+    found = manifests(root)
+    assert sorted(found) == saved(root)
+    assert len({manifest.run_id for manifest in found.values()}) == 1
+    for manifest in found.values():
+        assert manifest.cumulative_step == (manifest.step.epoch - 1) * STEPS + manifest.step.step
+        assert {parameter.name for parameter in manifest.parameters} >= {"0.weight", "moment1.0.weight", "global_step"}
+    assert sound(root)
+    assert {path.suffix for path in (root / "ckpt_dir0").iterdir()} == {".ckpt", ".json", ".pb"}
+
+
 @pytest.mark.parametrize("stop_at", [3, 9, 16, 24, 30])
 def test_goes_on_to_the_last_bit(whole, tmp_path, stop_at):
     """In the middle of an epoch, at its end, and one step before the end of the training."""
@@ -112,6 +164,11 @@ def test_goes_on_to_the_last_bit(whole, tmp_path, stop_at):
     names = {name.removeprefix("test-") for name in saved(tmp_path)}
     assert {name for name in names if not name.startswith("test_1")} <= whole_names | {f"{resumed.step}.ckpt"}
     assert {name.removeprefix("test_1-") for name in names if name.startswith("test_1")} <= whole_names
+    found = manifests(tmp_path)
+    assert found.keys() == set(saved(tmp_path))
+    assert all(entry.cumulative_step == (entry.step.epoch - 1) * STEPS + entry.step.step for entry in found.values())
+    assert len({entry.run_id for entry in found.values()}) == 2
+    assert sound(tmp_path)
 
 
 def test_rotation_keeps_what_is_asked(tmp_path):
@@ -140,8 +197,9 @@ def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path):
     resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [resumed_losses, checkpoint(tmp_path, 3)])
     assert str(resumed.step) == "4_3"
     assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
-    aside = sorted(path.name for path in (tmp_path / "ckpt_dir0").glob("*.superseded"))
-    assert aside == ["test-4_6.ckpt.superseded", "test-4_8.ckpt.superseded"]
+    aside = sorted(path.name for path in (tmp_path / "ckpt_dir0").glob("*.superseded*"))
+    names = ["test-4_6.ckpt.superseded", "test-4_8.ckpt.superseded"]
+    assert aside == sorted([*names, *(name + MANIFEST_SUFFIX for name in names)])
     again = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS)
     assert str(again.step) == "4_8"
 
@@ -181,3 +239,69 @@ def test_damaged_slices_are_no_reason_to_start_afresh(tmp_path):
 def test_arguments_that_cannot_be_meant(tmp_path, arguments):
     with pytest.raises(UsageError, match="must be"):
         recover_train(make_model(), make_dataset(), tmp_path, **arguments)
+
+
+def test_a_slice_whose_contents_changed_is_not_resumed_from(whole, tmp_path, caplog):
+    """MindSpore would load it without a word."""
+    root, losses = whole
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    flip(tmp_path / "ckpt_dir0" / "test-4_8.ckpt")
+    flip(tmp_path / "ckpt_dir0" / "test-4_6.ckpt")
+    resumed_losses = Losses()
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, resumed_losses)
+    assert str(resumed.step) == "4_3"
+    assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
+    assert "test-4_8.ckpt: its contents are not those of its manifest" in caplog.text
+
+
+def test_what_the_network_holds_is_proven_before_the_first_step(whole, tmp_path, monkeypatch, caplog):
+    root, _ = whole
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    caplog.set_level(logging.INFO)
+    load = recover.load_into_network
+
+    def altered(network, parameters, own):
+        load(network, parameters, own)
+        for parameter in network.get_parameters():
+            if parameter.name in ("0.weight", "moment2.2.bias"):
+                parameter.asnumpy().reshape(-1).view(np.uint32)[1] ^= 1
+
+    resumed_losses = Losses()
+    with monkeypatch.context() as patch:
+        patch.setattr(recover, "load_into_network", altered)
+        with pytest.raises(VerificationError, match=r"rank 0, step 4_8, .* parameters 0.weight, moment2.2.bias differ"):
+            recover_train(make_model(), make_dataset(), tmp_path, EPOCHS + 1, resumed_losses)
+    assert resumed_losses.seen == {}
+    assert saved(tmp_path) == saved(root)
+    recover_train(make_model(), make_dataset(), tmp_path, EPOCHS + 1, resumed_losses)
+    assert len(resumed_losses.seen) == STEPS
+    assert "parameters of the network have the digests of the manifest" in caplog.text
+
+
+def test_without_a_manifest_the_log_says_what_it_rests_on(whole, tmp_path, caplog):
+    root, _ = whole
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / "ckpt_dir0").glob(f"*{MANIFEST_SUFFIX}"):
+        path.unlink()
+    resumed_losses = Losses()
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS + 1, resumed_losses)
+    assert str(resumed.step) == "4_8"
+    assert len(resumed_losses.seen) == STEPS
+    assert "it has no manifest, so what was loaded rests on the structure of the slice only" in caplog.text
+
+
+def test_what_a_killed_save_left_is_no_obstacle(whole, tmp_path):
+    root, losses = whole
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "ckpt_dir0"
+    (folder / ".saving.ms_recover.tmp").mkdir()
+    (folder / ".saving.ms_recover.tmp" / "test-4_8.tmp").write_bytes(b"cut off")
+    for name in (f"test-4_8.ckpt{MANIFEST_SUFFIX}", "test-4_8.ckpt"):
+        (folder / name).unlink()
+    resumed_losses = Losses()
+    callbacks = [resumed_losses, checkpoint(tmp_path, 1, async_save=True)]
+    resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, callbacks)
+    assert str(resumed.step) == "4_6"
+    assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 30}
+    assert (folder / "test_1-4_8.ckpt").read_bytes() == (root / "ckpt_dir0" / "test-4_8.ckpt").read_bytes()
+    assert api.scan(tmp_path).notes == ()

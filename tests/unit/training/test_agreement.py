@@ -1,15 +1,16 @@
 import pytest
 
 from ms_recover.errors import InputError, MsRecoverError, UnrecoverableError, UsageError
-from ms_recover.model.plan import RankVerdict
+from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.agreement import Stock, agree, newest_common_step  # noqa: E402
+from ms_recover.training.agreement import agree, newest_common_step  # noqa: E402
 from ms_recover.training.network import OwnSlice  # noqa: E402
 from ms_recover.training.recover import completed_steps  # noqa: E402
+from ms_recover.training.stock import Stock  # noqa: E402
 from ms_recover.training.world import World  # noqa: E402
 
 ONE = World(0, 1, False)
@@ -37,14 +38,13 @@ def test_the_newest_step_that_all_offer(offers, chosen):
 
 
 def stock(**verdicts):
-    return Stock(
-        None, {Step.parse(step[1:]): RankVerdict(0, "ok", verdict, "why") for step, verdict in verdicts.items()}
-    )
+    steps = {Step.parse(step[1:]): RankVerdict(0, "ok", verdict, "why") for step, verdict in verdicts.items()}
+    return Stock(0, assessments={step: StepAssessment(step, (verdict,), ()) for step, verdict in steps.items()})
 
 
 def test_agreement_of_a_single_rank():
     assert agree(ONE, stock(_3_8="unrecoverable", _2_8="copy", _1_8="keep"), "/tree") == Step(2, 8)
-    assert agree(ONE, Stock(), "/tree") is None
+    assert agree(ONE, Stock(0), "/tree") is None
     with pytest.raises(UnrecoverableError, match=r"/tree .*rank 0 lacks step 3_8: why.*recover-ckpt plan"):
         agree(ONE, stock(_3_8="unrecoverable"), "/tree")
 

@@ -1,0 +1,190 @@
+"""One slice, committed: written beside, proven, synced, renamed, and only then its manifest.
+
+A kill at any moment leaves what was committed before as it was. What is not finished lies in one hidden directory,
+which no scan takes for slices and the next save clears, or is a slice without its manifest, which does not count.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ms_recover.errors import StorageError, VerificationError
+from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.formats.ckpt import read_header
+from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.steps import Step
+from ms_recover.storage.digest import digest_file
+from ms_recover.storage.local import TEMPORARY_SUFFIX, explain, sync_directory
+
+STAGING = f".saving{TEMPORARY_SUFFIX}"
+"""Directory beside the slices in which the next one is written; a scan reports it."""
+
+_STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SliceOrder:
+    """What is to be saved.
+
+    Parameters
+    ----------
+    path : str
+        Final name, absolute.
+    rank, world_size : int
+        Whose slice, of how many.
+    step : Step
+        Step as the name has it.
+    cumulative_step : int
+        Steps trained since the very first.
+    run_id : str
+        Of this run.
+    group : tuple of int
+        Ranks that hold the same slice.
+    expected : frozenset of str
+        Parameters that the slice must hold.
+    """
+
+    path: str
+    rank: int
+    world_size: int
+    step: Step
+    cumulative_step: int
+    run_id: str
+    group: tuple[int, ...]
+    expected: Collection[str]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.step}, {self.path}"
+
+
+def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
+    """Write a slice and its manifest; when it returns, both are durable.
+
+    Parameters
+    ----------
+    order : SliceOrder
+        What it is.
+    write : callable
+        Writes the slice under the path it is given.
+
+    Returns
+    -------
+    Manifest
+        What lies beside the slice now.
+
+    Raises
+    ------
+    StorageError
+        When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
+    VerificationError
+        When what `write` wrote is not whole.
+    """
+    folder, name = os.path.split(order.path)
+    staging = os.path.join(folder, STAGING)
+    with explain("clearing", staging):
+        clear_leftovers(folder)
+    try:
+        with explain("writing", order.path):
+            os.mkdir(staging, 0o700)
+            return _commit(order, os.path.join(staging, name), write)
+    except Exception:
+        with suppress(OSError):
+            clear_leftovers(folder)
+        raise
+
+
+def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> Manifest:
+    write(temporary)
+    header = read_header(temporary, expected=order.expected)
+    if header.problems:
+        raise VerificationError(f"what MindSpore wrote is not whole: {header.problems[0]}; check the device's memory")
+    digests = digest_file(temporary, header.contents)
+    _sync(temporary)
+    if os.path.lexists(order.path):
+        raise StorageError(f"{order.path} is there already: does another training save to this directory?")
+    withdraw([order.path])  # a manifest whose slice somebody removed must not meet another slice
+    os.rename(temporary, order.path)
+    try:
+        os.rmdir(os.path.dirname(temporary))
+        sync_directory(os.path.dirname(order.path))
+        manifest = make_manifest(
+            order.path,
+            order.rank,
+            order.step,
+            order.world_size,
+            order.group,
+            order.run_id,
+            origin="saved",
+            cumulative_step=order.cumulative_step,
+            digests=digests,
+        )
+        write_manifest(order.path, manifest)
+    except Exception:
+        with suppress(OSError):
+            withdraw([order.path])
+        raise
+    return manifest
+
+
+def withdraw(paths: Collection[str]) -> None:
+    """Remove slices of one directory: first their manifests, so that none is committed without its bytes.
+
+    Raises
+    ------
+    OSError
+        When one cannot be removed.
+    """
+    for suffix in (MANIFEST_SUFFIX, ""):
+        there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
+        for path in there:
+            os.unlink(path)
+        for folder in {os.path.dirname(path) for path in there}:
+            sync_directory(folder)
+
+
+def clear_leftovers(folder: str) -> None:
+    """Remove what an interrupted save left in a directory, and nothing that another process is writing.
+
+    Raises
+    ------
+    OSError
+        When something cannot be removed.
+    """
+    staging = os.path.join(folder, STAGING)
+    with suppress(FileNotFoundError):
+        for name in os.listdir(staging):
+            os.unlink(os.path.join(staging, name))
+        os.rmdir(staging)
+    for name in os.listdir(folder):
+        if _STALE.match(name):
+            _remove_unlocked(os.path.join(folder, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    """Remove a temporary file unless a living process holds the lock that its writer takes."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: str) -> None:
+    """Make a file durable, and read-only as MindSpore leaves its slices."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o400)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""What a slice holds, and a copy of it in host memory that training does not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore.experimental import MapParameter
+
+Snapshot = list[dict[str, Any]]
+"""Name and data of each parameter, as ``mindspore.save_checkpoint`` takes them."""
+
+
+def saved_parameters(network: Any) -> list[Any]:
+    """Return the parameters that a slice of this rank must hold, in the order in which MindSpore saves them.
+
+    Those of the whole network; under (semi-)auto parallel, those the compiler gave to this rank's pipeline stage, as
+    in MindSpore's own ``save_checkpoint`` (``train/serialization.py``), which drops parameters without elements.
+    """
+    parameters = [parameter for _, parameter in network.parameters_and_names()]
+    compiled_parallel = any(parameter.param_info.is_param_init for parameter in parameters)
+    everything = not compiled_parallel or ms.get_context("mode") != ms.GRAPH_MODE
+    return [
+        parameter
+        for parameter in parameters
+        if not parameter.param_info.is_pipeline_shared_param
+        and (everything or (parameter.sliced and not parameter.has_init))
+        and 0 not in parameter.shape
+    ]
+
+
+def saved_names(network: Any) -> frozenset[str]:
+    """Return the names that the slice of a network must hold."""
+    return frozenset(
+        f"{parameter.name}.__param_key__{parameter.key}" if parameter.cache_enable else parameter.name
+        for parameter in saved_parameters(network)
+    )
+
+
+def flush_caches(network: Any) -> None:
+    """Bring what parameters with a cache hold on the device back to the host, as ``ModelCheckpoint`` does."""
+    for parameter in network.get_parameters():
+        if parameter.cache_enable:
+            ms.Tensor(parameter).flush_from_cache()
+
+
+def take_snapshot(network: Any) -> Snapshot | None:
+    """Copy a network's parameters to host memory.
+
+    Returns
+    -------
+    list of dict or None
+        What ``mindspore.save_checkpoint`` writes the same bytes from; None when there are parameters that it has to
+        read out itself: maps, cached and offloaded ones, and those that pipeline stages share.
+    """
+    parameters = saved_parameters(network)
+    if any(
+        parameter.cache_enable or isinstance(parameter, MapParameter) or parameter.data.offload_file_path()
+        for parameter in parameters
+    ) or any(parameter.param_info.is_pipeline_shared_param for parameter in network.get_parameters()):
+        return None
+    return [{"name": parameter.name, "data": _copy(parameter)} for parameter in parameters]
+
+
+def _copy(parameter: Any) -> Any:
+    try:
+        array = parameter.asnumpy()
+    except TypeError:  # a type that numpy does not have, such as bfloat16
+        from mindspore._c_expression import TensorPy  # what load_checkpoint makes tensors with
+
+        data = ms.Tensor(parameter.data).get_bytes()
+        return ms.Tensor(TensorPy.convert_bytes_to_tensor(data, parameter.shape, parameter.dtype))
+    return ms.Tensor.from_numpy(array.copy())

@@ -1,0 +1,122 @@
+import fcntl
+import os
+import stat
+
+import pytest
+
+from ms_recover.errors import StorageError, VerificationError
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.model.steps import Step
+from ms_recover.storage.digest import digest_file
+from ms_recover.testing.faults import Faults
+from ms_recover.testing.trees import PARAMETERS, slice_bytes, strategy_bytes
+from ms_recover.training.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
+
+WHOLE = slice_bytes(PARAMETERS, 5)
+
+
+@pytest.fixture
+def order(tmp_path):
+    return SliceOrder(str(tmp_path / "test-2_8.ckpt"), 3, 8, Step(2, 8), 16, "run-1", (3, 7), frozenset(PARAMETERS))
+
+
+def writer(content):
+    def write(path):
+        with open(path, "wb") as file:
+            file.write(content)
+
+    return write
+
+
+def test_a_committed_slice_has_its_manifest(order, tmp_path):
+    (tmp_path / "strategy.ckpt").write_bytes(strategy_bytes([2, 4], ["dense.weight"]))
+    manifest = commit_slice(order, writer(WHOLE))
+    path = tmp_path / "test-2_8.ckpt"
+    assert path.read_bytes() == WHOLE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
+    assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
+    assert (manifest.rank, manifest.world_size, manifest.step, manifest.cumulative_step) == (3, 8, Step(2, 8), 16)
+    assert (manifest.file, manifest.run_id, manifest.group) == ("test-2_8.ckpt", "run-1", (3, 7))
+    assert (manifest.origin, manifest.size) == ("saved", len(WHOLE))
+    assert manifest.digests.file == digest_file(path).file
+    assert len(manifest.digests.parameters) == len(PARAMETERS)
+    assert manifest.strategy_digest == digest_file(tmp_path / "strategy.ckpt").file
+    assert not (tmp_path / STAGING).exists()
+
+
+def test_another_slice_of_that_name_is_never_touched(order, tmp_path):
+    (tmp_path / "test-2_8.ckpt").write_bytes(b"somebody's")
+    with pytest.raises(StorageError, match="is there already: does another training save to this directory"):
+        commit_slice(order, writer(WHOLE))
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("test-2_8.ckpt", b"somebody's")]
+
+
+def test_a_manifest_whose_slice_is_gone_does_not_meet_the_new_one(order, tmp_path):
+    (tmp_path / f"test-2_8.ckpt{MANIFEST_SUFFIX}").write_text("of another slice")
+    faults = Faults(str(tmp_path), 0, "none")
+    with faults.installed():
+        manifest = commit_slice(order, writer(WHOLE))
+    renames = [call for call in faults.trace if call.startswith(("unlink", "rename"))]
+    assert renames[:2] == [f"unlink test-2_8.ckpt{MANIFEST_SUFFIX}", f"rename {STAGING}/test-2_8.ckpt"]
+    assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (WHOLE[:-1], "not whole"),
+        (slice_bytes({"embedding": 48, "dense.weight": 96}, 5), "not whole: .*global_step"),
+        (b"", "not whole"),
+    ],
+)
+def test_what_is_not_whole_is_not_committed(order, tmp_path, content, said):
+    with pytest.raises(VerificationError, match=said):
+        commit_slice(order, writer(content))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_never_written_is_an_error(order, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"test-2_8\.ckpt"):
+        commit_slice(order, lambda path: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_gone_is_an_error(order, tmp_path):
+    tmp_path.rmdir()
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        commit_slice(order, writer(WHOLE))
+
+
+def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(order, tmp_path):
+    stale = tmp_path / f".test-1_8.ckpt{MANIFEST_SUFFIX}.ms_recover.tmp"
+    stale.write_text("cut o")
+    (tmp_path / STAGING).mkdir()
+    (tmp_path / STAGING / "test-1_8.tmp").write_bytes(b"cut off")
+    others = {"test-1_4.ckpt", "test-1_4.tmp", ".test-1_4.ckpt.ms_recover.tmp", "group_info.pb"}
+    for name in others:
+        (tmp_path / name).write_bytes(b"other")
+    commit_slice(order, writer(WHOLE))
+    assert {path.name for path in tmp_path.iterdir()} == others | {"test-2_8.ckpt", f"test-2_8.ckpt{MANIFEST_SUFFIX}"}
+
+
+def test_a_manifest_that_another_process_is_writing_is_left_alone(tmp_path):
+    path = tmp_path / f".test-1_8.ckpt{MANIFEST_SUFFIX}.ms_recover.tmp"
+    path.write_text("half")
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        clear_leftovers(str(tmp_path))
+        assert path.exists()
+    clear_leftovers(str(tmp_path))
+    assert not path.exists()
+
+
+def test_a_commit_is_withdrawn_before_its_bytes(order, tmp_path):
+    commit_slice(order, writer(WHOLE))
+    faults = Faults(str(tmp_path.parent), 0, "none")
+    with faults.installed():
+        withdraw([order.path])
+    names = [os.path.relpath(order.path, faults.root) + suffix for suffix in (MANIFEST_SUFFIX, "")]
+    folder = os.path.dirname(names[1])
+    assert faults.trace == [f"unlink {names[0]}", f"fsync {folder}", f"unlink {names[1]}", f"fsync {folder}"]
+    withdraw([order.path])

@@ -1,0 +1,75 @@
+import pytest
+
+from ms_recover.errors import UsageError
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+from ms_recover.training.run_id import RUN_ID, agree_run_id, to_bytes, to_numbers  # noqa: E402
+from ms_recover.training.world import World  # noqa: E402
+
+
+class Ranks(World):
+    """Ranks that all say what `others` says, but this one."""
+
+    def __init__(self, rank, others):
+        super().__init__(rank, len(others) + 1, True)
+        object.__setattr__(self, "others", others)
+
+    def gather(self, numbers):
+        told = [tuple(other) for other in self.others]
+        return [*told[: self.rank], tuple(numbers), *told[self.rank :]]
+
+
+def said(environ, drawn):
+    """Return what a rank tells the others."""
+    heard = []
+
+    class Listener(World):
+        def gather(self, numbers):
+            heard.extend(numbers)
+            return [tuple(numbers)]
+
+    agree_run_id(Listener(0, 1, True), environ, drawn)
+    return heard
+
+
+def draw(number):
+    return lambda count: bytes([number]) * count
+
+
+def test_numbers_fit_and_come_back():
+    data = bytes(range(120, 136))
+    numbers = to_numbers(data)
+    assert all(-(1 << 31) <= number < 1 << 31 for number in numbers)
+    assert to_bytes(tuple(numbers)) == data
+
+
+def test_alone():
+    one = World(0, 1, False)
+    assert agree_run_id(one, {RUN_ID: "night-7"}) == "night-7"
+    assert agree_run_id(one, {}, draw(0xF1)) == "f1" * 16
+    assert agree_run_id(one, {}) != agree_run_id(one, {})
+
+
+def test_ranks_that_cannot_talk_do_not_invent_one():
+    assert agree_run_id(World(1, 4, False), {}) == ""
+    assert agree_run_id(World(1, 4, False), {RUN_ID: "night-7"}) == "night-7"
+
+
+def test_all_take_what_rank_0_drew():
+    first = said({}, draw(0xF1))
+    assert agree_run_id(Ranks(1, [first]), {}, draw(2)) == "f1" * 16
+    assert agree_run_id(Ranks(0, [said({}, draw(2))]), {}, draw(0xF1)) == "f1" * 16
+
+
+def test_all_take_what_the_launcher_set():
+    first = said({RUN_ID: "night-7"}, draw(1))
+    assert agree_run_id(Ranks(1, [first, first]), {RUN_ID: "night-7"}) == "night-7"
+
+
+@pytest.mark.parametrize(("own", "other"), [("night-7", "night-8"), ("night-7", ""), ("", "night-8")])
+def test_different_launches_are_refused(own, other):
+    theirs = said({RUN_ID: other}, draw(1))
+    with pytest.raises(UsageError, match=r"rank 1 has MS_RECOVER_RUN_ID=.*what rank\(s\) 0 have"):
+        agree_run_id(Ranks(1, [theirs]), {RUN_ID: own}, draw(2))

@@ -1,0 +1,247 @@
+"""All ranks settle on one step, each with a slice that is proven."""
+
+import logging
+import os
+import shutil
+
+import pytest
+
+from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, save_manifests
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+from ms_recover.training.agreement import set_aside, settle  # noqa: E402
+from ms_recover.training.stock import take_stock  # noqa: E402
+from ms_recover.training.world import World  # noqa: E402
+from tests.unit.training.ranks import on_all, worlds  # noqa: E402
+
+OLD, MIDDLE, NEW = Step(1, 8), Step(2, 8), Step(3, 8)
+
+
+def path_of(root, rank, step):
+    return root / f"ckpt_dir{rank}" / f"test-{step}.ckpt"
+
+
+def flip(path, offset=-3):
+    """Change one bit of the contents; size and time of modification stay."""
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(0o400)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Three steps of two pairs of ranks, 0 = 2 and 1 = 3, with manifests."""
+    make_tree(tmp_path / "tree", steps=(OLD, MIDDLE, NEW))
+    save_manifests(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def settled(roots, **options):
+    """Settle on all ranks; return the step and each rank's source, or what each raised."""
+    if not isinstance(roots, list):
+        roots = [roots] * 4
+    ranks = worlds(len(roots))
+
+    def work(rank):
+        stock = take_stock(str(roots[rank]), ranks[rank], **options)
+        return settle(ranks[rank], stock, str(roots[rank]))
+
+    outcomes = on_all(len(roots), work)
+    if any(isinstance(outcome, Exception) for outcome in outcomes):
+        return None, outcomes
+    (step,) = {own.step for own, _ in outcomes}
+    for rank, (own, _) in enumerate(outcomes):
+        assert own.rank == rank
+    return step, [source for _, source in outcomes]
+
+
+def test_all_have_their_slice(tree):
+    assert settled(tree) == (NEW, [None] * 4)
+
+
+def test_a_damaged_slice_is_not_used_but_replaced_by_a_peers(tree, caplog):
+    whole = path_of(tree, 1, NEW).read_bytes()
+    flip(path_of(tree, 3, NEW))
+    assert settled(tree) == (NEW, [None, None, None, 1])
+    assert path_of(tree, 3, NEW).read_bytes() == whole
+    assert read_manifest(f"{path_of(tree, 3, NEW)}{MANIFEST_SUFFIX}").rank == 3
+    assert "rank 3, step 3_8: ckpt_dir3/test-3_8.ckpt: its contents are not those of its manifest" in caplog.text
+    assert "copied from rank 1" in caplog.text
+
+
+def test_a_lost_rank_gets_its_slice_and_manifest(tree):
+    shutil.rmtree(tree / "ckpt_dir2")
+    assert settled(tree) == (NEW, [None, None, 0, None])
+    assert path_of(tree, 2, NEW).read_bytes() == path_of(tree, 0, NEW).read_bytes()
+    assert read_manifest(f"{path_of(tree, 2, NEW)}{MANIFEST_SUFFIX}").origin.startswith("recovered from rank 0")
+
+
+def test_where_no_peer_has_a_sound_one_all_go_back(tree, caplog):
+    flip(path_of(tree, 0, NEW))
+    flip(path_of(tree, 2, NEW), -9)
+    flip(path_of(tree, 1, MIDDLE))
+    assert settled(tree) == (MIDDLE, [None, 3, None, None])
+    assert "holds other bytes" in caplog.text
+    assert "trying an older step" in caplog.text
+
+
+def test_damage_that_is_the_same_on_both_is_damage_too(tree):
+    flip(path_of(tree, 0, NEW))
+    flip(path_of(tree, 2, NEW))
+    assert settled(tree) == (MIDDLE, [None] * 4)
+
+
+def test_a_damaged_slice_and_a_lost_peer(tree):
+    flip(path_of(tree, 0, NEW))
+    shutil.rmtree(tree / "ckpt_dir2")
+    assert settled(tree) == (MIDDLE, [None, None, 0, None])
+
+
+def test_when_nothing_is_sound_all_stop(tree):
+    for step in (OLD, MIDDLE, NEW):
+        flip(path_of(tree, 0, step))
+        flip(path_of(tree, 2, step), -9)
+    _, outcomes = settled(tree)
+    assert all(isinstance(outcome, UnrecoverableError) for outcome in outcomes)
+    assert "rank(s) 1, 3: 3_8, 2_8, 1_8" in str(outcomes[0])
+    assert "rank 0 lacks step 3_8: " in str(outcomes[0])
+    assert "its contents are not those of its manifest" in str(outcomes[0])
+
+
+def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, monkeypatch):
+    from ms_recover.errors import StorageError
+    from ms_recover.execution import runner
+
+    def full(*arguments, **options):
+        raise StorageError("copying: No space left on device; free some space there")
+
+    shutil.rmtree(tree / "ckpt_dir2")
+    monkeypatch.setattr(runner, "run_copy", full)
+    _, outcomes = settled(tree)
+    assert "rank 2, step 3_8" in str(outcomes[2])
+    assert "No space left" in str(outcomes[2])
+    assert all("getting the slice of step 3_8 failed on rank(s) 2" in str(outcomes[rank]) for rank in (0, 1, 3))
+
+
+def test_a_source_that_turns_bad_while_it_is_copied(tree, monkeypatch):
+    from ms_recover.execution import runner
+
+    real = runner.run_copy
+
+    def altered(root, action, options):
+        flip(tree / action.source)
+        return real(root, action, options)
+
+    shutil.rmtree(tree / "ckpt_dir2")
+    monkeypatch.setattr(runner, "run_copy", altered)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run_copy", lambda *given: altered(*given) if "3_8" in given[1].source else real(*given))
+        assert settled(tree) == (MIDDLE, [None, None, 0, None])
+
+
+def test_replicas_that_differ_with_nothing_to_say_who_is_right(tree):
+    """Each has a manifest of its own, so the two saved different contents: going back further would hide it."""
+    manifests = [tree / f"ckpt_dir{rank}" / f"test-{NEW}.ckpt{MANIFEST_SUFFIX}" for rank in range(4)]
+    for path in manifests:
+        path.unlink()
+    flip(path_of(tree, 0, NEW))
+    save_manifests(tree)
+    _, outcomes = settled(tree)
+    assert all(isinstance(outcome, MsRecoverError) for outcome in outcomes)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, VerificationError)]
+    assert refused
+    assert "step 3_8" in str(refused[0])
+    assert "nothing says who is right" in str(refused[0])
+    assert settled(tree, tolerate=["global_step"]) == (NEW, [None] * 4)
+
+
+def test_without_manifests_a_lost_rank_needs_peers_that_agree(tmp_path):
+    tree = make_tree(tmp_path, data_parallel=3, model_parallel=1, steps=(OLD, NEW))
+    shutil.rmtree(tree / "ckpt_dir2")
+    flip(path_of(tree, 1, NEW))
+    _, outcomes = settled([tree] * 3)
+    assert isinstance(outcomes[2], VerificationError)
+    assert "global_step" in str(outcomes[2])
+    flip(path_of(tree, 1, NEW))
+    assert settled([tree] * 3) == (NEW, [None, None, 0])
+
+
+def test_runs_are_never_mixed(tmp_path, caplog):
+    """The ranks share no disk, and each has the newest step of another run."""
+    roots = []
+    for rank, run in enumerate(("night-7", "night-8")):
+        tree = make_tree(tmp_path / str(rank), model_parallel=1, steps=(OLD, NEW))
+        save_manifests(tree, "night-6")
+        path = tree / f"ckpt_dir{rank}" / f"test-{NEW}.ckpt{MANIFEST_SUFFIX}"
+        path.write_text(path.read_text().replace("night-6", run))
+        shutil.rmtree(tree / f"ckpt_dir{1 - rank}")
+        roots.append(tree)
+    assert settled(roots) == (OLD, [None, None])
+    assert "of different runs" in caplog.text
+
+
+def test_newer_slices_are_set_aside_with_their_manifests(tree, caplog):
+    folder = tree / "ckpt_dir1"
+    for double in ("test_1-3_8.ckpt", "test_2-3_8.ckpt"):
+        shutil.copy(path_of(tree, 1, NEW), folder / double)
+    (folder / "test-3_8.ckpt.superseded").write_bytes(b"of an earlier resume")
+    others = {path: path.read_bytes() for rank in (0, 2, 3) for path in (tree / f"ckpt_dir{rank}").iterdir()}
+    set_aside(take_stock(str(tree), World(1, 4, False)), MIDDLE)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "group_info.pb",
+        "test-1_8.ckpt",
+        f"test-1_8.ckpt{MANIFEST_SUFFIX}",
+        "test-2_8.ckpt",
+        f"test-2_8.ckpt{MANIFEST_SUFFIX}",
+        "test-3_8.ckpt.2.superseded",
+        f"test-3_8.ckpt.2.superseded{MANIFEST_SUFFIX}",
+        "test-3_8.ckpt.superseded",
+        "test_1-3_8.ckpt.superseded",
+        "test_2-3_8.ckpt.superseded",
+    ]
+    assert {path: path.read_bytes() for path in others} == others
+    assert "is newer than step 2_8, renamed to test-3_8.ckpt.2.superseded" in caplog.text
+
+
+def test_a_slice_that_was_copied_in_vain_is_set_aside_too(tree):
+    """Rank 2 gets the newest from rank 0, but rank 1 and rank 3 cannot have it."""
+    shutil.rmtree(tree / "ckpt_dir2")
+    flip(path_of(tree, 1, NEW))
+    flip(path_of(tree, 3, NEW), -9)
+    ranks = worlds(4)
+
+    def work(rank):
+        stock = take_stock(str(tree), ranks[rank])
+        own, _ = settle(ranks[rank], stock, str(tree))
+        set_aside(stock, own.step)
+        return own.step
+
+    assert on_all(4, work) == [MIDDLE] * 4
+    assert not any(path_of(tree, rank, NEW).exists() for rank in range(4))
+    assert path_of(tree, 2, NEW).with_name(f"test-{NEW}.ckpt.superseded").exists()
+
+
+def test_setting_aside_that_was_killed_half_way_is_finished(tree):
+    folder = tree / "ckpt_dir1"
+    name = folder / f"test-3_8.ckpt{MANIFEST_SUFFIX}"
+    name.rename(folder / f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}")
+    set_aside(take_stock(str(tree), World(1, 4, False)), MIDDLE)
+    names = [path.name for path in folder.glob("test-3_8*")]
+    assert sorted(names) == ["test-3_8.ckpt.superseded", f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}"]
+
+
+def test_what_a_slice_rests_on_is_logged(tree, caplog):
+    caplog.set_level(logging.INFO)
+    settled(tree)
+    assert "rank 3, step 3_8" in caplog.text
+    assert "sound by its manifest" in caplog.text
