@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,13 +18,15 @@ from ms_recover.storage.local import (
     Temporary,
     claim_temporary,
     commit,
-    copy_bytes,
-    digest_bytes,
     explain,
     make_directory,
+    settle,
 )
+from ms_recover.storage.transfer import copy_bytes, digest_bytes
 
 _log = logging.getLogger(__name__)
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""Opening a pipe would wait for a writer otherwise."""
 _TARGET_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
@@ -121,7 +124,7 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
 def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOptions) -> ActionResult:
     source_path, target_path = os.path.join(root, replica.path), os.path.join(root, action.target)
     with _blame_source(), explain("reading", source_path, "plan again: recover-ckpt plan"):
-        source = os.open(source_path, os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(source_path, _READ)
     try:
         status = os.fstat(source)
         with _blame_source():
@@ -137,7 +140,7 @@ def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOpt
                 _expect(os.fstat(source), replica.state, source_path)
             _check_target(target_path, action)
             with explain("committing", target_path):
-                commit(temporary, target_path, status)
+                commit(temporary, target_path)
         return _result(action, replica, "copied", status.st_size, digest)
     finally:
         os.close(source)
@@ -155,7 +158,7 @@ def _fill(
     try:
         with explain(f"copying {source_path} to", temporary.path):
             size, digest = copy_bytes(source, temporary.descriptor, options.stop, options.progress)
-            os.fsync(temporary.descriptor)
+            settle(temporary, status)
     except StorageError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
             raise
@@ -170,10 +173,10 @@ def _fill(
                 f"{source_path} holds other bytes ({digest}) than its manifest or the plan says ({replica.digest}): "
                 "it is damaged, plan again to repair it"
             )
-        header = read_header(temporary.path)
+        header = read_header(source_path)  # still cached; of the copy's pages most are dropped
         problem = header.problems[0] if header.problems else None
         if problem is None and header.crc is not None:
-            problem = check_crc(temporary.path, header, stop=options.stop)
+            problem = check_crc(source_path, header, stop=options.stop)
         if problem is not None:
             raise VerificationError(f"{source_path} is damaged ({problem}): plan again to repair it")
     if options.verify:
@@ -207,7 +210,7 @@ def _same_already(
         When a file lies there that the plan did not see.
     """
     try:
-        target = os.open(target_path, os.O_RDONLY | os.O_CLOEXEC)
+        target = os.open(target_path, _READ)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -218,7 +221,7 @@ def _same_already(
         if os.fstat(target).st_size == replica.state.bytes:
             with explain("reading", target_path):
                 digest = digest_bytes(target, options.stop)
-                if digest == digest_bytes(source, options.stop):
+                if replica.digest in (None, digest) and digest == digest_bytes(source, options.stop):
                     return digest
     finally:
         os.close(target)
@@ -232,6 +235,8 @@ def _check_target(path: str, action: CopyAction) -> None:
         status = os.stat(path)
     except FileNotFoundError:
         return
+    if not stat.S_ISREG(status.st_mode):
+        raise VerificationError(f"{path} is no file, and in the way of one: move it away, then plan again")
     if action.replaces is None or _state(status) != action.replaces:
         raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
 

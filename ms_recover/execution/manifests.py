@@ -64,10 +64,10 @@ def write_recovered(
     if action.borrowed:
         origin += f"; of that rank are the values of {', '.join(action.borrowed)}"
     manifest = _manifest_of(source)
-    if manifest is None or manifest.digests.file != digest:
+    if manifest is None:
         manifest = make_manifest(target, action.rank, step, world_size, action.group, run_id or "")
     if manifest.digests.file != digest:
-        raise VerificationError(f"{target} changed while its manifest was made: run the command again")
+        raise VerificationError(f"{target} does not hold what the manifest of {source} says: plan again to repair it")
     name = os.path.basename(target)
     write_manifest(target, replace(manifest, rank=action.rank, file=name, origin=origin, tool=TOOL))
 
@@ -128,6 +128,8 @@ def make_manifest(
 
 
 def _manifest_of(slice_path: str) -> Manifest | None:
+    if not os.path.isfile(slice_path + MANIFEST_SUFFIX):
+        return None
     try:
         return read_manifest(slice_path + MANIFEST_SUFFIX)
     except MsRecoverError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -14,10 +14,12 @@ from ms_recover.execution.copy import CopyOptions, check_source, run_copy
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import write_recovered
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.formats.group_info import encode_group_info
+from ms_recover.model.groups import GroupInfo
+from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import CopyAction, Plan
-from ms_recover.storage.local import StoppedError
+from ms_recover.model.plan import CopyAction, GroupWrite, Plan
+from ms_recover.storage.local import StoppedError, claim_temporary, commit, explain
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -83,20 +85,20 @@ def run_plan(
         raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
     actions = [action for action in plan.actions if ranks is None or action.rank in ranks]
     with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
-        journal = Journal(plan.root) if ranks is None and actions else None
+        journal = Journal(plan.root) if ranks is None else None
         futures = _run_all(plan, actions, journal, jobs, CopyOptions(verify, _never, progress or _ignore))
         results, codes = [], [0]
         for action, future in zip(actions, futures, strict=True):
             result, code = _result(action, future)
             results.append(result)
             codes.append(code)
-        done = {result.rank for result in results if result.status != "failed"}
-        written, errors = _write_groups(plan, done)
+        failed = {result.rank for result in results if result.status == "failed"}
+        written, errors = _write_groups(plan, [write for write in plan.group_files if write.rank not in failed], ranks)
         codes += [code for _, code in errors]
         if any(result.dropped for result in results):
             codes.append(VerificationError.exit_code)
         if journal is not None:
-            journal.close(complete=max(codes) == 0)
+            journal.close(complete=not failed and not errors)
     texts = tuple(text for text, _ in errors)
     return Outcome(plan.root, plan.step, tuple(results), tuple(written), verify, texts, max(codes))
 
@@ -121,13 +123,12 @@ def _run_all(
 def _run_one(plan: Plan, action: CopyAction, journal: Journal | None, options: CopyOptions) -> ActionResult:
     path = os.path.join(plan.root, action.target)
     digest = journal.digest_of(action.target, path) if journal is not None else None
-    if digest is not None and digest == action.replica.digest:
+    if digest is not None and digest == action.replica.digest and os.path.exists(path + MANIFEST_SUFFIX):
         options.progress(action.source_state.bytes)
-        result = ActionResult(
+        return ActionResult(
             action.rank, action.source_rank, action.source, action.target, "already there", digest=digest
         )
-    else:
-        result = run_copy(plan.root, action, options)
+    result = run_copy(plan.root, action, options)
     assert plan.step is not None
     assert result.digest is not None
     replica = next(one for one in (action.replica, *action.alternatives) if one.path == result.source)
@@ -159,18 +160,28 @@ def _result(action: CopyAction, future: Future[ActionResult]) -> tuple[ActionRes
     return failed, code
 
 
-def _write_groups(plan: Plan, ranks: Collection[int]) -> tuple[list[str], list[tuple[str, int]]]:
+def _write_groups(
+    plan: Plan, writes: Iterable[GroupWrite], ranks: Collection[int] | None
+) -> tuple[list[str], list[tuple[str, int]]]:
     written, errors = [], []
-    for write in plan.group_files:
-        if write.rank not in ranks:
+    for write in writes:
+        if ranks is not None and write.rank not in ranks:
             continue
         try:
-            path = os.path.join(plan.root, write.target)
-            write_group_info(path, write.restore_ranks)
-            if os.geteuid() == 0:  # MindSpore writes it in place, as the job's user
-                folder = os.stat(os.path.dirname(path))
-                os.chown(path, folder.st_uid, folder.st_gid)
+            _write_group(os.path.join(plan.root, write.target), write.restore_ranks)
             written.append(write.target)
         except (MsRecoverError, OSError) as error:
             errors.append((f"writing {write.target}: {error}", getattr(error, "exit_code", 1)))
     return written, errors
+
+
+def _write_group(path: str, ranks: tuple[int, ...]) -> None:
+    """Write a rank list under a temporary name that the next run takes over, should this one be killed."""
+    data = encode_group_info(GroupInfo(tuple(sorted(ranks))))
+    with claim_temporary(path) as temporary, explain("writing", path):
+        os.write(temporary.descriptor, data)
+        if os.geteuid() == 0:  # MindSpore writes it in place, as the job's user
+            folder = os.stat(os.path.dirname(path))
+            os.fchown(temporary.descriptor, folder.st_uid, folder.st_gid)
+        os.fsync(temporary.descriptor)
+        commit(temporary, path)

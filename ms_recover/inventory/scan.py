@@ -121,6 +121,8 @@ def _open(
 
 
 def _manifest(path: str) -> tuple[Manifest | None, str | None]:
+    if os.path.exists(path + MANIFEST_SUFFIX) and not os.path.isfile(path + MANIFEST_SUFFIX):
+        return None, "its manifest is no file"  # opening a pipe would wait for a writer
     try:
         return read_manifest(path + MANIFEST_SUFFIX), None
     except MissingInputError:

@@ -44,7 +44,7 @@ def assess_step(situation: Situation, step: Step, run_id: str | None = None) -> 
     StepAssessment
         The same for the same input.
     """
-    run_id = run_id or situation.runs(step)[0]
+    run_id = situation.runs(step)[0] if run_id is None else run_id
     judged = judge_step(situation, step, run_id)
     files = situation.files.get(step, {})
     holdings = [_holding(situation, judged, step, rank, files.get(rank, [])) for rank in range(situation.world_size)]

@@ -12,6 +12,8 @@ from ms_recover.planning.situation import Situation
 def judge_slices(situation: Situation, step: Step | None = None) -> tuple[list[tuple[SliceFile, Judgement]], list[str]]:
     """Judge the slices of one step, or of all, each among those of its own run.
 
+    A slice of another run than most of its step is foreign where its rank has none of that run.
+
     Returns
     -------
     (list of (SliceFile, Judgement), list of str)
@@ -20,15 +22,22 @@ def judge_slices(situation: Situation, step: Step | None = None) -> tuple[list[t
     judged, disagreements = [], []
     for candidate in sorted(situation.files if step is None else [step], reverse=True):
         best: dict[str, Judgement] = {}
+        here = situation.files.get(candidate, {})
         for run_id in situation.runs(candidate):
             found = judge_step(situation, candidate, run_id)
             disagreements += [f"step {candidate}: {text}" for _, text in sorted(found.disagreements.items())]
-            for path, judgement in found.slices.items():
-                if path not in best or best[path].status == "foreign":
-                    best[path] = judgement
-        files = (file for held in situation.files.get(candidate, {}).values() for file in held if file.path in best)
+            if not best:
+                best = found.slices
+                have = {rank for rank, held in here.items() if any(_counts(file, best) for file in held)}
+            for file in (file for rank in have for file in here[rank] if not _counts(file, best)):
+                best[file.path] = found.slices[file.path]
+        files = (file for held in here.values() for file in held if file.path in best)
         judged += [(file, best[file.path]) for file in sorted(files, key=lambda file: (file.rank, file.path))]
     return judged, disagreements
+
+
+def _counts(file: SliceFile, judged: dict[str, Judgement]) -> bool:
+    return file.path in judged and judged[file.path].status != "foreign"
 
 
 def make_verification(situation: Situation, root: str, step: Step | None = None) -> Verification:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
 from ms_recover.planning.situation import Situation
 from ms_recover.redundancy.contents import check_contents, check_manifest
 from ms_recover.redundancy.vote import Ballot, hold_vote
+
+_OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,18 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
     ]
     slices = {file.path: alone for file in files if (alone := _judge_alone(situation, file, run_id)) is not None}
     rest = [file for file in files if file.path not in slices]
-    saved = any(file.manifest is not None and file.manifest.origin == "saved" for file in rest)
-    slices |= _judge_doubles(rest, saved, situation.newest)
+    any_saved = any(file.manifest is not None and file.manifest.origin == "saved" for file in rest)
+    late = {file.path for file in rest if file.manifest is None and (any_saved or file.prefix in situation.committing)}
+    slices |= {file.path: _uncommitted(file) for file in rest if file.path in late}
+    rest = [file for file in rest if file.path not in late]
+    slices |= _judge_doubles(rest, situation.newest)
+    layouts = Counter(filter(None, map(_layout, rest)))
     voters: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     for file in rest:
         if file.path not in slices:
             voters[situation.groups.of(file.rank)].append(file)
     disagreements: dict[tuple[int, ...], str] = {}
+    origins = situation.origins
     for group, voting in voters.items():
         held = voting
         conflict = situation.findings.conflicts.get((group, step))
@@ -87,13 +93,13 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
         if step in situation.findings.deduplicated:
             slices |= {file.path: _sound(file, ()) for file in held}  # each is the only one of its kind
             continue
-        odd = _other_layouts(held)
+        odd = _other_layouts(situation, step, held, layouts)
         slices |= odd
         held = [file for file in held if file.path not in odd]
-        ballots = [Ballot(file, digests) for file in held if (digests := _digests(situation, file)) is not None]
+        ballots = [Ballot(file, digests) for file in held if (digests := situation.digests_of(file)) is not None]
         vote = hold_vote(ballots, situation.tolerance) if ballots else None
         if vote is not None and vote.disagreement is not None:
-            strangers = _strangers(situation, ballots, group, step)
+            strangers = {file.path: why for file in held if (why := origins.why_stranger(file)) is not None}
             if strangers and len(strangers) < len(ballots):
                 slices |= {path: Judgement("suspect", why) for path, why in strangers.items()}
                 held = [file for file in held if file.path not in strangers]
@@ -107,8 +113,8 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
                 slices[file.path] = Judgement("suspect", vote.suspects[file.path])
             elif vote is not None and vote.disagreement is not None and file.path in counted:
                 slices[file.path] = Judgement("undecided", vote.disagreement)
-            elif saved and file.manifest is None:
-                slices[file.path] = _uncommitted(file)
+            elif file.manifest is None and ballots and len(ballots) == 1 and (why := origins.why_stranger(file)):
+                slices[file.path] = Judgement("suspect", why)
             else:
                 agreeing = [path for path in counted if vote is not None and path not in vote.suspects]
                 borrowed = vote.tolerated if vote is not None else ()
@@ -116,8 +122,34 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
     return StepJudgement(slices, disagreements)
 
 
-def _other_layouts(files: list[SliceFile]) -> dict[str, Judgement]:
-    """Judge slices that were saved under another strategy file than most of their group."""
+def _layout(file: SliceFile) -> tuple[str, str] | None:
+    """Return the run and the strategy file a slice was saved under."""
+    told = file.manifest
+    return (told.run_id, told.strategy_digest) if told is not None and told.strategy_digest is not None else None
+
+
+def _other_layouts(
+    situation: Situation, step: Step, files: list[SliceFile], layouts: Counter[tuple[str, str]]
+) -> dict[str, Judgement]:
+    """Judge slices that were saved under another strategy file than most of their group, or than all of their run."""
+    odd = _unlike_their_group(files)
+    for file in files:
+        own = _layout(file)
+        if file.path in odd or own is None or layouts[own] > 1:
+            continue
+        others = [
+            held for other, ranks in situation.files.items() if other != step for held in ranks.get(file.rank, [])
+        ]
+        told = [(layout, other) for other in others if (layout := _layout(other)) and layout[0] == own[0]]
+        history = Counter(layout for layout, _ in told)
+        for layout, other in told if own not in history else ():
+            if history[layout] + layouts[layout] > 1:
+                odd[file.path] = Judgement("foreign", f"{_OTHER_LAYOUT} {other.path}")
+                break
+    return odd
+
+
+def _unlike_their_group(files: list[SliceFile]) -> dict[str, Judgement]:
     by_strategy: dict[str, list[SliceFile]] = defaultdict(list)
     for file in files:
         if file.manifest is not None and file.manifest.strategy_digest is not None:
@@ -125,46 +157,26 @@ def _other_layouts(files: list[SliceFile]) -> dict[str, Judgement]:
     usual = max(by_strategy.values(), key=len, default=[])
     if 2 * len(usual) <= sum(map(len, by_strategy.values())):
         return {}  # as many of one as of another: their contents decide
-    why = "saved under another layout: its strategy file is not that of "
     return {
-        file.path: Judgement("foreign", why + usual[0].path)
+        file.path: Judgement("foreign", f"{_OTHER_LAYOUT} {usual[0].path}")
         for held in by_strategy.values()
         if held is not usual
         for file in held
     }
 
 
-def _strangers(situation: Situation, ballots: list[Ballot], group: tuple[int, ...], step: Step) -> dict[str, str]:
-    """Return slices that hold the very bytes of another step or of another group: misplaced or renamed."""
-    known = {
-        digests.file: file.path
-        for other, ranks in situation.files.items()
-        for rank, held in ranks.items()
-        for file in held
-        if (other != step or rank not in group) and (digests := _digests(situation, file)) is not None
-    }
-    return {
-        ballot.file.path: f"holds the bytes of {known[ballot.digests.file]}: it was renamed or put in the wrong place"
-        for ballot in ballots
-        if ballot.digests.file in known
-    }
-
-
-def _judge_doubles(files: list[SliceFile], saved: bool, newest: bool) -> dict[str, Judgement]:
+def _judge_doubles(files: list[SliceFile], newest: bool) -> dict[str, Judgement]:
     """Judge the slices of ranks that have several for the step; these do not vote."""
     by_rank: dict[int, list[SliceFile]] = defaultdict(list)
     for file in files:
         by_rank[file.rank].append(file)
     judged: dict[str, Judgement] = {}
     for held in by_rank.values():
-        committed = [file for file in held if file.manifest is not None] if saved else held
-        if len(held) > 1 and committed:
-            judged |= {file.path: _uncommitted(file) for file in held if file not in committed}
-        if len(committed) < 2:
+        if len(held) < 2:
             continue
-        best = max(committed, key=lambda file: (file.mtime_ns, file.path))
-        paths = " and ".join(file.path for file in committed)
-        for file in committed:
+        best = max(held, key=lambda file: (file.mtime_ns, file.path))
+        paths = " and ".join(file.path for file in held)
+        for file in held:
             if not newest:
                 text = f"two slices for one step, {paths}: remove the wrong one or choose the newest with --newest"
                 judged[file.path] = Judgement("ambiguous", text)
@@ -184,8 +196,9 @@ def _uncommitted(file: SliceFile) -> Judgement:
 def _judge_alone(situation: Situation, file: SliceFile, run_id: str | None) -> Judgement | None:
     """Return what rules a slice out without looking at its peers' contents."""
     manifest = file.manifest
-    if run_id and manifest is not None and manifest.run_id and manifest.run_id != run_id:
-        return Judgement("foreign", f"belongs to run {manifest.run_id}, not to {run_id}")
+    if run_id is not None and manifest is not None and manifest.run_id != run_id:
+        theirs = f"run {manifest.run_id}" if manifest.run_id else "a run without a name"
+        return Judgement("foreign", f"belongs to {theirs}, not to {run_id or 'the one without a name'}")
     for problem in (
         file.problem,
         situation.findings.damaged.get(file.path),
@@ -195,13 +208,6 @@ def _judge_alone(situation: Situation, file: SliceFile, run_id: str | None) -> J
         if problem is not None:
             return Judgement("damaged", problem)
     return None
-
-
-def _digests(situation: Situation, file: SliceFile) -> Digests | None:
-    read = situation.contents.digests.get(file.path)
-    if file.encryption is not None:
-        return None  # every encryption draws its own initial value, so equal contents differ
-    return read or (file.manifest.digests if file.manifest is not None else None)
 
 
 def _sound(file: SliceFile, agreeing: list[str] | tuple[()], borrowed: tuple[str, ...] = ()) -> Judgement:

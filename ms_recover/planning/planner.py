@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.model.plan import CopyAction, GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
 from ms_recover.planning.situation import Situation, understand
@@ -101,7 +101,7 @@ def make_plan(
         world_size_from=situation.world_size_from,
         step=found.step if found else None,
         actions=actions,
-        group_files=_group_writes(inventory, situation.groups, actions),
+        group_files=_group_writes(inventory, situation.groups, found),
         ranks=shown.ranks,
         rejected_steps=tuple(rejected),
         notes=_notes(inventory, situation),
@@ -126,16 +126,22 @@ def wanted_contents(inventory: Inventory, plan: Plan, lost: Collection[int] = ()
     -------
     tuple of SliceFile
         Of the plan's step: slices with a manifest to compare with, and those of ranks that are not alone in their
-        group. Where replicas disagree, these ranks' slices of all steps, to find out what was renamed.
+        group. Where replicas disagree, these ranks' slices of all steps, to find out what was renamed; where a source
+        rests on its structure alone, those of its group's older steps that have its size.
     """
     groups = merge_groups(inventory.group_files, inventory.slices)
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
+    readable = [file for file in inventory.slices if file.rank not in lost and file.problem is None]
+    sizes = {action.group: action.source_state.bytes for action in plan.actions if action.evidence == "structure"}
+    older = {
+        file.path
+        for file in readable
+        if plan.step is not None and file.step < plan.step and sizes.get(groups.of(file.rank)) == file.size
+    }
     return tuple(
         file
-        for file in inventory.slices
-        if (file.step == plan.step or file.rank in undecided)
-        and file.rank not in lost
-        and file.problem is None
+        for file in readable
+        if (file.step == plan.step or file.rank in undecided or file.path in older)
         and (file.manifest is not None or (len(groups.of(file.rank)) > 1 and file.encryption is None))
     )
 
@@ -148,16 +154,16 @@ def _why_rejected(assessment: StepAssessment, name_run: bool) -> str:
     return f"run {assessment.run_id}: {text}" if name_run else text
 
 
-def _group_writes(inventory: Inventory, groups: GroupMap, actions: tuple[CopyAction, ...]) -> tuple[GroupWrite, ...]:
-    """Give a recovered directory its rank list back where its peers have theirs beside their slices."""
+def _group_writes(inventory: Inventory, groups: GroupMap, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
+    """Give ranks their lists back where their peers have theirs beside their slices."""
     have = {file.rank for file in inventory.group_files if file.place is not None and file.info is not None}
     places = {file.rank: file.place for file in inventory.group_files if file.place is not None}
     writes = []
-    for action in actions:
-        peers = [rank for rank in groups.of(action.rank) if places.get(rank) is not None]
+    for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
+        peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
         place = places[peers[0]] if peers else None
-        if action.rank not in have and place is not None and place.names_rank:
-            writes.append(GroupWrite(action.rank, place.of(action.rank), groups.of(action.rank)))
+        if place is not None and place.names_rank:
+            writes.append(GroupWrite(rank, place.of(rank), groups.of(rank)))
     return tuple(writes)
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from ms_recover.errors import UsageError
 from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
+from ms_recover.planning.strangers import Origins
 from ms_recover.planning.world import find_world_size
-from ms_recover.redundancy.contents import Contents
+from ms_recover.redundancy.contents import Contents, check_manifest
 from ms_recover.redundancy.groups import GroupMap, merge_groups
 from ms_recover.redundancy.structure import StructureFindings, compare_structure
 from ms_recover.redundancy.tolerance import Tolerance
+
+_RERUN = re.compile(r"_(\d{1,9})\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Situation:
         What reading slices gave, as far as they were read.
     tolerance : Tolerance
         Which parameters may differ between peers.
+    committing : frozenset of str
+        Prefixes of which slices were saved with manifests, so that one without is not committed.
     """
 
     world_size: int
@@ -54,17 +62,39 @@ class Situation:
     newest: bool
     contents: Contents
     tolerance: Tolerance
+    committing: frozenset[str] = frozenset()
+
+    def digests_of(self, file: SliceFile) -> Digests | None:
+        """Return what a slice contains: as it was read, or as its manifest says; None when that is not known."""
+        if file.encryption is not None:
+            return None  # every encryption draws its own initial value, so equal contents differ
+        return self.contents.digests.get(file.path) or (file.manifest.digests if file.manifest is not None else None)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """What holds the bytes of what, among the slices that count."""
+        held = (files for ranks in self.files.values() for rank, files in ranks.items() if rank not in self.lost)
+        return Origins((file for files in held for file in files), self.groups, self.digests_of)
 
     def runs(self, step: Step) -> list[str | None]:
-        """Return the runs that saved slices of `step`, the one with most slices first; None when no manifest tells."""
+        """Return the runs that saved slices of `step`, the one with most slices first; None when no manifest tells.
+
+        Manifests that name no run are of a run of their own where others name one. Of equals the run that was started
+        again most often comes first, by the ``_N`` that MindSpore puts behind the prefix; with `newest` the one whose
+        slices were modified last.
+        """
         count: Counter[str] = Counter()
-        latest: dict[str, int] = defaultdict(int)
+        latest: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         for rank, files in self.files.get(step, {}).items():
             for file in files if rank not in self.lost else ():
-                if file.problem is None and file.manifest is not None and file.manifest.run_id:
-                    count[file.manifest.run_id] += 1
-                    latest[file.manifest.run_id] = max(latest[file.manifest.run_id], file.mtime_ns)
-        return [*sorted(count, key=lambda run: (-count[run], -latest[run], run))] or [None]
+                if file.problem is None and file.manifest is not None:
+                    run, again = file.manifest.run_id, _RERUN.search(file.prefix)
+                    count[run] += 1
+                    age = (file.mtime_ns if self.newest else 0, int(again[1]) if again else 0)
+                    latest[run] = max(latest[run], age)
+        if set(count) <= {""}:
+            return [None]
+        return [*sorted(sorted(count), key=lambda run: (count[run], latest[run]), reverse=True)]
 
 
 def understand(
@@ -96,15 +126,18 @@ def understand(
     files: dict[Step, dict[int, list[SliceFile]]] = defaultdict(lambda: defaultdict(list))
     for file in inventory.slices:
         files[file.step][file.rank].append(file)
+    count = [file for file in inventory.slices if file.rank not in lost]
+    telling = [file for file in count if check_manifest(file, size, groups.of(file.rank)) is None]
     return Situation(
         world_size=size,
         world_size_from=size_from,
         groups=groups,
-        findings=compare_structure([file for file in inventory.slices if file.rank not in lost], groups),
+        findings=compare_structure(telling, groups),
         files={step: dict(ranks) for step, ranks in files.items()},
         ranks=frozenset(inventory.ranks),
         lost=frozenset(lost),
         newest=newest,
         contents=contents or Contents(),
         tolerance=tolerance or Tolerance(),
+        committing=frozenset(file.prefix for file in count if file.manifest and file.manifest.origin == "saved"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -65,12 +66,10 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
         else:
             lists.setdefault(ranks, []).append(file)
     named = {rank for ranks in lists for rank in ranks}
-    for slice_file in sorted(manifests, key=lambda file: (file.step, file.rank), reverse=True):
-        told = slice_file.manifest
-        if told is not None and named.isdisjoint(told.group):
-            named.update(told.group)
-            path = slice_file.path + MANIFEST_SUFFIX
-            lists[tuple(sorted(told.group))] = [GroupFile(slice_file.rank, path, None, GroupInfo(told.group))]
+    for run in _told_by_manifests(manifests):
+        new = {ranks: file for ranks, file in run.items() if named.isdisjoint(ranks)}
+        named.update(rank for ranks in new for rank in ranks)
+        lists |= {ranks: [file] for ranks, file in new.items()}
     members: dict[int, tuple[int, ...]] = {}
     sources: dict[int, str] = {}
     by: dict[int, GroupFile] = {}
@@ -92,6 +91,31 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
             "with --group-info"
         )
     return GroupMap(members, sources)
+
+
+def _told_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...], GroupFile]]:
+    """Return the lists that the manifests of each run hold, the run of the newest step first.
+
+    Of lists that exclude each other the one stands that more of the run's manifests hold, both when as many do.
+    """
+    votes: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    newest: dict[tuple[str, tuple[int, ...]], SliceFile] = {}
+    for file in sorted(slices, key=lambda file: (file.step, file.rank)):
+        if file.manifest is not None:
+            run, ranks = file.manifest.run_id, tuple(sorted(set(file.manifest.group)))
+            votes[run][ranks] += 1
+            newest[run, ranks] = file
+    told = []
+    for run, count in votes.items():
+        most: dict[int, int] = {}
+        standing = {}
+        for ranks in sorted(count, key=lambda ranks: (-count[ranks], ranks)):
+            if all(count[ranks] >= most.get(rank, 0) for rank in ranks):
+                most |= dict.fromkeys(ranks, count[ranks])
+                file = newest[run, ranks]
+                standing[ranks] = GroupFile(file.rank, file.path + MANIFEST_SUFFIX, None, GroupInfo(ranks))
+        told.append((max(newest[run, ranks].step for ranks in count), run, standing))
+    return [standing for _, _, standing in sorted(told, key=lambda item: item[:2], reverse=True)]
 
 
 def _disagreement(one: GroupFile, other: GroupFile) -> str:

@@ -61,11 +61,40 @@ def compare_structure(slices: Iterable[SliceFile], groups: GroupMap) -> Structur
         if file.parameters not in names:
             names[file.parameters] = tuple(parameter.name for parameter in file.parameters)
     for step_files in by_step.values():
-        _find_truncated(step_files, by_run, groups, names, findings)
+        _find_unlike_their_run(step_files, by_run, findings)
+    unlike = set(findings.damaged)
+    by_run = {run: [file for file in files if file.path not in unlike] for run, files in by_run.items()}
+    for step_files in by_step.values():
+        rest = [file for file in step_files if file.path not in findings.damaged]
+        _find_truncated(rest, by_run, groups, names, findings)
     for step, step_files in by_step.items():
         rest = [file for file in step_files if file.path not in findings.damaged]
         _find_odd(step, rest, by_run, groups, names, findings)
     return findings
+
+
+def _find_unlike_their_run(
+    files: list[SliceFile], by_run: dict[tuple[int, str], list[SliceFile]], findings: StructureFindings
+) -> None:
+    """Call a slice damaged when nobody lists what it lists, and its rank's other steps list what others list too."""
+    here = Counter(file.parameters for file in files)
+    for file in files:
+        run = by_run[file.rank, file.prefix]
+        history = Counter(other.parameters for other in run if other.step != file.step)
+        if here[file.parameters] > 1 or history[file.parameters]:
+            continue
+        for other in run:
+            usual = other.parameters
+            if history[usual] and history[usual] + here[usual] > 1 and not _begins(usual, file.parameters):
+                findings.damaged[file.path] = (
+                    f"does not list what {other.path} lists, a slice of the same run: "
+                    f"{_difference(file.parameters, usual)}"
+                )
+                break
+
+
+def _begins(whole: Structure, start: Structure) -> bool:
+    return whole[: len(start)] == start
 
 
 def _find_truncated(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import xxhash
 
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.slices import ByteRange
-from ms_recover.storage.local import CHUNK, StoppedError
+from ms_recover.storage.transfer import read_through
 
 
 class Digester:
@@ -85,17 +84,11 @@ def digest_file(
         When reading fails.
     """
     digester = Digester(contents)
-    buffer = memoryview(bytearray(CHUNK))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if from_device:
-            with suppress(OSError):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        while count := os.readv(descriptor, [buffer]):
-            if stop():
-                raise StoppedError
-            digester.update(buffer[:count])
-            progress(count)
+        for piece in read_through(descriptor, stop, from_device=from_device):
+            digester.update(piece)
+            progress(len(piece))
     finally:
         os.close(descriptor)
     return digester.digests()

@@ -1,4 +1,4 @@
-"""Local files: claim a temporary name, copy with a digest, commit by rename.
+"""Local files: claim a temporary name, settle what was written, commit by rename.
 
 The order of a commit is the one that survives a crash at any moment: write a temporary file in the target's
 directory, fsync it, rename it over the target, fsync the directory.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import xxhash
-
 from ms_recover.errors import FormatError, MissingInputError, StorageError
+from ms_recover.storage.system import drop_cached
 
 CHUNK = 1 << 20
 """Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
@@ -131,74 +130,6 @@ def _lock(descriptor: int, target: str) -> None:
             raise
 
 
-def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Callable[[int], None]) -> tuple[int, str]:
-    """Copy from one descriptor to another and digest on the way.
-
-    Returns
-    -------
-    (int, str)
-        Bytes copied and their digest.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When reading or writing fails.
-    """
-    digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(CHUNK))
-    total = 0
-    while count := os.readv(source, [buffer]):
-        if stop():
-            raise StoppedError
-        piece = buffer[:count]
-        digest.update(piece)
-        written = 0
-        while written < count:
-            written += os.write(target, piece[written:])
-        total += count
-        progress(count)
-    return total, _name(digest)
-
-
-def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
-    """Digest a file from its start.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for reading.
-    stop : callable
-        True ends it.
-    from_device : bool
-        Drop the file's cached pages first, so that what is read comes from the device.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When reading fails.
-    """
-    if from_device:
-        with suppress(OSError):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(CHUNK))
-    offset = 0
-    while count := os.preadv(descriptor, [buffer], offset):
-        if stop():
-            raise StoppedError
-        digest.update(buffer[:count])
-        offset += count
-    return _name(digest)
-
-
-def _name(digest: xxhash.xxh3_128) -> str:
-    return f"{DIGEST}:{digest.hexdigest()}"
-
-
 def make_directory(path: str, like: str) -> None:
     """Make a directory that is not there, with the mode (and, for root, the owner) of `like`.
 
@@ -222,28 +153,46 @@ def make_directory(path: str, like: str) -> None:
     sync_directory(parent)
 
 
-def commit(temporary: Temporary, target: str, like: os.stat_result) -> None:
-    """Give a finished temporary file the mode, times and (for root) owner of its source, and its final name.
+def settle(temporary: Temporary, like: os.stat_result) -> None:
+    """Give a finished temporary file the mode, times and (for root) owner of its source, and make it durable.
+
+    Its cached pages are dropped: see `ms_recover.storage.transfer`.
 
     Parameters
     ----------
     temporary : Temporary
-        Written and synced.
-    target : str
-        Final name; what lies there is replaced.
+        Written.
     like : os.stat_result
         The source's status.
 
     Raises
     ------
     OSError
-        When the file system refuses.
+        When the file system refuses, or the device failed to take what was written.
     """
     if os.geteuid() == 0:
         os.fchown(temporary.descriptor, like.st_uid, like.st_gid)
     os.utime(temporary.descriptor, ns=(like.st_atime_ns, like.st_mtime_ns))
     os.fchmod(temporary.descriptor, like.st_mode & 0o7777)
     os.fsync(temporary.descriptor)
+    drop_cached(temporary.descriptor)
+
+
+def commit(temporary: Temporary, target: str) -> None:
+    """Give a settled temporary file its final name, durably.
+
+    Parameters
+    ----------
+    temporary : Temporary
+        Settled, so that a crash never shows a final name with other bytes, mode or times.
+    target : str
+        Final name; what lies there is replaced.
+
+    Raises
+    ------
+    OSError
+        When the file system refuses.
+    """
     os.rename(temporary.path, target)
     sync_directory(os.path.dirname(target))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 WRITING = ("write", "ftruncate", "fsync", "rename", "replace", "unlink", "mkdir", "fchmod", "utime", "posix_fallocate")
 READING = ("readv", "preadv", "pread", "read")
+OPENING = ("open", "chmod", "chown", "fchown", "link", "rmdir")
 
 
 class Faults:

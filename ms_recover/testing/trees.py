@@ -9,12 +9,18 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.formats.group_info import read_group_info, write_group_info
+from ms_recover.formats.proto import message_class
+from ms_recover.inventory.scan import scan
 from ms_recover.model.steps import Step
 
 SLICE_MODE = 0o400
+PARAMETERS = {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "global_step": 1}
+"""Names and numbers of elements of what `make_tree` saves by default."""
 
 
 def varint(value: int) -> bytes:
@@ -38,7 +44,9 @@ def _field(key: int, payload: bytes) -> bytes:
     return bytes([key]) + varint(len(payload)) + payload
 
 
-def slice_bytes(parameters: Mapping[str, int], seed: int, *, crc: bool = False) -> bytes:
+def slice_bytes(
+    parameters: Mapping[str, int], seed: int, *, crc: bool = False, pieces: Mapping[str, int] | None = None
+) -> bytes:
     """Return a slice with one-dimensional Float32 parameters and arbitrary contents.
 
     Parameters
@@ -49,9 +57,16 @@ def slice_bytes(parameters: Mapping[str, int], seed: int, *, crc: bool = False) 
         The same seed gives the same contents.
     crc : bool
         Append MindSpore's CRC trailer.
+    pieces : mapping of str to int, optional
+        Parameters to split, as MindSpore does above 512 MiB, and into how many records.
     """
     source = random.Random(seed)  # noqa: S311
-    data = b"".join(record(name, source.randbytes(4 * count), [count]) for name, count in parameters.items())
+    data = b""
+    for name, count in parameters.items():
+        content = source.randbytes(4 * count)
+        parts = (pieces or {}).get(name, 1)
+        edges = [4 * (count * part // parts) for part in range(parts + 1)]
+        data += b"".join(record(name, content[start:end], [count]) for start, end in pairwise(edges))
     return data + crc_trailer(data) if crc else data
 
 
@@ -70,6 +85,7 @@ def make_tree(
     directory: str = "ckpt_dir{rank}",
     name: str = "test-{step}.ckpt",
     crc: bool = False,
+    pieces: Mapping[str, int] | None = None,
 ) -> Path:
     """Write a tree in which ranks that differ only along the data-parallel dimension hold the same slice.
 
@@ -87,8 +103,10 @@ def make_tree(
         Forms of the path, with ``{rank}`` and ``{step}``.
     crc : bool
         Append MindSpore's CRC trailer.
+    pieces : mapping of str to int, optional
+        Parameters to split, and into how many records.
     """
-    listed = parameters or {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "global_step": 1}
+    listed = parameters or PARAMETERS
     for rank in range(data_parallel * model_parallel):
         folder = root / directory.format(rank=rank)
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,6 +114,54 @@ def make_tree(
         write_group_info(folder / "group_info.pb", [part + i * model_parallel for i in range(data_parallel)])
         for step in steps:
             path = folder / name.format(rank=rank, step=step)
-            path.write_bytes(slice_bytes(listed, step.epoch * 1_000_003 + step.step * 1009 + part, crc=crc))
+            seed = step.epoch * 1_000_003 + step.step * 1009 + part
+            path.write_bytes(slice_bytes(listed, seed, crc=crc, pieces=pieces))
             path.chmod(SLICE_MODE)
     return root
+
+
+def save_manifests(root: Path, run_id: str = "run-1") -> None:
+    """Give every slice of a tree of `make_tree` the manifest that saving it would have given it.
+
+    Parameters
+    ----------
+    root : Path
+        The tree; each rank's ``group_info.pb`` beside its slices.
+    run_id : str
+        What the manifests say.
+    """
+    inventory = scan(root)
+    for file in inventory.slices:
+        path = root / file.path
+        group = read_group_info(path.parent / "group_info.pb").restore_ranks
+        manifest = make_manifest(
+            str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, origin="saved"
+        )
+        write_manifest(str(path), manifest)
+
+
+def strategy_bytes(device_matrix: Sequence[int], parameters: Iterable[str]) -> bytes:
+    """Return a strategy file of one stage in which no parameter is split.
+
+    Parameters
+    ----------
+    device_matrix : sequence of int
+        Its product is the number of devices.
+    parameters : iterable of str
+        Names; one layout for each.
+    """
+    strategy = message_class("ParallelStrategyMap")()
+    strategy.current_stage = 1
+    operator = strategy.parallel_strategy_item.add()
+    operator.node_name = "MatMul-op0"
+    operator.parallel_strategys.stage = 0
+    for name in parameters:
+        item = strategy.parallel_layout_item.add()
+        item.param_name = name
+        item.parallel_layouts.dev_matrix.add().dim.extend(device_matrix)
+        item.parallel_layouts.tensor_map.add().dim.append(-1)
+        item.parallel_layouts.field = 0
+        item.parallel_layouts.opt_weight_shard_step = 0
+        item.parallel_layouts.opt_weight_shard_size = 0
+    data: bytes = strategy.SerializeToString()
+    return data

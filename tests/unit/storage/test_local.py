@@ -6,21 +6,15 @@ import pytest
 
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.storage.local import (
-    StoppedError,
     claim_temporary,
     commit,
-    copy_bytes,
-    digest_bytes,
     explain,
     make_directory,
     read_text,
+    settle,
     temporary_path,
     write_text,
 )
-
-
-def nothing(count):
-    pass
 
 
 def test_an_unfinished_temporary_file_is_removed(tmp_path):
@@ -42,7 +36,8 @@ def test_a_committed_file_has_mode_and_times_of_its_source(tmp_path):
     target.chmod(0o400)
     with claim_temporary(str(target)) as temporary:
         os.write(temporary.descriptor, b"new")
-        commit(temporary, str(target), source.stat())
+        settle(temporary, source.stat())
+        commit(temporary, str(target))
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o400
     assert target.stat().st_mtime_ns == 2_000_000_000
@@ -64,24 +59,6 @@ def test_two_recoveries_never_write_one_target(tmp_path):
     with claim_temporary(target), pytest.raises(StorageError, match="another recovery"), claim_temporary(target):
         pass
     assert os.listdir(tmp_path) == []
-
-
-def test_copy_and_digest_agree(tmp_path):
-    data = os.urandom(3_000_001)
-    (tmp_path / "a").write_bytes(data)
-    seen = []
-    with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "w+b") as target:
-        size, digest = copy_bytes(source.fileno(), target.fileno(), lambda: False, seen.append)
-        assert digest_bytes(target.fileno(), lambda: False, from_device=True) == digest
-    assert size == sum(seen) == len(data)
-    assert (tmp_path / "b").read_bytes() == data
-    assert digest.startswith("xxh3_128:")
-
-
-def test_copying_stops_when_asked(tmp_path):
-    (tmp_path / "a").write_bytes(bytes(10))
-    with open(tmp_path / "a", "rb") as source, open(tmp_path / "b", "wb") as target, pytest.raises(StoppedError):
-        copy_bytes(source.fileno(), target.fileno(), lambda: True, nothing)
 
 
 def test_directories_get_the_mode_of_their_model(tmp_path):

@@ -1,0 +1,470 @@
+"""Every kind of damage, wherever it strikes, with and without manifests: what recovery makes of it.
+
+The table in docs/recovery-matrix.md is what this run gives. To write it again after a change:
+
+    MS_RECOVER_WRITE_MATRIX=1 python -m pytest tests/integration/test_fault_campaign.py
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ms_recover import api
+from ms_recover.cli.tree import plan_code
+from ms_recover.errors import MsRecoverError
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.plan import Plan
+from ms_recover.model.steps import Step
+from ms_recover.testing import damage, mishaps
+from ms_recover.testing.mishaps import NotHereError, Victim, overwrite
+from ms_recover.testing.trees import make_tree, save_manifests, strategy_bytes
+
+REPOSITORY = Path(__file__).parents[2]
+MATRIX = REPOSITORY / "docs" / "recovery-matrix.md"
+FIXTURES = REPOSITORY / "tests" / "data" / "fixtures"
+REWRITE = "MS_RECOVER_WRITE_MATRIX"
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which slice is struck, and what else is gone."""
+
+    title: str
+    data_parallel: int
+    victim: int
+    lost: int | None = None
+
+
+WHERES = {
+    "own": Where("A rank's own slice is struck, its peer's is whole", 2, 0),
+    "only": Where("The only source of a lost rank is struck", 2, 2, lost=0),
+    "several": Where("One of two sources of a lost rank is struck", 3, 2, lost=0),
+}
+EVIDENCES = {"saved": "saved with manifests", "sealed": "sealed afterwards", "none": "no manifests"}
+
+REPAIRED = "repaired"
+REPLACED = "recovered from another replica"
+FELL_BACK = "fell back to older step"
+UNHARMED = "unharmed"
+UNDETECTED = "undetected"
+NOT_HERE = "n/a"
+
+
+def by_bytes(function: Callable[[bytes], bytes]) -> mishaps.Mishap:
+    """Strike by changing the victim's bytes behind its back."""
+
+    def strike(victim: Victim) -> None:
+        before = victim.path.read_bytes()
+        after = function(before)
+        assert after != before
+        overwrite(victim.path, after)
+
+    return strike
+
+
+def from_fixture(layout: str, name: str, to: Callable[[Victim], Path]) -> mishaps.Mishap:
+    """Strike by putting a file of another real tree over one of this."""
+    return lambda victim: overwrite(to(victim), (FIXTURES / layout / "ckpt_dir0" / name).read_bytes())
+
+
+FAMILIES: dict[str, dict[str, mishaps.Mishap]] = {
+    "Contents": {kind: by_bytes(made) for kind, made in {**damage.CONTENT_DAMAGE, **damage.TOLERATED_DAMAGE}.items()},
+    "Structure": {kind: by_bytes(made) for kind, made in damage.STRUCTURE_DAMAGE.items()},
+    "CRC trailer": {kind: by_bytes(made) for kind, made in damage.CRC_DAMAGE.items()},
+    "Losses": dict(mishaps.LOSSES),
+    "Mistakes": dict(mishaps.MISTAKES),
+    "Manifests": dict(mishaps.MANIFEST_DAMAGE),
+    "Rank lists": dict(mishaps.RANK_LIST_DAMAGE),
+}
+REAL_FAMILY = "Layouts (a tree that MindSpore wrote: data parallel 2, tensor parallel 4)"
+REAL_KINDS: dict[str, mishaps.Mishap] = {
+    "slice of a layout with sharded optimizer": from_fixture("dp4_mp2_opt2", "test-1_77.ckpt", lambda v: v.path),
+    "slice of a layout sharded over all ranks": from_fixture("dp4_mp2_optfull", "test-1_77.ckpt", lambda v: v.path),
+    "slice of a pipeline stage": from_fixture("dp2_mp2_pp2", "test-1_77.ckpt", lambda v: v.path),
+    "slice of another tensor parallel rank": by_bytes(
+        lambda data: (FIXTURES / "dp2_mp4" / "ckpt_dir1" / "test-2_77.ckpt").read_bytes()
+    ),
+    "strategy file of another layout": from_fixture(
+        "dp4_mp2_opt2", "strategy.ckpt", lambda v: v.path.with_name("strategy.ckpt")
+    ),
+    "strategy file under the slice's name": from_fixture("dp2_mp4", "strategy.ckpt", lambda v: v.path),
+    "rank list of another layout": from_fixture("dp4_mp2_optfull", "group_info.pb", lambda v: v.rank_list),
+}
+REAL_WHERES = {
+    "own": Where(WHERES["own"].title, 2, 0),
+    "only": Where(WHERES["only"].title, 2, 4, lost=0),
+}
+
+DEDUPLICATED = "deduplicated with everybody"
+NO_DAMAGE_TO_SLICES = {DEDUPLICATED, *mishaps.RANK_LIST_DAMAGE, "rank list of another layout"}
+TAKEN_OVER = "killed while being recovered"
+
+ONLY_WITHOUT = {("only", "none")}
+# What is not detected. Reason, where and by which evidence, kinds.
+UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
+    (
+        "The file is well formed, nobody else holds its contents any more, and no manifest or CRC tells them.",
+        ONLY_WITHOUT,
+        (
+            *damage.CONTENT_DAMAGE,
+            "torn between two steps",
+            "a foreign run's contents",
+            "a foreign run's slice",
+            "a slice of another layout",
+        ),
+    ),
+    (
+        "It is the slice of another step, of which no copy is left under its own name, and no manifest tells the step.",
+        ONLY_WITHOUT,
+        ("an older step's slice, renamed", "exchanged with its own older step's"),
+    ),
+    (
+        "`plan` reads older steps of the source's own group, not of others; `verify` reads everything and names it.",
+        ONLY_WITHOUT,
+        ("another group's older slice",),
+    ),
+    (
+        "Batch statistics and random states may differ between peers, so that a difference is no sign of damage.",
+        {("own", "none"), ("only", "none"), ("several", "none")},
+        tuple(damage.TOLERATED_DAMAGE),
+    ),
+    (
+        "A slice without manifest in a sealed tree is one that was saved since; nobody else holds its contents.",
+        {("only", "sealed")},
+        ("a foreign run's contents, manifest removed",),
+    ),
+)
+UNKNOWN = {(kind, *at) for _, places, kinds in UNKNOWABLE for at in places for kind in kinds}
+
+
+@dataclass
+class Result:
+    """What became of one case, and what went wrong that never may."""
+
+    outcome: str
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Case:
+    """One kind at one place in a tree with one evidence."""
+
+    root: Path
+    kind: str
+    victim: Victim
+    where: Where
+    truth: dict[tuple[int, Step], bytes]
+
+    def run(self, strike: mishaps.Mishap) -> Result:
+        try:
+            strike(self.victim)
+        except NotHereError:
+            return Result(NOT_HERE)
+        if self.kind == DEDUPLICATED:  # then this is the truth, and nobody holds the lost rank's share
+            for rank in {rank for rank, _ in self.truth}:
+                path = self.victim.slice_of(rank, self.victim.step)
+                self.truth[rank, self.victim.step] = path.read_bytes() if path.exists() else b"nobody knows"
+        before = snapshot(self.root)
+        try:
+            result = self.recover()
+        except Exception as error:
+            return Result("crashed", [f"{type(error).__name__}: {error}"])
+        self.look_for_losses(before, result)
+        return result
+
+    def recover(self) -> Result:
+        noticed = True
+        try:
+            inventory = api.scan(self.root)
+            noticed = self.is_noticed(inventory)
+            plan = api.plan(inventory)
+            if plan.recoverable:
+                api.check(plan)
+                outcome = api.apply(plan)
+                result = self.judge(plan) if outcome.exit_code == 0 else Result(refused(outcome.exit_code))
+            else:
+                result = Result(refused(plan_code(plan)))
+        except MsRecoverError as error:
+            result = Result(refused(error.exit_code))
+        told = {reason for reason, _, kinds in UNKNOWABLE if self.kind in kinds}
+        may_be_silent = result.outcome == UNDETECTED and not any("names it" in reason for reason in told)
+        if not (noticed or may_be_silent or result.outcome == UNHARMED or self.kind in NO_DAMAGE_TO_SLICES):
+            result.faults.append("verify noticed nothing")
+        return result
+
+    def is_noticed(self, inventory: Inventory) -> bool:
+        found = api.verify(inventory)
+        gone = {(step, rank) for step, ranks in found.missing for rank in ranks}
+        return bool(found.wrong or found.disagreements or (self.victim.step, self.victim.rank) in gone)
+
+    def judge(self, plan: Plan) -> Result:
+        """Judge a recovery that ended with 0, by comparing every rank's slice with the truth."""
+        assert plan.step is not None
+        wrong = set()
+        for verdict in plan.ranks:
+            assert verdict.path is not None
+            if (self.root / verdict.path).read_bytes() != self.truth[verdict.rank, plan.step]:
+                wrong.add(verdict.rank)
+        if wrong:
+            more = wrong - {self.victim.rank, self.where.lost}
+            return Result(UNDETECTED, [f"what was whole is wrong now: rank {rank}" for rank in sorted(more)])
+        result = Result(self.name(plan))
+        again = api.scan(self.root)
+        planned = api.plan(again, step=plan.step)
+        if not planned.recoverable or planned.actions or planned.group_files:
+            result.faults.append("apply left something to do")
+        found = api.verify(again, step=plan.step)
+        used = {verdict.path for verdict in plan.ranks}
+        result.faults += [f"after apply {one.path} is {one.status}" for one in found.wrong if one.path in used]
+        return result
+
+    def name(self, plan: Plan) -> str:
+        assert plan.step is not None
+        if plan.step < self.victim.step:
+            return FELL_BACK
+        if all(action.rank != self.victim.rank for action in plan.actions):
+            return UNHARMED
+        return REPAIRED if self.where.lost is None else REPLACED
+
+    def look_for_losses(self, before: dict[str, bytes | int], result: Result) -> None:
+        """Nothing is removed, and what changed is the truth now; but for what this run gave up as undetected."""
+        after = snapshot(self.root)
+        slices = {str(self.victim.slice_of(*key).relative_to(self.root)): data for key, data in self.truth.items()}
+        for path, was in before.items():
+            now = after.get(path)
+            if now is None and not (self.kind == TAKEN_OVER and path.endswith(".ms_recover.tmp")):
+                result.faults.append(f"{path} was removed")
+            elif path in slices and now not in (was, slices[path]) and result.outcome != UNDETECTED:
+                result.faults.append(f"{path} holds neither what it held nor the truth")
+            elif path not in slices and now != was and now is not None and not path.endswith(("json", "pb")):
+                result.faults.append(f"{path} was changed")
+        for path in set(after) - set(before):
+            if path.endswith(".ms_recover.tmp"):
+                result.faults.append(f"{path} was left behind")
+
+
+def refused(code: int) -> str:
+    return f"refused (exit {code})"
+
+
+def snapshot(root: Path) -> dict[str, bytes | int]:
+    """Return what every name below `root` holds: bytes of regular files, the kind of others."""
+    held: dict[str, bytes | int] = {}
+    for path in root.rglob("*"):
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        if path.parent != root:
+            held[str(path.relative_to(root))] = path.read_bytes() if kind == stat.S_IFREG else kind
+    return held
+
+
+@dataclass(frozen=True)
+class Template:
+    """A whole tree."""
+
+    root: Path
+    model_parallel: int
+    older: Step
+    newest: Step
+    truth: dict[tuple[int, Step], bytes]
+
+    def struck_at(self, root: Path, where: Where, kind: str) -> Case:
+        """Copy the tree, without what is lost."""
+        gone = f"ckpt_dir{where.lost}"
+        shutil.copytree(
+            self.root,
+            root,
+            symlinks=True,
+            ignore=lambda folder, names: {gone, "truth"} & set(names),
+        )
+        ranks = range(
+            where.victim % self.model_parallel, where.data_parallel * self.model_parallel, self.model_parallel
+        )
+        peers = tuple(rank for rank in ranks if rank not in (where.victim, where.lost))
+        victim = Victim(root, where.victim, self.newest, self.older, stranger=1, peers=peers)
+        return Case(root, kind, victim, where, dict(self.truth))
+
+
+def made_tree(root: Path, data_parallel: int, evidence: str) -> Template:
+    parameters, pieces = damage.STRUCK, damage.STRUCK_PIECES
+    older, newest = Step(1, 8), Step(2, 8)
+    make_tree(root, data_parallel=data_parallel, steps=[older, newest], parameters=parameters, pieces=pieces)
+    for folder in root.iterdir():
+        (folder / "strategy.ckpt").write_bytes(strategy_bytes([data_parallel, 2], parameters))
+    return complete(Template(root, 2, older, newest, {}), data_parallel * 2, evidence)
+
+
+def real_tree(root: Path, evidence: str) -> Template:
+    shutil.copytree(FIXTURES / "dp2_mp4", root)
+    return complete(Template(root, 4, Step(1, 77), Step(2, 77), {}), 8, evidence)
+
+
+def complete(template: Template, ranks: int, evidence: str) -> Template:
+    for rank in range(ranks):
+        for step in (template.older, template.newest):
+            path = template.root / f"ckpt_dir{rank}" / f"test-{step}.ckpt"
+            template.truth[rank, step] = path.read_bytes()
+    if evidence == "saved":
+        save_manifests(template.root)
+    elif evidence == "sealed":
+        sealed, _ = api.seal(api.scan(template.root))
+        assert len(sealed) == 2 * ranks
+    return template
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory where there is one: thousands of files are synced."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            yield Path(folder)
+    else:
+        yield tmp_path_factory.mktemp("campaign")
+
+
+@pytest.fixture(scope="module")
+def campaign(base: Path) -> dict[tuple[str, str, str], Result]:
+    """Run every case once: kind, where, evidence."""
+    results: dict[tuple[str, str, str], Result] = {}
+
+    def strike_all(kinds: dict[str, mishaps.Mishap], template: Template, at: str, where: Where, evidence: str) -> None:
+        for kind, strike in kinds.items():
+            root = base / "struck"
+            case = template.struck_at(root, where, kind)
+            results[kind, at, evidence] = case.run(strike)
+            shutil.rmtree(root)
+
+    kinds = {kind: strike for family in FAMILIES.values() for kind, strike in family.items()}
+    for evidence in EVIDENCES:
+        for at, where in WHERES.items():
+            template = made_tree(base / f"{at}-{evidence}", where.data_parallel, evidence)
+            strike_all(kinds, template, at, where, evidence)
+        template = real_tree(base / f"real-{evidence}", evidence)
+        for at, where in REAL_WHERES.items():
+            strike_all(REAL_KINDS, template, at, where, evidence)
+    return results
+
+
+def test_at_least_forty_kinds_strike_everywhere(campaign: dict[tuple[str, str, str], Result]) -> None:
+    happened = Counter((at, evidence) for (_, at, evidence), result in campaign.items() if result.outcome != NOT_HERE)
+    assert len(happened) == len(WHERES) * len(EVIDENCES)
+    assert min(happened.values()) >= 40, happened
+
+
+def test_what_never_may_happen_does_not(campaign: dict[tuple[str, str, str], Result]) -> None:
+    """No crash, no whole slice spoilt, no file lost, nothing left behind, nothing left to do."""
+    faults = [f"{' | '.join(case)}: {fault}" for case, result in campaign.items() for fault in result.faults]
+    assert not faults, "\n".join(faults)
+
+
+def test_undetected_is_only_what_nothing_tells(campaign: dict[tuple[str, str, str], Result]) -> None:
+    silent = {case for case, result in campaign.items() if result.outcome == UNDETECTED}
+    assert silent - UNKNOWN == set(), "wrong bytes under a final name"
+    assert UNKNOWN - silent == set(), "detected now: take it out of UNKNOWABLE"
+
+
+def test_with_manifests_everything_is_detected(campaign: dict[tuple[str, str, str], Result]) -> None:
+    """The one exception is a slice that has no manifest although its tree was sealed."""
+    silent = {case for case, result in campaign.items() if result.outcome == UNDETECTED and case[2] != "none"}
+    assert silent == {("a foreign run's contents, manifest removed", "only", "sealed")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "evidence"),
+    [
+        ("bit flip in a piece", "own", "saved"),
+        ("bit flip in a piece", "own", "none"),
+        ("zero hole in the middle", "only", "sealed"),
+        ("cut between two parameters", "several", "none"),
+        ("a pipe in its place", "own", "saved"),
+        ("an older step's slice, renamed with its manifest", "only", "saved"),
+        ("rank list of another group", "several", "none"),
+        ("a foreign slice beside it, its name not UTF-8", "own", "none"),
+        ("manifest a pipe", "several", "saved"),
+    ],
+)
+def test_the_command_line_ends_as_the_functions_do(kind, at, evidence, campaign, base, recover_ckpt):
+    where = WHERES[at]
+    template = made_tree(base / "command-line", where.data_parallel, evidence)
+    root = base / "command-line-struck"
+    case = template.struck_at(root, where, kind)
+    strike = next(family[kind] for family in FAMILIES.values() if kind in family)
+    try:
+        strike(case.victim)
+        done = recover_ckpt("apply", root, "--json")
+        expected = campaign[kind, at, evidence].outcome
+        codes = {refused(code): code for code in range(1, 6)}
+        assert done.code == codes.get(expected, 0), done.err
+        if expected not in codes:
+            assert done.json["step"] == (case.victim.older if expected == FELL_BACK else case.victim.step).to_json()
+    finally:
+        shutil.rmtree(root)
+        shutil.rmtree(template.root)
+
+
+def write_matrix(campaign: dict[tuple[str, str, str], Result]) -> str:
+    lines = [
+        "# Recovery matrix",
+        "",
+        "What recovery makes of each kind of damage. Written by `tests/integration/test_fault_campaign.py`, which",
+        "strikes a small tree in every way that is listed, runs scan, verify, plan and apply, and compares every",
+        "rank's slice with what it was before; to write it again: `MS_RECOVER_WRITE_MATRIX=1 pytest` with that file.",
+        "",
+        "The tree has two groups of ranks and two steps; the newer step is struck. *Saved with manifests*: as",
+        "`SliceCheckpoint` saves. *Sealed afterwards*: `recover-ckpt seal` before the damage. *No manifests*:",
+        "structure and comparison decide alone.",
+        "",
+        "| outcome | meaning |",
+        "| --- | --- |",
+        f"| {REPAIRED} | the rank got its slice of the newest step back from its peer |",
+        f"| {REPLACED} | the struck slice was found out, and it and the lost rank's were copied from a whole one |",
+        f"| {FELL_BACK} | the newest step cannot be proven; every rank has its slice of the step before |",
+        "| refused (exit N) | nothing was recovered, a message says why; [exit codes](exit-codes.md) |",
+        f"| {UNHARMED} | the bytes of the newest step were right, and were kept or used |",
+        f"| {UNDETECTED} | wrong bytes were kept or copied; see the end for why |",
+        f"| {NOT_HERE} | cannot happen here |",
+        "",
+    ]
+    for evidence, title in EVIDENCES.items():
+        found = Counter(result.outcome for case, result in campaign.items() if case[2] == evidence)
+        found.pop(NOT_HERE, None)
+        parts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.items()))
+        lines.append(f"- {title}, {sum(found.values())} cases: {parts}.")
+    families = {**FAMILIES, REAL_FAMILY: REAL_KINDS}
+    for at, where in WHERES.items():
+        lines += [
+            "",
+            f"## {where.title}",
+            "",
+            f"| kind | {' | '.join(EVIDENCES.values())} |",
+            "| --- | --- | --- | --- |",
+        ]
+        for family, kinds in families.items():
+            rows = {
+                kind: [campaign.get((kind, at, evidence), Result(NOT_HERE)).outcome for evidence in EVIDENCES]
+                for kind in kinds
+            }
+            shown = [f"| {kind} | {' | '.join(row)} |" for kind, row in rows.items() if set(row) != {NOT_HERE}]
+            lines += [f"| **{family}** | | | |", *shown] if shown else []
+    lines += ["", "## What is not detected, and why", ""]
+    for reason, places, kinds in UNKNOWABLE:
+        lines.append(f"- {reason}")
+        for at, evidence in sorted(places):
+            lines.append(f"  - {WHERES[at].title}, {EVIDENCES[evidence]}: {'; '.join(kinds)}.")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_matrix_in_the_documents_is_what_this_run_gave(campaign: dict[tuple[str, str, str], Result]) -> None:
+    text = write_matrix(campaign)
+    if os.environ.get(REWRITE):
+        MATRIX.write_text(text)
+    assert MATRIX.read_text() == text, f"{MATRIX} is not current: run this file again with {REWRITE}=1"
