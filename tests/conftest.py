@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,12 @@ def fixture_tree(tmp_path):
         return target
 
     return copy
+
+
+def pytest_configure(config):
+    """Let Ctrl-C reach the processes that tests start, also where this one was started in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Recovered:
