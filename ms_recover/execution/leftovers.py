@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from ms_recover.storage.local import TEMPORARY_SUFFIX
 
-_OURS = re.compile(rf"\.(?!group_info\.pb\..).+{re.escape(TEMPORARY_SUFFIX)}\Z", re.DOTALL)
+_SUFFIX = re.escape(TEMPORARY_SUFFIX)
+_OURS = re.compile(rf"\.(?!group_info\.pb\..+{_SUFFIX}).+{_SUFFIX}\Z", re.DOTALL)
 """Names that `claim_temporary` gives; rank lists that training writes have a random part more, and no lock."""
 
 

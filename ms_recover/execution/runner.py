@@ -12,6 +12,7 @@ from dataclasses import replace
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.execution.copy import CopyOptions, check_source, run_copy
 from ms_recover.execution.journal import Journal
+from ms_recover.execution.leftovers import clear_leftovers
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import write_recovered
 from ms_recover.formats.group_info import encode_group_info
@@ -98,6 +99,7 @@ def run_plan(
         if any(result.dropped for result in results):
             codes.append(VerificationError.exit_code)
         if journal is not None:
+            clear_leftovers(sorted(_folders(plan)))
             journal.close(complete=not failed and not errors)
     texts = tuple(text for text, _ in errors)
     return Outcome(plan.root, plan.step, tuple(results), tuple(written), verify, texts, max(codes))
@@ -173,6 +175,12 @@ def _write_groups(
         except (MsRecoverError, OSError) as error:
             errors.append((f"writing {write.target}: {error}", getattr(error, "exit_code", 1)))
     return written, errors
+
+
+def _folders(plan: Plan) -> set[str]:
+    """Return the directories in which slices are kept and recovered."""
+    paths = [verdict.path for verdict in plan.ranks if verdict.path is not None]
+    return {os.path.dirname(os.path.join(plan.root, path)) for path in paths}
 
 
 def _write_group(path: str, ranks: tuple[int, ...]) -> None:

@@ -124,9 +124,10 @@ def understand(
                 "give another rank or --world-size"
             )
     files: dict[Step, dict[int, list[SliceFile]]] = defaultdict(lambda: defaultdict(list))
-    for file in inventory.slices:
+    slices = sorted(inventory.slices, key=lambda file: (file.rank, file.step, file.path))
+    for file in slices:
         files[file.step][file.rank].append(file)
-    count = [file for file in inventory.slices if file.rank not in lost]
+    count = [file for file in slices if file.rank not in lost]
     telling = [file for file in count if check_manifest(file, size, groups.of(file.rank)) is None]
     return Situation(
         world_size=size,

@@ -276,8 +276,7 @@ def test_without_rights(closed: str, tmp_path: Path) -> None:
         assert "ckpt_dir2" in done.stdout
         broken.path(2).chmod(0o400)
     else:
-        assert done.returncode == 1, done.stderr
-        assert "Permission denied" in done.stderr
+        assert done.returncode in documented_codes() - {0}, done.stderr
         assert f"ckpt_dir{1 if closed == 'target' else 0}" in done.stderr
     broken.complete()
 
