@@ -36,6 +36,7 @@ _MOST_DIMS = 32
 _N = rb"[\x80-\xff]{0,9}[\x00-\x7f]"  # a varint
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]\s*(?:[\[\]{}\"\d-]|true|false|null|\Z)[\t\n\r -\xff]*")
 _STRATEGY = re.compile(rb"\x08" + _N + rb"(?:\Z|[\x12\x1a]" + _N + rb"\x0a)")
+_STRATEGY_JSON = re.compile(rb"\s*\{\s*\"(?:current_stage|parallel_(?:strategy|layout)_item)\"")
 _GRAPH = re.compile(rb"\x08" + _N + rb"\x22")
 _RESTORE_LIST = re.compile(rb"\x12" + _N + rb"(?:\Z|\x08)")
 _NAMED = re.compile(rb"\x0a" + _N + rb"\x0a(" + _N + rb")")
@@ -77,6 +78,8 @@ def classify(head: bytes, size: int) -> str:
         return "encrypted-ckpt"
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= _MAX_SAFETENSORS_HEADER:
         return "safetensors"
+    if _STRATEGY_JSON.match(head):
+        return "strategy"
     if _JSON.fullmatch(head):
         return "json"
     if _GRAPH.match(head):

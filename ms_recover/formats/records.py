@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -103,14 +103,7 @@ class RecordWalk:
 
     def compare(self, expected: Collection[str]) -> None:
         """Note which of the expected names did not occur."""
-        names = set(expected)
-        missing = sorted(names - self._names)
-        if missing:
-            shown = ", ".join(map(_show, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            self.problems.append(
-                f"{len(missing)} of {len(names)} expected parameters are missing, the file may have been cut between "
-                f"two of them: {shown}"
-            )
+        self.problems += missing_names(expected, self._names)
 
     def _record(self, offset: int, at: int, end: int) -> _Piece:
         text = self._reader.text
@@ -182,7 +175,7 @@ class RecordWalk:
         fixed = slice(1, None) if is_map else slice(None)
         if piece.dtype != joined.dtype or piece.dims[fixed] != joined.dims[fixed]:
             self.problems.append(
-                f"offset {piece.offset}: {_show(piece.name)} is {piece.dtype!r} {list(piece.dims)} here and "
+                f"offset {piece.offset}: {show(piece.name)} is {piece.dtype!r} {list(piece.dims)} here and "
                 f"{joined.dtype!r} {list(joined.dims)} in the record before"
             )
         elif is_map:
@@ -199,14 +192,14 @@ class RecordWalk:
         if problem is None and joined.name in self._names:
             problem = "the parameter occurs a second time"
         if problem is not None:
-            self.problems.append(f"offset {joined.offset}: {_show(joined.name)}: {problem}")
+            self.problems.append(f"offset {joined.offset}: {show(joined.name)}: {problem}")
         self._names.add(joined.name)
         self.parameters.append(Parameter(joined.name, joined.dtype, shape, nbytes))
         self.contents.append(tuple(ranges))
 
     def _broken(self, at: int, count: int, error: WireError) -> str:
         """Say what is wrong with the record at ``at``, from which no way leads on."""
-        where = f"offset {error.offset}: record {count}" + (f" ({_show(self._name)})" if self._name else "")
+        where = f"offset {error.offset}: record {count}" + (f" ({show(self._name)})" if self._name else "")
         rest = self._reader.size - at
         try:
             begin = self._reader.take(at, at + min(rest, 32))
@@ -220,7 +213,18 @@ class RecordWalk:
         return f"{where}: {reason}"
 
 
-def _show(name: str) -> str:
+def missing_names(expected: Collection[str], found: Set[str]) -> list[str]:
+    """Return the problem that expected parameters did not occur; nothing when all did."""
+    names = set(expected)
+    missing = sorted(names - found)
+    if not missing:
+        return []
+    shown = ", ".join(map(show, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    count = f"{len(missing)} of {len(names)} expected parameters are missing"
+    return [f"{count}, the file may have been cut between two of them: {shown}"]
+
+
+def show(name: str) -> str:
     """Quote a name for a message: printable and not endless."""
     return repr(name if len(name) <= 100 else name[:97] + "...")
 

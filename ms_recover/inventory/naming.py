@@ -1,7 +1,8 @@
 r"""Which files of a tree are slices, and of which rank, prefix and step: path grammar, pure.
 
-Names follow MindSpore's ``ModelCheckpoint``: ``{prefix}-{epoch}_{step}.ckpt``, ranks told apart by directory;
-MindFormers puts ``_rank_{rank}`` behind the prefix as well.
+Names follow MindSpore's ``ModelCheckpoint``: ``{prefix}-{epoch}_{step}.ckpt`` or ``.safetensors``, ranks told apart by
+directory; MindFormers puts ``_rank_{rank}`` behind the prefix as well. Strategy files are ``strategy.ckpt``,
+``strategy.json``, or carry ``_rank_{rank}`` as MindFormers' ``ckpt_strategy_rank_{rank}.ckpt``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
 
 GROUP_INFO_NAME = "group_info.pb"
-STRATEGY_NAME = "strategy.ckpt"
 TEMPORARY_SUFFIX = ".ms_recover.tmp"
 RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}")
 CONTAINERS = ("", "checkpoints", "checkpoint")
@@ -24,8 +24,11 @@ _FIELDS = {"rank": rf"(?P<rank>{_NUMBER})", "epoch": rf"(?P<epoch>{_NUMBER})", "
 _FIELDS["prefix"] = r"(?P<prefix>[^/]+)"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _MINDFORMERS = re.compile(rf"(?P<prefix>.+)_rank_(?P<rank>{_NUMBER})\Z", re.ASCII | re.DOTALL)
+_STRATEGY = re.compile(rf"(?:ckpt_)?strategy((?:_rank_{_NUMBER})*)\.(?:ckpt|json)", re.ASCII)
+_PARTIAL = (".partial.ckpt", ".partial.safetensors")
+_COMPLETE = (".complete.ckpt", ".complete.safetensors")
 _SLICE = re.compile(
-    rf"(?P<prefix>.+)-(?P<epoch>{_NUMBER})_(?P<step>{_NUMBER})(?P<breakpoint>_breakpoint)?\.(?P<format>ckpt|safetensors)\Z",
+    rf"(?P<prefix>.+)-(?P<epoch>{_NUMBER})_(?P<step>{_NUMBER})(?P<breakpoint>_breakpoint)?\.(?:ckpt|safetensors)\Z",
     re.ASCII | re.DOTALL,
 )
 
@@ -158,9 +161,25 @@ def why_unused(name: str) -> Unused | None:
     match = _SLICE.match(name)
     if match is not None and match["breakpoint"]:
         return Unused("saved on an exception, step not comparable")
-    if match is not None and match["format"] == "safetensors":
-        return Unused("safetensors slices are not supported yet")
+    if name.endswith(_PARTIAL):
+        return Unused("parts of a slice that could not be recovered whole")
+    if name.endswith(_COMPLETE):
+        return Unused("a full slice put together by recover-ckpt complete")
     return None
+
+
+def never_a_slice(name: str) -> bool:
+    """Whether no pattern makes a slice of a file, whatever it matches."""
+    return name.endswith((".tmp", *_PARTIAL, *_COMPLETE))
+
+
+def strategy_rank(name: str) -> int | None:
+    """Return the rank that the name of a strategy file tells, -1 when it tells none; None for any other file."""
+    match = _STRATEGY.fullmatch(name)
+    if match is None:
+        return None
+    ranks = {int(rank) for rank in re.findall(r"\d+", match[1])}
+    return -1 if not ranks else ranks.pop() if len(ranks) == 1 else None
 
 
 def read_rank_directory(name: str) -> tuple[int, RankPath] | None:

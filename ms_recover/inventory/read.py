@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.ckpt import read_header
+from ms_recover.formats.header import read_header
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.redundancy.contents import Contents

@@ -6,18 +6,21 @@ import filecmp
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.header import check_crc, read_header
+from ms_recover.formats.known import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.formats.strategy import read_strategy
 from ms_recover.inventory.naming import Pattern, SliceName
-from ms_recover.inventory.walk import Found, find_group_files, walk_pattern, walk_rank_directories
-from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile, StrategyFile
+from ms_recover.inventory.strategies import StrategyReader
+from ms_recover.inventory.walk import Found, find_named_files, walk_pattern, walk_rank_directories
+from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.storage.digest import digest_file
 
 
 def scan(
@@ -25,8 +28,10 @@ def scan(
     *,
     pattern: str | None = None,
     group_info: Iterable[str] = (),
+    strategy: Iterable[str] = (),
     crc: bool = True,
     stop: Callable[[], bool] | None = None,
+    may_be_empty: bool = False,
 ) -> Inventory:
     """Take stock of a checkpoint tree.
 
@@ -41,10 +46,14 @@ def scan(
         Where slices lie, with ``{rank} {prefix} {epoch} {step}``; by default the layouts MindSpore users have.
     group_info : iterable of str
         ``group_info.pb`` files that are not beside the slices; ``{rank}`` stands for the owner.
+    strategy : iterable of str
+        Strategy files that are not beside the slices, likewise; without ``{rank}`` a file is of the stage it names.
     crc : bool
         Check the CRC-32 of slices that carry one.
     stop : callable, optional
         Asked now and then; true ends a CRC check early.
+    may_be_empty : bool
+        A root without any rank's directory is no error.
 
     Returns
     -------
@@ -56,7 +65,7 @@ def scan(
     MissingInputError
         When the root is no directory or holds no rank's directory.
     FormatError
-        When a file named in `group_info` is malformed.
+        When a file named in `group_info` or `strategy` is malformed.
     UsageError
         When `pattern` is not one.
     StorageError
@@ -64,21 +73,24 @@ def scan(
     """
     top = os.path.realpath(root)
     found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_rank_directories(top)
-    if not found.ranks:
+    if not found.ranks and not may_be_empty:
         looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/ or rank_{rank}/ in it"
         raise MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
-    seen: dict[tuple[Parameter, ...], tuple[Parameter, ...]] = {}
-    slices = [file for name in found.slices if (file := _open(top, name, found.notes, crc, stop, seen)) is not None]
+    headers = KnownHeaders()
+    slices = [file for name in found.slices if (file := _open(top, name, found.notes, crc, stop, headers)) is not None]
     slices = _without_doubles(top, slices, found.notes)
     groups = _own_groups(top, found)
-    for owner, path in find_group_files(top, tuple(group_info)):
+    for owner, path in find_named_files(top, group_info, "--group-info"):
         groups.append(GroupFile(owner, path, None, read_group_info(path, owner=owner)))
+    known = StrategyReader()
+    strategies = [*known.beside_slices(top, found.strategy_files, found.notes)]
+    strategies += known.named(find_named_files(top, strategy, "--strategy"))
     return Inventory(
         root=top,
         ranks=tuple(sorted(found.ranks)),
         slices=tuple(sorted(slices, key=lambda file: (file.rank, file.step, file.path))),
         group_files=tuple(sorted(groups, key=lambda file: file.path)),
-        strategy_files=tuple(_strategies(top, found)),
+        strategy_files=tuple(sorted(strategies, key=lambda file: (file.path, file.rank))),
         notes=tuple(sorted(found.notes, key=lambda note: note.path)),
     )
 
@@ -89,7 +101,7 @@ def _open(
     notes: list[Note],
     crc: bool,
     stop: Callable[[], bool] | None,
-    seen: dict[tuple[Parameter, ...], tuple[Parameter, ...]],
+    headers: KnownHeaders,
 ) -> SliceFile | None:
     path = os.path.join(root, name.place.of(name.rank))
     blank = SliceFile(name.rank, name.step, name.place, name.prefix, 0, 0)
@@ -98,7 +110,7 @@ def _open(
         if not os.path.isfile(path):
             notes.append(Note(blank.path, "named like a slice, but not a file"))
             return None
-        header = read_header(path)
+        header = headers.read(path)
         problem = header.problems[0] if header.problems else None
         if problem is None and crc and header.crc is not None:
             problem = check_crc(path, header, stop=stop)
@@ -106,12 +118,12 @@ def _open(
         return None  # gone since the directory was listed: rotation, or another recovery's temporary file
     except (OSError, MsRecoverError) as error:
         return replace(blank, problem=_brief(error, path))
-    manifest, manifest_problem = _manifest(path)
+    manifest, manifest_problem = _manifest(path, header.parameters)
     return replace(
         blank,
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
-        parameters=seen.setdefault(header.parameters, header.parameters),
+        parameters=header.parameters,
         problem=problem,
         encryption=header.encryption,
         crc=header.crc,
@@ -120,11 +132,11 @@ def _open(
     )
 
 
-def _manifest(path: str) -> tuple[Manifest | None, str | None]:
+def _manifest(path: str, parameters: tuple[Parameter, ...]) -> tuple[Manifest | None, str | None]:
     if os.path.exists(path + MANIFEST_SUFFIX) and not os.path.isfile(path + MANIFEST_SUFFIX):
         return None, "its manifest is no file"  # opening a pipe would wait for a writer
     try:
-        return read_manifest(path + MANIFEST_SUFFIX), None
+        return read_manifest(path + MANIFEST_SUFFIX, like=parameters), None
     except MissingInputError:
         return None, None
     except MsRecoverError as error:
@@ -132,29 +144,44 @@ def _manifest(path: str) -> tuple[Manifest | None, str | None]:
 
 
 def _without_doubles(root: str, slices: list[SliceFile], notes: list[Note]) -> list[SliceFile]:
-    """Keep one of several sound slices of one rank and step when their bytes are equal."""
+    """Keep one of several sound slices of one rank and step that hold the same, one with a manifest if there is."""
     kept: dict[tuple[int, Step], list[SliceFile]] = {}
-    for file in sorted(slices, key=lambda file: file.path):
+    for file in sorted(slices, key=lambda file: (file.manifest is None, file.path)):
         others = kept.setdefault((file.rank, file.step), [])
-        twin = next((other for other in others if _equal(root, file, other)), None)
-        if twin is None:
-            others.append(file)
+        for other in others:
+            if (same := _same(root, file, other)) is not None:
+                notes.append(Note(file.path, f"holds the same {same} as {other.path}"))
+                break
         else:
-            notes.append(Note(file.path, f"holds the same bytes as {twin.path}"))
+            others.append(file)
     return [file for files in kept.values() for file in files]
 
 
-def _equal(root: str, one: SliceFile, other: SliceFile) -> bool:
-    if one.problem is not None or (one.problem, one.size, one.parameters) != (
-        other.problem,
-        other.size,
-        other.parameters,
-    ):
-        return False
+def _same(root: str, one: SliceFile, other: SliceFile) -> str | None:
+    """Return what is the same in two sound slices: ``"bytes"``, ``"contents"`` of all parameters, or nothing.
+
+    The same parameters make other bytes in the other format; and safetensors files have their metadata in an order
+    that is left to chance.
+    """
+    if one.problem is not None or other.problem is not None:
+        return None
+    paths = os.path.join(root, one.path), os.path.join(root, other.path)
     try:
-        return filecmp.cmp(os.path.join(root, one.path), os.path.join(root, other.path), shallow=False)
-    except OSError:
-        return False
+        if (one.size, one.parameters) == (other.size, other.parameters) and filecmp.cmp(
+            paths[0], paths[1], shallow=False
+        ):
+            return "bytes"
+        by_name = attrgetter("name")
+        if one.encryption or sorted(one.parameters, key=by_name) != sorted(other.parameters, key=by_name):
+            return None
+        contents = []
+        for path in paths:
+            header = read_header(path)
+            names = [parameter.name for parameter in header.parameters]
+            contents.append(dict(zip(names, digest_file(path, header.contents).parameters, strict=True)))
+    except (OSError, MsRecoverError):
+        return None
+    return "contents" if contents[0] == contents[1] else None
 
 
 def _brief(error: Exception, path: str) -> str:
@@ -169,16 +196,4 @@ def _own_groups(root: str, found: Found) -> list[GroupFile]:
             files.append(GroupFile(rank, path, place, read_group_info(os.path.join(root, path))))
         except MsRecoverError as error:
             files.append(GroupFile(rank, path, place, None, _brief(error, os.path.join(root, path))))
-    return files
-
-
-def _strategies(root: str, found: Found) -> list[StrategyFile]:
-    files = []
-    for rank, path in sorted(found.strategy_files, key=lambda item: item[1]):
-        try:
-            strategy = read_strategy(os.path.join(root, path))
-        except MsRecoverError as error:
-            found.notes.append(Note(path, _brief(error, os.path.join(root, path))))
-        else:
-            files.append(StrategyFile(rank, path, strategy.stages, strategy.devices_per_stage))
     return files

@@ -5,20 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ms_recover.errors import MissingInputError, StorageError, UsageError
 from ms_recover.inventory.naming import (
     CONTAINERS,
     GROUP_INFO_NAME,
-    STRATEGY_NAME,
     Pattern,
     SliceName,
     Unused,
+    never_a_slice,
     rank_in_path,
     read_rank_directory,
     read_slice_name,
+    strategy_rank,
     why_unused,
 )
 from ms_recover.model.inventory import Note, RankPath
@@ -74,14 +75,21 @@ def _look_into(found: Found, directory: RankPath, rank: int, names: list[str]) -
         place = RankPath((*ahead, f"{last}/{name}"))
         if name == GROUP_INFO_NAME:
             found.group_files.append((rank, place.of(rank), place))
-        elif name == STRATEGY_NAME:
-            found.strategy_files.append((rank, place.of(rank)))
+        elif strategy_rank(name) is not None:
+            _add_strategy(found, rank, place.of(rank), name)
         else:
             what = read_slice_name(directory, rank, name)
             if isinstance(what, SliceName):
                 found.slices.append(what)
             elif isinstance(what, Unused):
                 found.notes.append(Note(place.of(rank), what.reason))
+
+
+def _add_strategy(found: Found, rank: int, path: str, name: str) -> None:
+    if strategy_rank(name) in (-1, rank):
+        found.strategy_files.append((rank, path))
+    else:
+        found.notes.append(Note(path, f"the name says rank {strategy_rank(name)}, the directory says rank {rank}"))
 
 
 def walk_pattern(root: str, pattern: Pattern) -> Found:
@@ -110,9 +118,9 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
                 place = RankPath(tuple(f"{directory_form.text}/{name}".split("{rank}")))
                 simple = "{" not in "".join(place.parts)
                 found.group_files.append((rank, path, place if simple else None))
-            elif name == STRATEGY_NAME and rank is not None and named is None:
-                found.strategy_files.append((rank, path))
-            elif named is not None and not (unused and name.endswith(".tmp")):
+            elif strategy_rank(name) is not None and rank is not None and named is None:
+                _add_strategy(found, rank, path, name)
+            elif named is not None and not never_a_slice(name):
                 found.slices.append(named)
                 found.ranks.add(named.rank)
             elif unused is not None:
@@ -134,15 +142,17 @@ def _descend(root: str, directory: str, components: list[str | re.Pattern[str]])
             yield from _descend(root, path, rest)
 
 
-def find_group_files(root: str, named: tuple[str, ...]) -> list[tuple[int | None, str]]:
-    """Find the rank lists that ``--group-info`` names.
+def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple[int | None, str]]:
+    """Find the files outside the ranks' directories that an option such as ``--group-info`` names.
 
     Parameters
     ----------
     root : str
         The tree; relative patterns are looked for in the working directory first, then below the root.
-    named : tuple of str
+    named : iterable of str
         Paths, each either of one file or with ``{rank}`` in it.
+    option : str
+        For messages.
 
     Returns
     -------
@@ -160,18 +170,16 @@ def find_group_files(root: str, named: tuple[str, ...]) -> list[tuple[int | None
     for text in named:
         bases = [""] if os.path.isabs(text) else [os.getcwd(), root]
         for base in bases:
-            matches = list(_expand(os.path.join(base, text)))
+            matches = list(_expand(os.path.join(base, text), option))
             if matches:
                 files.extend(matches)
                 break
         else:
-            raise MissingInputError(
-                f"--group-info {text}: no such file; write a path, with {{rank}} where ranks differ"
-            )
+            raise MissingInputError(f"{option} {text}: no such file; write a path, with {{rank}} where ranks differ")
     return files
 
 
-def _expand(text: str) -> Iterator[tuple[int | None, str]]:
+def _expand(text: str, option: str) -> Iterator[tuple[int | None, str]]:
     if "{" not in text:
         if os.path.isfile(text):
             yield rank_in_path(text), text
@@ -179,7 +187,7 @@ def _expand(text: str) -> Iterator[tuple[int | None, str]]:
     relative = os.path.normpath(text).lstrip("/")
     for other in re.findall(r"\{(\w*)\}", relative):
         if other != "rank":
-            raise UsageError(f"--group-info {text}: only {{rank}} can stand in it, not {{{other}}}")
+            raise UsageError(f"{option} {text}: only {{rank}} can stand in it, not {{{other}}}")
     pattern = Pattern(relative)
     *directories, last = pattern.components
     for directory in sorted(set(_descend("/", "", directories))):

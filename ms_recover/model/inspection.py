@@ -18,7 +18,7 @@ class Inspection:
     path : str
         As it was named.
     kind : str
-        ``"ckpt"``, ``"encrypted-ckpt"``, ``"group_info"``, ``"strategy"``, or what else it is.
+        ``"ckpt"``, ``"encrypted-ckpt"``, ``"safetensors"``, ``"group_info"``, ``"strategy"``, or what else it is.
     problems : tuple of str
         Why it cannot be trusted.
     header : SliceHeader or None

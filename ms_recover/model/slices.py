@@ -47,19 +47,23 @@ class SliceHeader:
     Parameters
     ----------
     kind : str
-        ``"ckpt"`` or ``"encrypted-ckpt"``.
+        ``"ckpt"``, ``"encrypted-ckpt"`` or ``"safetensors"``.
     size : int
         File size in bytes.
     parameters : tuple of Parameter
-        In file order.
+        In the order of their contents in the file.
     contents : tuple of tuple of ByteRange
-        For each parameter the ranges of its contents, one per piece (MindSpore splits tensors above 512 MiB).
+        For each parameter the ranges of its contents, one per piece (MindSpore splits tensors of a ``.ckpt`` above
+        512 MiB).
     crc : int or None
-        The CRC-32 that the file's trailer claims; None when it has no trailer.
+        The CRC-32 that the trailer of a ``.ckpt``, or the metadata of a safetensors file, claims; None without one.
     encryption : str or None
         ``"AES-GCM"``, ``"AES-CBC"`` or ``"SM4-CBC"`` when the file is encrypted.
     problems : tuple of str
         Why the file is damaged; empty for a sound file.
+    metadata : tuple of (str, str)
+        Of a safetensors file, in file order: ``"format"``, ``"remove_redundancy"``, ``"crc_num"``, and ``"Int4"``
+        under the names of parameters of that type.
     """
 
     kind: str
@@ -69,3 +73,31 @@ class SliceHeader:
     crc: int | None = None
     encryption: str | None = None
     problems: tuple[str, ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SliceImage:
+    """A slice file that is to be written: the bytes around the contents, and where the contents go.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of the file, a CRC trailer included.
+    literals : tuple of (int, bytes)
+        Offset and bytes of everything that is no contents, but for the trailer; ascending.
+    contents : tuple of tuple of ByteRange
+        For each parameter, in the order of `SliceHeader.parameters` of the finished file, where its pieces go.
+    crc : bool
+        The file ends in the CRC trailer of a ``.ckpt``, which is computed when the rest is there: over all bytes before
+        its 17. A safetensors image never has one, its ``crc_num`` is in the literals.
+    parameters : tuple of Parameter
+        What `contents` belong to, in the same order. A safetensors file has its parameters in another order than a
+        ``.ckpt``.
+    """
+
+    size: int
+    literals: tuple[tuple[int, bytes], ...]
+    contents: tuple[tuple[ByteRange, ...], ...]
+    crc: bool = False
+    parameters: tuple[Parameter, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,18 @@ class Layout:
         Distance of the ranks that share one optimizer shard group.
     opt_shard_size : int
         Number of optimizer shards; 0 = none, -1 = over all replicas.
+    split_shape : tuple of int
+        For an embedding that is cut by hand: rows of each part of dimension 0, which need not be equal. Empty
+        otherwise.
+    indices_offset : tuple of int
+        For each such part what is subtracted from the indices into it.
+    field : int
+        Above 0 for embeddings that are cut by field.
+    tensor_shape : tuple of int
+        Only from the JSON form: the whole tensor's shape, with a dimension that is split over several axes taken
+        apart into one per axis. `tensor_map` then counts these dimensions, which may be more than the slice has:
+        ``w`` of 32 x 64, dimension 0 split over nothing and dimension 1 over axes 1 and 0 of size 2, has the map
+        ``[[], [1], [0]]`` and the shape ``[32, 2, 32]``. Empty from the protobuf form, which names no shapes.
     """
 
     parameter: str
@@ -29,9 +43,31 @@ class Layout:
     tensor_map: tuple[tuple[int, ...], ...]
     opt_shard_step: int = 0
     opt_shard_size: int = 0
+    split_shape: tuple[int, ...] = ()
+    indices_offset: tuple[int, ...] = ()
+    field: int = 0
+    tensor_shape: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Into how many parts each dimension is cut, optimizer shards aside."""
+        sizes = self.device_matrix[::-1]
+        return tuple(prod(sizes[axis] for axis in axes) for axes in self.tensor_map)
+
+    @property
+    def parts(self) -> int:
+        """Into how many different parts the parameter is cut, optimizer shards included."""
+        cut, devices = prod(self.counts), prod(self.device_matrix)
+        shards = devices // cut if self.opt_shard_size < 0 else self.opt_shard_size or 1
+        return cut * shards
+
+    @property
+    def copies(self) -> int:
+        """How many ranks of the stage hold each part."""
+        return max(prod(self.device_matrix) // self.parts, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Strategy:
     """The contents of one strategy file.
 
@@ -52,13 +88,7 @@ class Strategy:
     layouts: tuple[Layout, ...]
     operators: int = 0
 
-    @property
+    @cached_property
     def devices_per_stage(self) -> int:
         """Product of the device matrix; 0 when the file has no layout."""
-        product = 0
-        for layout in self.layouts:
-            devices = 1
-            for axis in layout.device_matrix:
-                devices *= axis
-            product = max(product, devices)
-        return product
+        return max((prod(layout.device_matrix) for layout in self.layouts), default=0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ms_recover.model.inspection import Inspection
-from ms_recover.reporting.tables import ranks_text, render_table, size_text
+from ms_recover.model.slices import SliceHeader
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.reporting.tables import one_line, ranks_text, render_table, size_text
 
 _NAMES = {
     "ckpt": "a slice (.ckpt)",
     "encrypted-ckpt": "an encrypted slice (.ckpt)",
+    "safetensors": "a slice (.safetensors)",
     "group_info": "a rank list (group_info.pb)",
     "strategy": "a strategy file",
 }
@@ -22,9 +25,10 @@ def inspection_json(found: Inspection) -> dict[str, Any]:
         data["bytes"] = found.header.size
         data["crc"] = found.header.crc is not None
         data["encryption"] = found.header.encryption
+        data["metadata"] = dict(found.header.metadata)
         data["parameters"] = [
-            {"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "bytes": p.nbytes}
-            for p in found.header.parameters
+            {"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "bytes": p.nbytes, "pieces": len(pieces)}
+            for p, pieces in zip(found.header.parameters, found.header.contents, strict=True)
         ]
     if found.group_info is not None:
         data["restore_ranks"] = list(found.group_info.restore_ranks)
@@ -33,13 +37,20 @@ def inspection_json(found: Inspection) -> dict[str, Any]:
         data["stages"] = list(found.strategy.stages)
         data["save_count"] = found.strategy.save_count
         data["operators"] = found.strategy.operators
+        data["devices_per_stage"] = found.strategy.devices_per_stage
         data["layouts"] = [
             {
                 "parameter": layout.parameter,
                 "device_matrix": list(layout.device_matrix),
                 "tensor_map": [list(axes) for axes in layout.tensor_map],
+                "tensor_shape": list(layout.tensor_shape) or None,
                 "opt_shard_step": layout.opt_shard_step,
                 "opt_shard_size": layout.opt_shard_size,
+                "split_shape": list(layout.split_shape),
+                "indices_offset": list(layout.indices_offset),
+                "field": layout.field,
+                "parts": layout.parts,
+                "copies": layout.copies,
             }
             for layout in found.strategy.layouts
         ]
@@ -51,42 +62,79 @@ def inspection_text(found: Inspection, width: int | None) -> str:
     lines = [f"{found.path}: {_NAMES.get(found.kind, found.kind)}"]
     lines += [f"DAMAGED: {problem}" for problem in found.problems]
     if found.header is not None:
-        header = found.header
-        trailer = ", CRC trailer" if header.crc is not None else ""
-        cipher = f", {header.encryption}: parameters cannot be read without the key" if header.encryption else ""
-        lines.append(f"{size_text(header.size)}, {len(header.parameters)} parameters{trailer}{cipher}")
-        parameters = [
-            (p.name, p.dtype, str(list(p.shape)), str(p.nbytes), str(len(pieces)))
-            for p, pieces in zip(header.parameters, header.contents, strict=False)
-        ]
-        if parameters:
-            heads = ("name", "dtype", "shape", "bytes", "pieces")
-            lines += ["", render_table(heads, parameters, width, right=("bytes", "pieces"))]
+        lines += _slice_lines(found.header, width)
     if found.group_info is not None:
         lines.append(f"same slice on ranks: {ranks_text(found.group_info.restore_ranks)}")
         groups = [(group.name, ranks_text(group.ranks)) for group in found.group_info.groups]
         if groups:
             lines += ["", render_table(("communication group", "ranks"), groups, width)]
     if found.strategy is not None:
-        strategy = found.strategy
-        lines.append(
-            f"pipeline stage {ranks_text(strategy.stages) or 'unknown'}, {strategy.devices_per_stage} devices in it, "
-            f"{len(strategy.layouts)} layouts, {strategy.operators} operators"
-        )
-        layouts = [
-            (
-                layout.parameter,
-                str(list(layout.device_matrix)),
-                str([axes[0] if len(axes) == 1 else list(axes) if axes else -1 for axes in layout.tensor_map]),
-                _shard(layout.opt_shard_size),
-            )
-            for layout in strategy.layouts
-        ]
-        if layouts:
-            columns = ("parameter", "device matrix", "tensor map", "optimizer shard")
-            lines += ["", render_table(columns, layouts, width)]
+        lines += _strategy_lines(found.strategy, width)
     return "\n".join(lines)
 
 
-def _shard(size: int) -> str:
-    return {0: "none", -1: "all replicas"}.get(size, str(size))
+def _slice_lines(header: SliceHeader, width: int | None) -> list[str]:
+    safetensors = header.kind == "safetensors"
+    crc = "" if header.crc is None else f", CRC in the {'metadata' if safetensors else 'trailer'}"
+    cipher = f", {header.encryption}: parameters cannot be read without the key" if header.encryption else ""
+    lines = [f"{size_text(header.size)}, {len(header.parameters)} parameters{crc}{cipher}"]
+    if header.metadata:
+        lines.append("metadata: " + ", ".join(one_line(f"{key}={value}") for key, value in header.metadata))
+    parameters = [
+        (p.name, p.dtype, str(list(p.shape)), str(p.nbytes), str(len(pieces)))
+        for p, pieces in zip(header.parameters, header.contents, strict=True)
+    ]
+    if parameters:
+        heads = ("name", "dtype", "shape", "bytes", "pieces")
+        lines += ["", render_table(heads, parameters, width, right=("bytes", "pieces"))]
+    return lines
+
+
+def _strategy_lines(strategy: Strategy, width: int | None) -> list[str]:
+    devices = strategy.devices_per_stage
+    ranks = [rank for stage in strategy.stages for rank in (stage * devices, (stage + 1) * devices - 1)]
+    whose = f" (ranks {ranks[0]}-{ranks[1]})" if len(ranks) == 2 and devices else ""
+    stage = f"pipeline stage {ranks_text(strategy.stages) or 'unknown'}, {devices} devices in it{whose}"
+    lines = [f"{stage}, {len(strategy.layouts)} layouts, {strategy.operators} operators"]
+    layouts = strategy.layouts
+    if not layouts:
+        return lines
+    columns: dict[str, list[str]] = {
+        "parameter": [layout.parameter for layout in layouts],
+        "device matrix": [str(list(layout.device_matrix)) for layout in layouts],
+        "tensor map": [_map_text(layout) for layout in layouts],
+        "split": [_split_text(layout) for layout in layouts],
+        "optimizer shard": [_shard_text(layout.opt_shard_size) for layout in layouts],
+        "parts": [str(layout.parts) for layout in layouts],
+        "copies": [str(layout.copies) for layout in layouts],
+    }
+    if any(layout.split_shape or layout.field for layout in layouts):
+        columns["split by hand"] = [_by_hand_text(layout) for layout in layouts]
+    if any(layout.tensor_shape for layout in layouts):
+        columns["whole shape"] = [str(list(layout.tensor_shape)) for layout in layouts]
+    table = render_table(tuple(columns), zip(*columns.values(), strict=True), width, right=("parts", "copies"))
+    axes = "tensor maps count the axes of the device matrix from the right: axis 0 is the last one"
+    return [*lines, axes, "", table]
+
+
+def _map_text(layout: Layout) -> str:
+    return str([axes[0] if len(axes) == 1 else list(axes) if axes else -1 for axes in layout.tensor_map])
+
+
+def _split_text(layout: Layout) -> str:
+    """Say in words over what a parameter is split, optimizer shards aside."""
+    pieces = []
+    for dim, (axes, count) in enumerate(zip(layout.tensor_map, layout.counts, strict=True)):
+        if axes:
+            over = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+            pieces.append(f"dim {dim} by {count} over {over}")
+    return "; ".join(pieces) or "whole"
+
+
+def _shard_text(size: int) -> str:
+    return {0: "none", -1: "all replicas"}.get(size, f"dim 0 by {size}")
+
+
+def _by_hand_text(layout: Layout) -> str:
+    field = f", field {layout.field}" if layout.field else ""
+    return f"rows {list(layout.split_shape)}{field}" if layout.split_shape else field[2:]

@@ -33,13 +33,13 @@ def render_table(
     for name in columns:
         table.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_one_line(cell)) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     file = StringIO()
     Console(file=file, width=width or PIPE_WIDTH, color_system=None, legacy_windows=False, _environ={}).print(table)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escape what would break a line or steer a terminal; names in damaged files can hold anything."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 

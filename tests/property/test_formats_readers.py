@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -10,12 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError
-from ms_recover.formats.ckpt import parse_header, read_header
+from ms_recover.formats import header, safetensors
+from ms_recover.formats.ckpt import parse_header
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.group_info import MAX_RANK, encode_group_info, read_group_info
+from ms_recover.formats.header import read_header
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.records import MAX_NAME, MAX_PROBLEMS, RecordWalk
-from ms_recover.formats.strategy import read_strategy
+from ms_recover.formats.strategy import decode_strategy, read_strategy
 from ms_recover.formats.wire import WINDOW, WireReader
 from ms_recover.model.groups import GroupInfo, RankGroup
 from ms_recover.model.slices import SliceHeader
@@ -24,7 +27,13 @@ from ms_recover.testing.trees import varint
 DATA = Path(__file__).resolve().parents[1] / "data"
 FIXTURE = DATA / "fixtures" / "dp2_mp2_pp2" / "ckpt_dir0"
 SLICES = {path.name: path.read_bytes() for path in sorted((DATA / "formats").glob("*.ckpt"))}
+TENSORS_FILES = {path.name: path.read_bytes() for path in sorted((DATA / "safetensors").glob("*.safetensors"))}
 SMALL = {path.name: path.read_bytes() for path in (FIXTURE / "group_info.pb", FIXTURE / "strategy.ckpt")}
+LAYOUT = {"dev_matrix": [2, 2, 2], "tensor_map": [-1, 1, 0], "tensor_shape": [32, 2, 32], "field": 0}
+LAYOUT |= {"opt_weight_shard_size": -1, "opt_weight_shard_step": 4, "param_split_shape": [5], "indices_offset": [0]}
+OPERATOR = {"stage": 1, "parallel_strategy": [[2, 1], [1, 4]]}
+STRATEGY = {"current_stage": 2, "parallel_layout_item": {"w1": LAYOUT}, "parallel_strategy_item": {"MatMul": OPERATOR}}
+SMALL["strategy.json"] = json.dumps(STRATEGY, separators=(",", ":")).encode()
 
 
 class Source:
@@ -73,7 +82,7 @@ def damaged(draw: st.DrawFn, originals: dict[str, bytes]) -> bytes:
 
 def check(header: SliceHeader, data: bytes) -> None:
     """What holds of every header, however damaged the file."""
-    assert header.kind in ("ckpt", "encrypted-ckpt")
+    assert header.kind in ("ckpt", "encrypted-ckpt", "safetensors")
     assert header.size == len(data)
     assert len(header.parameters) == len(header.contents)
     assert len(header.problems) <= MAX_PROBLEMS + 4
@@ -84,7 +93,7 @@ def check(header: SliceHeader, data: bytes) -> None:
     assert header.problems or header.parameters or header.encryption
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(damaged(SLICES) | damaged(SMALL) | st.binary(max_size=200))
 @example(b"")
 def test_the_walk_survives_everything(data: bytes) -> None:
@@ -96,7 +105,52 @@ def test_the_walk_survives_everything(data: bytes) -> None:
     assert classify(data[:HEAD], len(data)) in DESCRIPTIONS
 
 
-@settings(max_examples=200)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=20,
+)
+SIZE = st.integers(-1, 20) | st.integers() | st.just(True) | st.floats()
+INFO = st.fixed_dictionaries(
+    {"dtype": st.sampled_from([*safetensors.DTYPES, "F99"]) | JSON},
+    optional={
+        "shape": st.lists(SIZE, max_size=3) | JSON,
+        "data_offsets": st.lists(SIZE, min_size=2, max_size=2) | JSON,
+        "more": JSON,
+    },
+)
+HEADERS = st.dictionaries(st.text(max_size=9), INFO | JSON, max_size=4) | JSON
+
+
+@st.composite
+def tensor_files(draw: st.DrawFn) -> bytes:
+    """A safetensors file with a header that nobody would write, or one that has been injured."""
+    if draw(st.booleans()):
+        return draw(damaged(TENSORS_FILES))
+    found = draw(HEADERS)
+    if draw(st.booleans()) and isinstance(found, dict):
+        found["__metadata__"] = draw(st.dictionaries(st.text(max_size=9), st.text(max_size=9) | JSON, max_size=3))
+    text = json.dumps(found).encode() + b" " * draw(st.integers(0, 9))
+    length = draw(st.just(len(text)) | st.integers(0, len(text) + 20) | st.integers(0, (1 << 64) - 1))
+    return length.to_bytes(8, "little") + text + draw(st.binary(max_size=40))
+
+
+@settings(max_examples=600, deadline=None)
+@given(tensor_files() | st.binary(max_size=200), st.sampled_from(["net-1_1.safetensors", "net-1_1.ckpt", ""]))
+@example(b"", "net-1_1.safetensors")
+def test_headers_of_tensors_are_refused_or_read(data: bytes, name: str) -> None:
+    source = Source(data)
+    found = header.parse_header(source, len(data), name=name)
+    check(found, data)
+    assert source.longest <= max(len(data), HEAD)
+    if found.kind == "safetensors" and not found.problems:
+        ends = [pieces[-1].end for pieces in found.contents]
+        starts = [pieces[0].start for pieces in found.contents]
+        assert [*starts, len(data)] == [8 + int.from_bytes(data[:8], "little"), *ends]
+        assert [p.nbytes for p in found.parameters] == [pieces[0].length for pieces in found.contents]
+
+
+@settings(max_examples=200, deadline=None)
 @given(damaged(SMALL) | damaged(SLICES) | st.binary(max_size=200))
 def test_the_small_readers_refuse_or_answer(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +169,26 @@ def test_the_small_readers_refuse_or_answer(data: bytes) -> None:
         assert all(refusal.startswith(f"{path}: ") for refusal in refusals)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.text(max_size=9), JSON, max_size=4), JSON, JSON)
+def test_made_up_strategies_are_refused_or_read(more: dict[str, object], value: object, other: object) -> None:
+    refusals = []
+    for content in (
+        {"current_stage": 1} | more,
+        {"current_stage": value, "parallel_layout_item": other},
+        STRATEGY | {"parallel_layout_item": {"w": LAYOUT | more}},
+        *(STRATEGY | {"parallel_layout_item": {"w": LAYOUT | {key: value}}} for key in LAYOUT),
+        STRATEGY | {"parallel_strategy_item": {"op": value, "other": {"stage": other}}},
+    ):
+        try:
+            strategy = decode_strategy(json.dumps(content).encode(), "here")
+        except InputError as error:
+            refusals.append(str(error))
+            continue
+        assert all(layout.parts >= 1 and layout.copies >= 1 for layout in strategy.layouts)
+    assert all(refusal.startswith("here: ") and refusal.isprintable() for refusal in refusals)
+
+
 def test_every_truncation_of_a_slice_is_found() -> None:
     for name in ("types", "crc", "cell", "pieces_crc", "pieces_async"):
         whole = SLICES[f"{name}.ckpt"]
@@ -127,7 +201,7 @@ def test_every_truncation_of_a_slice_is_found() -> None:
             assert header.problems or end in sound, (name, end)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(SLICES)), st.integers(20, 300))
 def test_the_window_does_not_matter(name: str, window: int) -> None:
     data = SLICES[name]
@@ -145,6 +219,7 @@ TENSORS = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=30), TENSORS, min_size=1, max_size=8), st.booleans())
 def test_made_up_slices_are_read_as_they_were_made(
     tensors: dict[str, tuple[str, list[int], list[float]]], shuffle: bool
@@ -177,6 +252,7 @@ RANKS = st.lists(st.integers(0, MAX_RANK - 1), unique=True, min_size=1, max_size
 GROUPS = st.lists(st.builds(RankGroup, st.text(max_size=20), RANKS), max_size=4).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.builds(GroupInfo, RANKS, GROUPS))
 def test_group_files_round_trip(info: GroupInfo) -> None:
     with tempfile.TemporaryDirectory() as folder:

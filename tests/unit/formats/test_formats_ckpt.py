@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ms_recover.formats.ckpt import check_crc, parse_header, read_header
+from ms_recover.formats.ckpt import parse_header
+from ms_recover.formats.header import check_crc, read_header
 from ms_recover.model.slices import ByteRange, Parameter
 
 Put = Callable[..., Path]

@@ -75,6 +75,8 @@ def test_later_damage_does_not_matter(wire: Any, put: Put) -> None:
         (lambda w: b' \n{"a": 1}', "json"),
         (lambda w: b"\xef\xbb\xbf[1, 2]", "json"),
         (lambda w: b'{"caf\xc3', "json"),
+        (lambda w: b'{"current_stage":2,"parallel_layout_item":{', "strategy"),
+        (lambda w: b'{\n "parallel_layout_item": {', "strategy"),
         (lambda w: b"[WARNING] a log line", "unknown"),
         (lambda w: b'{"a": "\0"}', "unknown"),
         (lambda w: b"{\0\0\0", "unknown"),

@@ -3,8 +3,8 @@
     python tests/unit/formats/write_real_files.py FOLDER [GROUP_INFO ...]
 
 ``FOLDER/oracle.json`` gets, per file, the names, types and shapes that ``mindspore.load_checkpoint`` answers (null when
-it refuses), and for each GROUP_INFO what ``mindspore.restore_group_info_list`` answers. ``tests/data/formats`` was made
-by this script.
+it refuses), and for each GROUP_INFO what ``mindspore.restore_group_info_list`` answers. ``tests/data/formats`` and
+``tests/data/safetensors`` were made by this script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Generator, Parameter, Tensor, nn
-from mindspore.train import serialization
+from mindspore.dataset import GeneratorDataset
+from mindspore.train import CheckpointConfig, Model, ModelCheckpoint, serialization
 
 KEY = b"0123456789abcdef"
 PLAIN = [
@@ -60,12 +61,22 @@ def weights(*shapes: tuple[int, ...]) -> list[dict[str, Any]]:
 def load(path: Path, **options: Any) -> dict[str, Any] | None:
     try:
         loaded = ms.load_checkpoint(str(path), **options)
-    except ValueError:
+    except (ValueError, KeyError):  # KeyError: complex types of safetensors files
         return None
     return {
         name: ["str", []] if isinstance(value, str) else [str(value.dtype), list(value.shape)]
         for name, value in loaded.items()
     }
+
+
+def train(folder: Path) -> None:
+    """Let ModelCheckpoint write ``trained-1_1.safetensors``."""
+    data = np.random.default_rng(7).random((2, 4), dtype=np.float32)
+    dataset = GeneratorDataset([(data, data[:, :2])], ["x", "y"], shuffle=False)
+    network = nn.Dense(4, 2)
+    model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), learning_rate=1e-3))
+    config = CheckpointConfig(save_checkpoint_steps=1, format="safetensors")
+    model.train(1, dataset, ModelCheckpoint("trained", str(folder), config), dataset_sink_mode=False)
 
 
 def main(folder: Path, group_files: list[str]) -> None:
@@ -110,7 +121,22 @@ def main(folder: Path, group_files: list[str]) -> None:
     save("pieces_crc", three, crc_check=True)
     save("pieces_async", [*weights((1, 700), (40, 16))], async_save=True)
 
-    ms.save_checkpoint(three, str(folder / "model.safetensors"), format="safetensors")
+    def save_tensors(name: str, entries: Any, **options: Any) -> None:
+        path = folder / f"{name}.safetensors"
+        path.unlink(missing_ok=True)
+        ms.save_checkpoint(entries, str(path), format="safetensors", **options)
+        oracle[path.name] = load(path, format="safetensors")
+
+    save_tensors("model", three)
+    # numpy has bfloat16 through ml_dtypes or MindSpore's patched numpy 1 only
+    without = [one for one in types if one["name"] != "of.bfloat16"]
+    without.append(entry("of.nothing", weights((0, 3))[0]["data"]))
+    plain = {key: value for key, value in appended.items() if not isinstance(value, str)}
+    save_tensors("types", without, append_dict=plain)
+    save_tensors("crc", without[:-1], append_dict=plain, crc_check=True)
+    train(folder)
+    save_tensors("deduplicated", three[1:], remove_redundancy=True)
+    save_tensors("complex", [entry("c", of_type("complex64")), three[2]])
     oracle["group_files"] = {name: ms.restore_group_info_list(name) for name in group_files}
     (folder / "oracle.json").write_text(json.dumps(oracle, indent=1, sort_keys=True) + "\n")
 

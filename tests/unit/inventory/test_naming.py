@@ -8,6 +8,7 @@ from ms_recover.inventory.naming import (
     rank_in_path,
     read_rank_directory,
     read_slice_name,
+    strategy_rank,
 )
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
@@ -33,6 +34,7 @@ def test_rank_directories(name, rank):
         ("test_1-2_77.ckpt", "test_1", Step(2, 77)),
         ("a-b-c-10_2.ckpt", "a-b-c", Step(10, 2)),
         ("net-0_0.ckpt", "net", Step(0, 0)),
+        ("test_1-2_77.safetensors", "test_1", Step(2, 77)),
     ],
 )
 def test_slice_names(name, prefix, step):
@@ -41,12 +43,34 @@ def test_slice_names(name, prefix, step):
     assert found.place.of(5) == f"ckpt_dir5/{name}"
 
 
-def test_mindformers_names_carry_the_rank():
-    found = read_slice_name(RankPath(("rank_", "")), 3, "llama_rank_3-2_100.ckpt")
+@pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
+def test_mindformers_names_carry_the_rank(suffix):
+    found = read_slice_name(RankPath(("rank_", "")), 3, f"llama_rank_3-2_100.{suffix}")
     assert isinstance(found, SliceName)
     assert (found.prefix, found.step) == ("llama", Step(2, 100))
-    assert found.place.of(3) == "rank_3/llama_rank_3-2_100.ckpt"
-    assert found.place.of(11) == "rank_11/llama_rank_11-2_100.ckpt"
+    assert found.place.of(3) == f"rank_3/llama_rank_3-2_100.{suffix}"
+    assert found.place.of(11) == f"rank_11/llama_rank_11-2_100.{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("strategy.ckpt", -1),
+        ("strategy.json", -1),
+        ("ckpt_strategy_rank_3.ckpt", 3),
+        ("ckpt_strategy_rank_3_rank_3.ckpt", 3),
+        ("strategy_rank_12.json", 12),
+        ("ckpt_strategy.ckpt", -1),
+        ("ckpt_strategy_rank_3_rank_4.ckpt", None),
+        ("strategy_rank_x.ckpt", None),
+        ("strategy_rank_03.ckpt", None),
+        ("strategy.txt", None),
+        ("my_strategy.ckpt", None),
+        ("strategy-1_2.ckpt", None),
+    ],
+)
+def test_names_of_strategy_files(name, rank):
+    assert strategy_rank(name) == rank
 
 
 @pytest.mark.parametrize(
@@ -57,7 +81,12 @@ def test_mindformers_names_carry_the_rank():
         ("test-graph.meta", "graph"),
         ("test-2_77.ckpt.superseded", "set aside"),
         ("test-1_77_breakpoint.ckpt", "exception"),
-        ("test-1_77.safetensors", "safetensors"),
+        ("test-1_77.partial.ckpt", "could not be recovered whole"),
+        ("llama_rank_3-1_77.partial.safetensors", "could not be recovered whole"),
+        ("test-1_77.complete.ckpt", "put together by recover-ckpt complete"),
+        ("test-1_77.complete.safetensors", "put together by recover-ckpt complete"),
+        ("test-1_77_breakpoint.safetensors", "exception"),
+        ("llama_rank_4-1_77.safetensors", "rank 4"),
         ("llama_rank_4-1_77.ckpt", "rank 4"),
     ],
 )

@@ -1,0 +1,79 @@
+"""JSON from files that nobody vouches for: decoded only when it cannot become large, and unambiguous."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from ms_recover.errors import FormatError
+
+_SHOWN = 40
+
+
+def decode_object(data: bytes, *, brackets: int, commas: int) -> dict[str, Any]:
+    """Decode a JSON object.
+
+    Numbers are whole, names within one object differ, texts are UTF-8. Inner objects are dicts as well.
+
+    Parameters
+    ----------
+    data : bytes
+        The JSON, UTF-8; its length has been capped.
+    brackets, commas : int
+        Most opening brackets and commas in it, which bounds what the decoder builds.
+
+    Raises
+    ------
+    FormatError
+        When it is anything else. The text says why and names no file.
+    """
+    if data.count(b"{") + data.count(b"[") > brackets or data.count(b",") > commas:
+        raise FormatError("it has more entries than can be meant")
+    try:
+        found = json.loads(data.decode(), object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
+    except RecursionError:
+        raise FormatError("it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise FormatError(f"it is cut or damaged: {error.msg} at character {error.pos}") from None
+    except FormatError:
+        raise
+    except ValueError as error:  # numbers of thousands of digits
+        raise FormatError(f"it is damaged: {str(error)[:80]}") from None
+    if not isinstance(found, dict):
+        raise FormatError("it holds no object")
+    return found
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is text that can be written as UTF-8; JSON can escape halves of characters."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def are_numbers(values: Any, most: int, least: int = 0) -> bool:
+    """Whether a value is a list of up to ``most`` whole numbers from ``least`` on that fit into 64 bits."""
+    return (
+        isinstance(values, list)
+        and len(values) <= most
+        and all(type(value) is int and least <= value < 1 << 63 for value in values)
+    )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise FormatError(f"{twice[:_SHOWN]!r} occurs twice in it")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise FormatError(f"it holds the number {text[:_SHOWN]}, which is no whole one")

@@ -1,0 +1,142 @@
+"""The structure of a slice of either format, and whether its contents agree with the CRC in it.
+
+What a file holds decides which reader takes it; its name decides where the contents say nothing, and a name that
+belongs to the other format is a problem, because MindSpore goes by it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+from ms_recover.errors import FormatError
+from ms_recover.formats import ckpt, safetensors
+from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
+from ms_recover.formats.source import ReadAt, open_regular, pread
+from ms_recover.model.slices import SliceHeader
+
+_SUFFIXES = {".ckpt": ("ckpt", "encrypted-ckpt"), ".safetensors": ("safetensors",)}
+_CHUNK = 1 << 20
+
+
+def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | None = None) -> SliceHeader:
+    """Read which parameters a slice holds and where, and prove its structure; contents are not read.
+
+    Damage does not raise: what can be read is listed, and what is wrong is said.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The slice.
+    expected : collection of str, optional
+        Parameter names that must occur. Without them a ``.ckpt`` cut exactly between two parameters cannot be told
+        from a whole one.
+
+    Returns
+    -------
+    SliceHeader
+        See `ms_recover.formats.ckpt.parse_header` and `ms_recover.formats.safetensors.parse_header`.
+
+    Raises
+    ------
+    MissingInputError
+        When nothing has that name.
+    FormatError
+        When it is a directory, a pipe, a device.
+    StorageError
+        When the system refuses to open or to read it.
+    """
+    with open_regular(path, "a slice") as (descriptor, size):
+        header = parse_header(pread(descriptor), size, expected=expected, name=os.fspath(path))
+        now = os.fstat(descriptor).st_size
+    if now == size:
+        return header
+    change = f"the file changed its size from {size} to {now} bytes while it was read; is somebody writing it?"
+    return replace(header, problems=(*header.problems, change))
+
+
+def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None, name: str = "") -> SliceHeader:
+    """Do what `read_header` does for ``size`` bytes that come from ``read_at`` and are called ``name``."""
+    kind = classify(read_at(0, min(size, HEAD)), size)
+    suffix = os.path.splitext(name)[1]
+    if kind == "safetensors" or (suffix == ".safetensors" and kind in ("empty", "zeros", "unknown")):
+        header = safetensors.parse_header(read_at, size, expected=expected)
+    else:
+        header = ckpt.parse_header(read_at, size, expected=expected)
+    if header.problems or header.kind in _SUFFIXES.get(suffix, (header.kind,)):
+        return header
+    misnamed = f"the file is {DESCRIPTIONS[header.kind]}, and its name ends in {suffix}: MindSpore cannot load it"
+    return replace(header, problems=(misnamed,))
+
+
+def check_crc(
+    path: str | os.PathLike[str], header: SliceHeader, *, stop: Callable[[], bool] | None = None
+) -> str | None:
+    """Compare the contents of a slice with the CRC-32 in its trailer or metadata.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The slice.
+    header : SliceHeader
+        What `read_header` returned for it.
+    stop : callable, optional
+        Asked once per MiB; the check ends as soon as it answers True.
+
+    Returns
+    -------
+    str or None
+        What is wrong; None when the CRC agrees or the file has none.
+
+    Raises
+    ------
+    MissingInputError, FormatError, StorageError
+        As `read_header`.
+    """
+    if header.crc is None:
+        return None
+    with open_regular(path, "a slice") as (descriptor, size):
+        if size != header.size:
+            return f"the file had {header.size} bytes and has {size} now"
+        try:
+            found = _crc(header, lambda start, end: _chunks(descriptor, start, end, stop))
+        except _CrcError as error:
+            return str(error)
+    if found == header.crc:
+        return None
+    where = "metadata say" if header.kind == "safetensors" else "trailer says"
+    return f"CRC-32 of the contents is {found:#010x}, the {where} {header.crc:#010x}: bytes have changed"
+
+
+class _CrcError(Exception):
+    """The CRC cannot be told; the text says why."""
+
+
+def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> int:
+    """Return the CRC-32 that should stand in a slice."""
+    found = 0
+    if header.kind == "safetensors":
+        pairs = zip(header.parameters, header.contents, strict=True)
+        for parameter, ranges in sorted(pairs, key=lambda pair: pair[0].name):
+            try:
+                found = safetensors.update_crc(found, parameter, read(ranges[0].start, ranges[0].end))
+            except FormatError as error:
+                raise _CrcError(str(error)) from None
+    else:
+        for start, end in ckpt.crc_ranges(header):
+            for data in read(start, end):
+                found = zlib.crc32(data, found)
+    return found
+
+
+def _chunks(descriptor: int, start: int, end: int, stop: Callable[[], bool] | None) -> Iterator[bytes]:
+    while start < end:
+        if stop is not None and stop():
+            raise _CrcError("the CRC check was stopped before its end")
+        data = os.pread(descriptor, min(_CHUNK, end - start), start)
+        if not data:
+            raise _CrcError("the file shrank while it was read")
+        yield data
+        start += len(data)

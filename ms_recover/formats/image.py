@@ -1,0 +1,206 @@
+"""Slices that are to be written: the bytes around the contents, exactly as MindSpore would write them.
+
+An image names where the contents of each parameter go and holds everything else. With the contents filled in, and for a
+``.ckpt`` with CRC the trailer, it is byte for byte the file that ``save_checkpoint`` makes of the same parameters.
+
+Source: ``mindspore/train/checkpoint_pb2.py``, ``_exec_save`` in ``serialization.py`` of MindSpore 2.10, and files that
+the ``safetensors`` package 0.8 wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from ms_recover.errors import UsageError
+from ms_recover.formats.ckpt import TRAILER
+from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.formats.records import MAP, show
+from ms_recover.formats.safetensors import CRC_NUM, DTYPES, INT4, MAX_HEADER, METADATA
+from ms_recover.model.slices import ByteRange, Parameter, SliceHeader, SliceImage
+
+PIECE = 1 << 29
+"""Bytes of the contents in one record of a ``.ckpt``, but for the last (``SLICE_SIZE`` in ``serialization.py``)."""
+
+_CODES = {name: code for code, name in DTYPES.items()} | {INT4: "I8"}
+_ORDER = {code: place for place, code in enumerate(DTYPES)}
+
+
+def make_image(parameters: Iterable[Parameter], model: SliceHeader, *, crc_num: int | None = None) -> SliceImage:
+    """Return the image of a slice that is written the way another one was.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+        What the slice shall hold; in file order for a ``.ckpt``, a safetensors file orders them itself.
+    model : SliceHeader
+        A slice of the format wanted. The image has a CRC trailer if that one has; metadata are the same; a parameter
+        is cut into the pieces it has there, if it is there and of the same size.
+    crc_num : int, optional
+        For a safetensors file whose model has a CRC in its metadata, the number: see
+        `ms_recover.formats.safetensors.update_crc`. Its digits are part of the header, so that it must be known before
+        anything can be written. Without it the image has none, which MindSpore takes for a file without CRC.
+
+    Raises
+    ------
+    UsageError
+        When the model is encrypted, or a parameter cannot be written in that format.
+    """
+    wanted = tuple(parameters)
+    if model.encryption is not None:
+        raise UsageError(f"encrypted slices ({model.encryption}) cannot be put together: that needs their key")
+    if model.kind == "safetensors":
+        return safetensors_image(wanted, _metadata(wanted, model.metadata, crc_num))
+    known = {p.name: (p, ranges) for p, ranges in zip(model.parameters, model.contents, strict=True)}
+    pieces = []
+    for parameter in wanted:
+        there = known.get(parameter.name)
+        if there is not None and there[0].nbytes == parameter.nbytes:
+            pieces.append([piece.length for piece in there[1]])
+        else:
+            pieces.append(default_pieces(parameter.nbytes))
+    return ckpt_image(wanted, pieces, crc=model.crc is not None)
+
+
+def default_pieces(nbytes: int) -> list[int]:
+    """Return the lengths of the pieces into which MindSpore cuts ``nbytes`` of a tensor."""
+    full, rest = divmod(nbytes, PIECE)
+    return [PIECE] * full + ([rest] if rest or not full else [])
+
+
+def ckpt_image(parameters: Sequence[Parameter], pieces: Sequence[Sequence[int]], crc: bool = False) -> SliceImage:
+    """Return the image of a ``.ckpt``.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        In file order.
+    pieces : sequence of sequence of int
+        For each parameter the lengths of the pieces of its contents; a piece may be empty, there is at least one.
+    crc : bool
+        Whether the file ends in a CRC trailer.
+
+    Raises
+    ------
+    UsageError
+        When a parameter is a map, of unknown type, not of the size that its shape takes, there twice, or the pieces do
+        not make up its contents.
+    """
+    _check(parameters)
+    literals: list[tuple[int, bytes]] = []
+    contents: list[tuple[ByteRange, ...]] = []
+    at = 0
+    for parameter, lengths in zip(parameters, pieces, strict=True):
+        if not lengths or min(lengths) < 0 or sum(lengths) != parameter.nbytes:
+            raise UsageError(f"{show(parameter.name)}: pieces of {list(lengths)[:8]} bytes are not {parameter.nbytes}")
+        ranges = []
+        for length in lengths:
+            head = _record_head(parameter, length)
+            literals.append((at, head))
+            ranges.append(ByteRange(at + len(head), length))
+            at += len(head) + length
+        contents.append(tuple(ranges))
+    size = at + TRAILER if crc else at
+    return SliceImage(size, tuple(literals), tuple(contents), crc, tuple(parameters))
+
+
+def safetensors_image(parameters: Iterable[Parameter], metadata: Sequence[tuple[str, str]]) -> SliceImage:
+    """Return the image of a safetensors file.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+        In any order. The file has the widest types first, those of one type sorted by name.
+    metadata : sequence of (str, str)
+        In the order in which they shall stand, which the ``safetensors`` package leaves to chance. Parameters of type
+        ``Int4`` must be marked in them.
+
+    Raises
+    ------
+    UsageError
+        When a parameter is a string, a map, of a type that the format does not have, not of the size that its shape
+        takes, there twice, or called ``__metadata__``.
+    """
+    given = tuple(parameters)
+    _check(given)
+    marks = {name for name, value in metadata if value == INT4}
+    for parameter in given:
+        if parameter.dtype not in _CODES or parameter.name == METADATA:
+            raise UsageError(f"{show(parameter.name)}: {parameter.dtype} cannot be written to a safetensors file")
+        if (parameter.dtype == INT4) != (parameter.name in marks):
+            raise UsageError(f"{show(parameter.name)}: {parameter.dtype}, which the metadata say otherwise")
+    ordered = tuple(sorted(given, key=lambda p: (_ORDER[_CODES[p.dtype]], p.name)))
+    header: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
+    at = 0
+    for p in ordered:
+        offsets = [at, at + p.nbytes]
+        header[p.name] = {"dtype": _CODES[p.dtype], "shape": list(p.shape), "data_offsets": offsets}
+        at += p.nbytes
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER:
+        raise UsageError(f"{len(given)} parameters make a header of {len(text)} bytes, the format allows {MAX_HEADER}")
+    literal = len(text).to_bytes(8, "little") + text
+    contents = []
+    at = len(literal)
+    for p in ordered:
+        contents.append((ByteRange(at, p.nbytes),))
+        at += p.nbytes
+    return SliceImage(at, ((0, literal),), tuple(contents), False, ordered)
+
+
+def _metadata(
+    parameters: Sequence[Parameter], metadata: Sequence[tuple[str, str]], crc_num: int | None
+) -> list[tuple[str, str]]:
+    """Return a model's metadata as they fit other parameters and another CRC."""
+    int4 = {parameter.name: INT4 for parameter in parameters if parameter.dtype == INT4}
+    kept: dict[str, str] = {}
+    for key, value in metadata:
+        if key == CRC_NUM:
+            if crc_num is not None:
+                kept[key] = str(crc_num)
+        elif value != INT4 or key in int4:
+            kept[key] = value
+    return list((kept | int4).items())
+
+
+def _check(parameters: Sequence[Parameter]) -> None:
+    names: set[str] = set()
+    for parameter in parameters:
+        name, dtype = show(parameter.name), parameter.dtype
+        if dtype.startswith(MAP):
+            raise UsageError(f"{name}: map parameters cannot be put together")
+        if dtype not in ITEM_SIZES:
+            raise UsageError(f"{name}: type {dtype!r} is unknown")
+        if not parameter.name or parameter.name in names:
+            raise UsageError(f"{name}: {'twice in one slice' if parameter.name else 'a parameter without a name'}")
+        names.add(parameter.name)
+        item = ITEM_SIZES[dtype]
+        if dtype == "str":
+            fits = not parameter.shape and parameter.nbytes > 0 and not parameter.nbytes % item
+        else:
+            fits = min(parameter.shape, default=0) >= 0 and parameter.nbytes == prod(parameter.shape) * item
+        if not fits:
+            raise UsageError(f"{name}: {parameter.nbytes} bytes are no {dtype} {list(parameter.shape)}")
+
+
+def _record_head(parameter: Parameter, length: int) -> bytes:
+    """Return a record up to the ``length`` bytes of contents that end it."""
+    dims = (0,) if parameter.dtype == "str" else parameter.shape
+    tensor = b"".join(b"\x08" + _varint(dim) for dim in dims)
+    tensor += _field(b"\x12", parameter.dtype.encode()) + b"\x1a" + _varint(length)
+    value = _field(b"\x0a", parameter.name.encode()) + b"\x12" + _varint(len(tensor) + length) + tensor
+    return b"\x0a" + _varint(len(value) + length) + value
+
+
+def _field(key: bytes, data: bytes) -> bytes:
+    return key + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
