@@ -9,10 +9,21 @@ from ms_recover.planning.judge import Judgement, judge_step
 from ms_recover.planning.situation import Situation
 
 
-def judge_slices(situation: Situation, step: Step | None = None) -> tuple[list[tuple[SliceFile, Judgement]], list[str]]:
+def judge_slices(
+    situation: Situation, step: Step | None = None, *, sealing: bool = True
+) -> tuple[list[tuple[SliceFile, Judgement]], list[str]]:
     """Judge the slices of one step, or of all, each among those of its own run.
 
     A slice of another run than most of its step is foreign where its rank has none of that run.
+
+    Parameters
+    ----------
+    situation : Situation
+        What is known, contents included.
+    step : Step, optional
+        Look at this step only.
+    sealing : bool
+        See `judge_step`: whoever seals a slice vouches for it.
 
     Returns
     -------
@@ -24,7 +35,7 @@ def judge_slices(situation: Situation, step: Step | None = None) -> tuple[list[t
         best: dict[str, Judgement] = {}
         here = situation.files.get(candidate, {})
         for run_id in situation.runs(candidate):
-            found = judge_step(situation, candidate, run_id)
+            found = judge_step(situation, candidate, run_id, sealing=sealing)
             disagreements += [f"step {candidate}: {text}" for _, text in sorted(found.disagreements.items())]
             if not best:
                 best = found.slices
@@ -40,7 +51,9 @@ def _counts(file: SliceFile, judged: dict[str, Judgement]) -> bool:
     return file.path in judged and judged[file.path].status != "foreign"
 
 
-def make_verification(situation: Situation, root: str, step: Step | None = None) -> Verification:
+def make_verification(
+    situation: Situation, root: str, step: Step | None = None, *, sealing: bool = False
+) -> Verification:
     """Say what every slice of a tree, or of one step, is worth.
 
     Parameters
@@ -51,8 +64,10 @@ def make_verification(situation: Situation, root: str, step: Step | None = None)
         Absolute path of the tree.
     step : Step, optional
         Look at this step only.
+    sealing : bool
+        As for `judge_slices`.
     """
-    judged, disagreements = judge_slices(situation, step)
+    judged, disagreements = judge_slices(situation, step, sealing=sealing)
     checks = tuple(
         SliceCheck(file.rank, file.step, file.path, judgement.status, judgement.evidence, judgement.reason)
         for file, judgement in judged

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
+from ms_recover.planning.saved_under import other_layouts, saved_under
 from ms_recover.planning.situation import Situation
 from ms_recover.redundancy.contents import check_contents, check_manifest
-from ms_recover.redundancy.vote import Ballot, hold_vote
-
-_OTHER_LAYOUT = "saved under another layout: its strategy file is not that of"
+from ms_recover.redundancy.vote import Ballot, Vote, hold_vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class StepJudgement:
     disagreements: dict[tuple[int, ...], str]
 
 
-def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudgement:
+def judge_step(situation: Situation, step: Step, run_id: str | None, *, sealing: bool = False) -> StepJudgement:
     """Judge every slice of `step`; those of another run than `run_id` are foreign.
 
     Parameters
@@ -65,104 +64,91 @@ def judge_step(situation: Situation, step: Step, run_id: str | None) -> StepJudg
         The step.
     run_id : str or None
         One of ``situation.runs(step)``.
+    sealing : bool
+        Slices without manifest may be sound beside sealed ones although nobody confirms them.
     """
     files = [
         file for rank, held in situation.files.get(step, {}).items() if rank not in situation.lost for file in held
     ]
     slices = {file.path: alone for file in files if (alone := _judge_alone(situation, file, run_id)) is not None}
     rest = [file for file in files if file.path not in slices]
-    any_saved = any(file.manifest is not None and file.manifest.origin == "saved" for file in rest)
+    any_saved = any(_is_of(file, run_id, "saved") for file in files)
     late = {file.path for file in rest if file.manifest is None and (any_saved or file.prefix in situation.committing)}
     slices |= {file.path: _uncommitted(file) for file in rest if file.path in late}
     rest = [file for file in rest if file.path not in late]
     slices |= _judge_doubles(rest, situation.newest)
-    layouts = Counter(filter(None, map(_layout, rest)))
+    layouts = Counter(filter(None, map(saved_under, rest)))
     voters: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     for file in rest:
         if file.path not in slices:
             voters[situation.groups.of(file.rank)].append(file)
+    sealed = None if sealing else next((file.path for file in files if _is_of(file, run_id, "sealed")), None)
     disagreements: dict[tuple[int, ...], str] = {}
-    origins = situation.origins
-    for group, voting in voters.items():
-        held = voting
+    for group, held in voters.items():
         conflict = situation.findings.conflicts.get((group, step))
-        if conflict is not None and step not in situation.findings.deduplicated:
-            disagreements[group] = conflict
-            slices |= {file.path: Judgement("undecided", conflict) for file in held}
-            continue
         if step in situation.findings.deduplicated:
-            slices |= {file.path: _sound(file, ()) for file in held}  # each is the only one of its kind
+            slices |= {file.path: _sound(file) for file in held}  # each is the only one of its kind
             continue
-        odd = _other_layouts(situation, step, held, layouts)
-        slices |= odd
-        held = [file for file in held if file.path not in odd]
-        ballots = [Ballot(file, digests) for file in held if (digests := situation.digests_of(file)) is not None]
-        vote = hold_vote(ballots, situation.tolerance) if ballots else None
-        if vote is not None and vote.disagreement is not None:
-            strangers = {file.path: why for file in held if (why := origins.why_stranger(file)) is not None}
-            if strangers and len(strangers) < len(ballots):
-                slices |= {path: Judgement("suspect", why) for path, why in strangers.items()}
-                held = [file for file in held if file.path not in strangers]
-                ballots = [ballot for ballot in ballots if ballot.file.path not in strangers]
-                vote = hold_vote(ballots, situation.tolerance)
-        if vote is not None and vote.disagreement is not None:
-            disagreements[group] = vote.disagreement
-        counted = {ballot.file.path for ballot in ballots}
-        for file in held:
-            if vote is not None and file.path in vote.suspects:
-                slices[file.path] = Judgement("suspect", vote.suspects[file.path])
-            elif vote is not None and vote.disagreement is not None and file.path in counted:
-                slices[file.path] = Judgement("undecided", vote.disagreement)
-            elif file.manifest is None and ballots and len(ballots) == 1 and (why := origins.why_stranger(file)):
-                slices[file.path] = Judgement("suspect", why)
-            else:
-                agreeing = [path for path in counted if vote is not None and path not in vote.suspects]
-                borrowed = vote.tolerated if vote is not None else ()
-                slices[file.path] = _sound(file, agreeing if file.path in counted else (), borrowed)
+        if conflict is not None:
+            slices |= {file.path: Judgement("undecided", conflict) for file in held}
+            disagreements[group] = conflict
+            continue
+        strange = other_layouts(situation, step, held, layouts)
+        odd = {path: Judgement("foreign", why) for path, why in strange.items()}
+        judged, disagreement = _judge_group(situation, [file for file in held if file.path not in odd], sealed)
+        slices |= odd | judged
+        if disagreement is not None:
+            disagreements[group] = disagreement
     return StepJudgement(slices, disagreements)
 
 
-def _layout(file: SliceFile) -> tuple[str, str] | None:
-    """Return the run and the strategy file a slice was saved under."""
+def _judge_group(
+    situation: Situation, held: list[SliceFile], sealed: str | None
+) -> tuple[dict[str, Judgement], str | None]:
+    """Compare what the members of a group hold; return what each is worth, and why nothing settles it."""
+    slices = _unlike_told(held)
+    held = [file for file in held if file.path not in slices]
+    origins = situation.origins
+    ballots = [Ballot(file, digests) for file in held if (digests := situation.digests_of(file)) is not None]
+    vote = hold_vote(ballots, situation.tolerance) if ballots else Vote()
+    if vote.disagreement is not None:
+        strangers = {file.path: why for file in held if (why := origins.why_stranger(file)) is not None}
+        if strangers and len(strangers) < len(ballots):
+            slices |= {path: Judgement("suspect", why) for path, why in strangers.items()}
+            held = [file for file in held if file.path not in strangers]
+            ballots = [ballot for ballot in ballots if ballot.file.path not in strangers]
+            vote = hold_vote(ballots, situation.tolerance)
+    counted = {ballot.file.path for ballot in ballots}
+    agreeing = counted - set(vote.suspects)
+    for file in held:
+        alone = len(held) == 1 or (file.path in counted and len(agreeing) == 1)
+        if file.path in vote.suspects:
+            slices[file.path] = Judgement("suspect", vote.suspects[file.path])
+        elif vote.disagreement is not None and file.path in counted:
+            slices[file.path] = Judgement("undecided", vote.disagreement)
+        elif file.manifest is None and (why := origins.why_stranger(file, confirmed=len(ballots) > 1)):
+            slices[file.path] = Judgement("suspect", why)
+        elif file.manifest is None and alone and sealed is not None and not _is_chosen(situation, file):
+            slices[file.path] = _unsealed(sealed)
+        else:
+            slices[file.path] = _sound(file, len(agreeing) if file.path in counted else 0, vote.tolerated)
+    return slices, vote.disagreement
+
+
+def _unlike_told(held: list[SliceFile]) -> dict[str, Judgement]:
+    """Judge slices without manifest that do not list what one with a manifest lists, in a run that is not theirs."""
+    told = next((file for file in held if file.manifest is not None and file.encryption is None), None)
+    if told is None:
+        return {}
+    why = f"does not list what {told.path} lists, which has a manifest"
+    unlike = (file for file in held if file.manifest is None and file.parameters != told.parameters)
+    return {file.path: Judgement("suspect", why) for file in unlike if file.encryption is None}
+
+
+def _is_of(file: SliceFile, run_id: str | None, origin: str) -> bool:
+    """Whether the manifest of a slice, which need not be sound, is of this run and origin."""
     told = file.manifest
-    return (told.run_id, told.strategy_digest) if told is not None and told.strategy_digest is not None else None
-
-
-def _other_layouts(
-    situation: Situation, step: Step, files: list[SliceFile], layouts: Counter[tuple[str, str]]
-) -> dict[str, Judgement]:
-    """Judge slices that were saved under another strategy file than most of their group, or than all of their run."""
-    odd = _unlike_their_group(files)
-    for file in files:
-        own = _layout(file)
-        if file.path in odd or own is None or layouts[own] > 1:
-            continue
-        others = [
-            held for other, ranks in situation.files.items() if other != step for held in ranks.get(file.rank, [])
-        ]
-        told = [(layout, other) for other in others if (layout := _layout(other)) and layout[0] == own[0]]
-        history = Counter(layout for layout, _ in told)
-        for layout, other in told if own not in history else ():
-            if history[layout] + layouts[layout] > 1:
-                odd[file.path] = Judgement("foreign", f"{_OTHER_LAYOUT} {other.path}")
-                break
-    return odd
-
-
-def _unlike_their_group(files: list[SliceFile]) -> dict[str, Judgement]:
-    by_strategy: dict[str, list[SliceFile]] = defaultdict(list)
-    for file in files:
-        if file.manifest is not None and file.manifest.strategy_digest is not None:
-            by_strategy[file.manifest.strategy_digest].append(file)
-    usual = max(by_strategy.values(), key=len, default=[])
-    if 2 * len(usual) <= sum(map(len, by_strategy.values())):
-        return {}  # as many of one as of another: their contents decide
-    return {
-        file.path: Judgement("foreign", f"{_OTHER_LAYOUT} {usual[0].path}")
-        for held in by_strategy.values()
-        if held is not usual
-        for file in held
-    }
+    return told is not None and run_id in (None, told.run_id) and told.origin.startswith(origin)
 
 
 def _judge_doubles(files: list[SliceFile], newest: bool) -> dict[str, Judgement]:
@@ -171,7 +157,12 @@ def _judge_doubles(files: list[SliceFile], newest: bool) -> dict[str, Judgement]
     for file in files:
         by_rank[file.rank].append(file)
     judged: dict[str, Judgement] = {}
-    for held in by_rank.values():
+    for doubles in by_rank.values():
+        held = doubles
+        if not newest and 0 < len(told := [file for file in doubles if file.manifest is not None]) < len(doubles):
+            text = f"{told[0].path} is the slice of this step that has a manifest"
+            judged |= {file.path: Judgement("superseded", text) for file in doubles if file.manifest is None}
+            held = told
         if len(held) < 2:
             continue
         best = max(held, key=lambda file: (file.mtime_ns, file.path))
@@ -193,6 +184,21 @@ def _uncommitted(file: SliceFile) -> Judgement:
     return Judgement("uncommitted", f"not committed: {why}")
 
 
+def _unsealed(sealed: str) -> Judgement:
+    """Judge a slice that sealing its step passed over, or whose manifest or right bytes went since."""
+    return Judgement(
+        "uncommitted",
+        f"not sealed, though {sealed} of the same step is, and no other slice of its group holds the same: "
+        "if it is right, seal again",
+    )
+
+
+def _is_chosen(situation: Situation, file: SliceFile) -> bool:
+    """Whether the operator settled who is right, by declaring a slice of its group lost that is there."""
+    lost = situation.lost.intersection(situation.groups.of(file.rank))
+    return any(situation.files[file.step].get(rank) for rank in lost)
+
+
 def _judge_alone(situation: Situation, file: SliceFile, run_id: str | None) -> Judgement | None:
     """Return what rules a slice out without looking at its peers' contents."""
     manifest = file.manifest
@@ -210,10 +216,10 @@ def _judge_alone(situation: Situation, file: SliceFile, run_id: str | None) -> J
     return None
 
 
-def _sound(file: SliceFile, agreeing: list[str] | tuple[()], borrowed: tuple[str, ...] = ()) -> Judgement:
+def _sound(file: SliceFile, agreeing: int = 0, borrowed: tuple[str, ...] = ()) -> Judgement:
     if file.manifest is not None:
         return Judgement("sound", "sound by its manifest", "manifest", borrowed)
-    if len(agreeing) > 1:
-        return Judgement("sound", f"sound by the vote of {len(agreeing)} equal slices", "vote", borrowed)
+    if agreeing > 1:
+        return Judgement("sound", f"sound by the vote of {agreeing} equal slices", "vote", borrowed)
     named = "encrypted, contents not comparable" if file.encryption else "sound in structure"
     return Judgement("sound", named, "structure", borrowed)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ms_recover.errors import UsageError
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.inventory import Inventory, SliceFile, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
 from ms_recover.planning.strangers import Origins
 from ms_recover.planning.world import find_world_size
 from ms_recover.redundancy.contents import Contents, check_manifest
 from ms_recover.redundancy.groups import GroupMap, merge_groups
+from ms_recover.redundancy.stages import Stages, find_stages
 from ms_recover.redundancy.structure import StructureFindings, compare_structure
 from ms_recover.redundancy.tolerance import Tolerance
 
@@ -50,6 +51,8 @@ class Situation:
         Which parameters may differ between peers.
     committing : frozenset of str
         Prefixes of which slices were saved with manifests, so that one without is not committed.
+    strategy_files : tuple of StrategyFile
+        How parameters are cut.
     """
 
     world_size: int
@@ -63,6 +66,7 @@ class Situation:
     contents: Contents
     tolerance: Tolerance
     committing: frozenset[str] = frozenset()
+    strategy_files: tuple[StrategyFile, ...] = ()
 
     def digests_of(self, file: SliceFile) -> Digests | None:
         """Return what a slice contains: as it was read, or as its manifest says; None when that is not known."""
@@ -71,10 +75,25 @@ class Situation:
         return self.contents.digests.get(file.path) or (file.manifest.digests if file.manifest is not None else None)
 
     @cached_property
+    def stages(self) -> Stages:
+        """Pipeline stages and how their parameters are cut."""
+        held = (file for ranks in self.files.values() for files in ranks.values() for file in files)
+        told = {
+            file.manifest.strategy_digest
+            for file in held
+            if file.manifest is not None and file.problem is None and not file.manifest.origin.startswith("recovered")
+        }
+        return find_stages(self.strategy_files, self.groups, self.world_size, {name for name in told if name})
+
+    @cached_property
     def origins(self) -> Origins:
         """What holds the bytes of what, among the slices that count."""
         held = (files for ranks in self.files.values() for rank, files in ranks.items() if rank not in self.lost)
-        return Origins((file for files in held for file in files), self.groups, self.digests_of)
+        slices = (file for files in held for file in files)
+        return Origins(slices, self.groups, self.digests_of, self._are_alike)
+
+    def _are_alike(self, one: int, other: int) -> bool:
+        return self.stages.alike(one, other)  # strategy files are put together only where this is asked
 
     def runs(self, step: Step) -> list[str | None]:
         """Return the runs that saved slices of `step`, the one with most slices first; None when no manifest tells.
@@ -95,6 +114,21 @@ class Situation:
         if set(count) <= {""}:
             return [None]
         return [*sorted(sorted(count), key=lambda run: (count[run], latest[run]), reverse=True)]
+
+
+def check_rank(rank: int, world_size: int, world_size_from: str) -> None:
+    """Refuse a rank that is not in the world.
+
+    Raises
+    ------
+    UsageError
+        It says which are.
+    """
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"there is no rank {rank}: the ranks are 0 to {world_size - 1} by {world_size_from}; "
+            "give another rank or --world-size"
+        )
 
 
 def understand(
@@ -140,5 +174,6 @@ def understand(
         newest=newest,
         contents=contents or Contents(),
         tolerance=tolerance or Tolerance(),
+        strategy_files=tuple(sorted(inventory.strategy_files, key=lambda file: file.path)),
         committing=frozenset(file.prefix for file in count if file.manifest and file.manifest.origin == "saved"),
     )

@@ -49,7 +49,7 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
     best, why = highest + 1, "the ranks that have files"
     if listed >= best:
         best, why = listed + 1, f"the ranks listed in {by}"
-    for file in inventory.strategy_files:
+    for file in sorted(inventory.strategy_files, key=lambda file: file.path):
         ranks = (max(file.stages, default=0) + 1) * file.devices_per_stage
         if ranks > best:
             best, why = ranks, f"the device matrix in {file.path}"
@@ -72,7 +72,7 @@ def _told_by_manifests(inventory: Inventory) -> tuple[int, str] | None:
 
 def _highest_listed(inventory: Inventory) -> tuple[int, str]:
     highest, by = -1, ""
-    for file in inventory.group_files:
+    for file in sorted(inventory.group_files, key=lambda file: file.path):
         if file.info is None:
             continue
         ranks = max((*file.info.restore_ranks, *(rank for group in file.info.groups for rank in group.ranks)))

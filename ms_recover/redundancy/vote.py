@@ -10,6 +10,8 @@ from ms_recover.model.manifest import Digests
 from ms_recover.redundancy.tolerance import Tolerance
 
 _MOST_NAMED = 5
+_ORDER_LEFT_TO_CHANCE = ".safetensors"
+"""Files of this format have their metadata in any order, so that equal contents make different bytes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance) -> Vote:
         sides.setdefault(core, []).append(ballot)
     if len(sides) == 1:
         vote.tolerated = differing(ballots)
-        if not vote.tolerated:  # equal contents in different wrapping, which nobody writes
+        if not vote.tolerated and not all(ballot.file.path.endswith(_ORDER_LEFT_TO_CHANCE) for ballot in ballots):
+            # equal contents in different wrapping, which nobody writes
             paths = " and ".join(ballot.file.path for ballot in ballots[:2])
             vote.disagreement = f"{paths} hold equal parameters but differ outside of them"
         return vote

@@ -12,12 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ms_recover.formats.ckpt import parse_header
-from ms_recover.testing.trees import crc_trailer, record, varint
+from ms_recover.formats.proto import message_class
+from ms_recover.testing.trees import crc_trailer, record, strategy_bytes, varint
 
 STRUCK = {"embedding": 48, "dense.weight": 96, "bn.moving_mean": 8, "moment1.dense.weight": 96, "global_step": 1}
 """Parameters that every kind of damage finds a place in; one of them may differ between peers by default."""
 
 STRUCK_PIECES = {"dense.weight": 3}
+
+
+def struck_layout_bytes(data_parallel: int, model_parallel: int) -> bytes:
+    """Return the strategy file of a tree with `STRUCK`: every parameter is cut over the model-parallel ranks."""
+    strategy = message_class("ParallelStrategyMap")()
+    strategy.ParseFromString(strategy_bytes([data_parallel, model_parallel], STRUCK))
+    for item in strategy.parallel_layout_item:
+        item.parallel_layouts.tensor_map[0].dim[:] = [0]
+    data: bytes = strategy.SerializeToString()
+    return data
+
 
 _TYPE = b"\x12\x07Float32"
 

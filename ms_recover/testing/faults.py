@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-WRITING = ("write", "ftruncate", "fsync", "rename", "replace", "unlink", "mkdir", "fchmod", "utime", "posix_fallocate")
+WRITING = (
+    *("write", "pwrite", "ftruncate", "fsync", "rename", "replace", "unlink", "mkdir", "fchmod", "utime"),
+    "posix_fallocate",
+)
 READING = ("readv", "preadv", "pread", "read")
 OPENING = ("open", "chmod", "chown", "fchown", "link", "rmdir")
 
@@ -27,13 +30,16 @@ class Faults:
         Only calls about paths below it, or descriptors of such files, count.
     strike_at : int
         Number of the call, from 1; 0 never strikes.
-    kind : str
-        ``"kill"`` (SIGKILL before the call), ``"kill after"``, or the name of an error, such as ``"ENOSPC"``.
+    kind : str or callable
+        ``"kill"`` (SIGKILL before the call), ``"kill after"``, the name of an error, such as ``"ENOSPC"``, or what
+        happens to the tree before the call, which is told the call as `trace` has it.
     calls : tuple of str
         Names of the functions of `os` that count.
     """
 
-    def __init__(self, root: str, strike_at: int, kind: str, calls: tuple[str, ...] = WRITING) -> None:
+    def __init__(
+        self, root: str, strike_at: int, kind: str | Callable[[str], object], calls: tuple[str, ...] = WRITING
+    ) -> None:
         self.root = os.path.realpath(root)
         self.strike_at = strike_at
         self.kind = kind
@@ -61,7 +67,9 @@ class Faults:
             self.count += 1
             self.trace.append(f"{name} {path[len(self.root) + 1 :]}")
             if self.count == self.strike_at:
-                if self.kind == "kill":
+                if callable(self.kind):
+                    self.kind(self.trace[-1])
+                elif self.kind == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 elif self.kind == "kill after":
                     function(*arguments, **options)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError, FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
+from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import DIGEST, Digests, Manifest
-from ms_recover.model.plan import FileState, Plan
+from ms_recover.model.plan import Plan
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan, wanted_contents
@@ -111,8 +112,9 @@ class World:
         return self.states.get((rank, step), CUT) != CUT and rank not in self.lost
 
     def is_alone(self, rank: int, step: Step) -> bool:
-        """Whether nobody else's slice can be compared with that of `rank`."""
-        return not any(self.readable(other, step) for other in self.known_group(rank) if other != rank)
+        """Whether nobody else's slice can be compared with that of `rank`; one known as an older step's cannot."""
+        others = [other for other in self.known_group(rank) if other != rank and self.readable(other, step)]
+        return all(self.states[other, step] == STALE for other in others)
 
 
 @st.composite

@@ -36,6 +36,12 @@ def test_without_either_it_shows_by_the_other_ranks_of_the_step():
     assert damaged([slice_file(0, names=NAMES[:2]), slice_file(1), slice_file(3)]) == {"ckpt_dir0/test-2_8.ckpt"}
 
 
+def test_something_appended_to_some_older_slices_condemns_no_newer_one():
+    longer = [slice_file(rank, OLDER, names=(*NAMES, "extra")) for rank in (0, 1)]
+    slices = [*longer, *(slice_file(rank, OLDER) for rank in (2, 3)), *(slice_file(rank) for rank in range(4))]
+    assert not {path for path in damaged(slices) if "2_8" in path}
+
+
 def test_both_members_cut_alike_show_by_the_other_groups():
     cut = [slice_file(rank, names=NAMES[:3]) for rank in (0, 2)]
     assert damaged([*cut, slice_file(1), slice_file(3)]) == {"ckpt_dir0/test-2_8.ckpt", "ckpt_dir2/test-2_8.ckpt"}

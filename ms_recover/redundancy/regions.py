@@ -1,0 +1,119 @@
+"""Boxes of a tensor: what two of them share, what is left of one, and which bytes that is.
+
+A box is ``((start, stop), ...)``, one pair of element indices for each dimension of the global tensor; a scalar's is
+``()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from ms_recover.model.compose import Runs
+
+Box = tuple[tuple[int, int], ...]
+
+
+def volume(box: Box) -> int:
+    """Return the number of elements in a box."""
+    return prod(stop - start for start, stop in box)
+
+
+def intersect(one: Box, other: Box) -> Box | None:
+    """Return what two boxes of one tensor share, None when that is nothing."""
+    shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return shared if all(start < stop for start, stop in shared) else None
+
+
+def subtract(box: Box, hole: Box) -> list[Box]:
+    """Return boxes that together are `box` without `hole`; they do not overlap.
+
+    Parameters
+    ----------
+    box, hole : Box
+        `hole` lies within `box`.
+    """
+    rest = []
+    for axis, ((start, stop), (first, last)) in enumerate(zip(box, hole, strict=True)):
+        ahead, behind = hole[:axis], box[axis + 1 :]
+        if start < first:
+            rest.append((*ahead, (start, first), *behind))
+        if last < stop:
+            rest.append((*ahead, (last, stop), *behind))
+    return rest
+
+
+def cover(target: Box, boxes: Iterable[Box]) -> tuple[list[tuple[int, Box]], list[Box]]:
+    """Cover a box with others, the first ones first.
+
+    Parameters
+    ----------
+    target : Box
+        What is wanted.
+    boxes : iterable of Box
+        What there is; they may overlap each other and reach beyond the target.
+
+    Returns
+    -------
+    pieces : list of (int, Box)
+        Which of `boxes` gives which part of the target; the parts do not overlap.
+    uncovered : list of Box
+        What none of them gives.
+    """
+    pieces: list[tuple[int, Box]] = []
+    left = [target]
+    for index, box in enumerate(boxes):
+        rest: list[Box] = []
+        for part in left:
+            shared = intersect(part, box)
+            if shared is None:
+                rest.append(part)
+            else:
+                pieces.append((index, shared))
+                rest += subtract(part, shared)
+        left = rest
+        if not left:
+            break
+    return pieces, left
+
+
+def runs_of(part: Box, source: Box, target: Box, item_size: int) -> Runs:
+    """Return the byte runs that move a part of a tensor from one slice's contents to another's.
+
+    Contents are in C order, the last dimension fastest. Trailing dimensions that lie whole in both go in one run.
+
+    Parameters
+    ----------
+    part : Box
+        What is moved; within both `source` and `target`.
+    source, target : Box
+        The regions that the two slices hold.
+    item_size : int
+        Bytes per element.
+    """
+    source_strides, target_strides = _strides(source, item_size), _strides(target, item_size)
+    loops = []
+    length = item_size
+    dense = True
+    for axis in reversed(range(len(part))):
+        count = part[axis][1] - part[axis][0]
+        if dense and source_strides[axis] == length == target_strides[axis]:
+            length *= count  # this dimension continues the run
+        elif count > 1:
+            dense = False
+            loops.append((count, source_strides[axis], target_strides[axis]))
+    return Runs(
+        _offset(part, source, source_strides), _offset(part, target, target_strides), length, tuple(loops[::-1])
+    )
+
+
+def _strides(box: Box, item_size: int) -> list[int]:
+    strides = [item_size] * len(box)
+    for axis in reversed(range(len(box) - 1)):
+        start, stop = box[axis + 1]
+        strides[axis] = strides[axis + 1] * (stop - start)
+    return strides
+
+
+def _offset(part: Box, box: Box, strides: list[int]) -> int:
+    return sum((p[0] - b[0]) * stride for p, b, stride in zip(part, box, strides, strict=True))

@@ -1,0 +1,173 @@
+"""Pipeline stages: which ranks they are, and how their parameters are cut."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ms_recover.model.inventory import SliceFile, StrategyFile
+from ms_recover.model.strategy import Layout
+from ms_recover.redundancy.groups import GroupMap
+from ms_recover.redundancy.layouts import cell_of, cut_alike
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the strategy files say together.
+
+    Parameters
+    ----------
+    devices : int
+        Ranks of a stage; 0 when no strategy file can be used.
+    layouts : dict of int to dict of str to Layout
+        Stage to the layouts of its parameters; stages without a strategy file are not in it.
+    paths : dict of int to str
+        Stage to the strategy file that was used.
+    problem : str or None
+        Why no strategy file can be used.
+    digests : dict of int to frozenset of str
+        Stage to the digests of the strategy files that say what was used.
+    contradicts : str or None
+        The strategy file that the rank lists contradict, which is why none can be used.
+    """
+
+    devices: int = 0
+    layouts: dict[int, dict[str, Layout]] = field(default_factory=dict)
+    paths: dict[int, str] = field(default_factory=dict)
+    problem: str | None = None
+    digests: dict[int, frozenset[str]] = field(default_factory=dict)
+    contradicts: str | None = None
+
+    def of(self, rank: int) -> int:
+        """Return the stage of a rank; 0 when stages are not known."""
+        return rank // self.devices if self.devices else 0
+
+    def ranks(self, stage: int) -> range:
+        """Return the ranks of a stage."""
+        return range(stage * self.devices, (stage + 1) * self.devices)
+
+    def covers(self, file: SliceFile) -> bool:
+        """Whether a slice was saved under the strategy file that is used, as far as its manifest tells."""
+        digest = file.manifest.strategy_digest if file.manifest is not None else None
+        known = self.digests.get(self.of(file.rank))
+        return digest is None or not known or digest in known
+
+    def alike(self, one: int, other: int) -> bool:
+        """Whether two ranks hold the same part of every parameter that has a layout."""
+        kinds = self.kinds.get(self.of(one), ())
+        same_stage = bool(kinds) and self.of(one) == self.of(other)
+        return same_stage and all(cell_of(kind, one) == cell_of(kind, other) for kind in kinds)
+
+    @cached_property
+    def kinds(self) -> dict[int, tuple[Layout, ...]]:
+        """Each stage's layouts, one of those that cut alike."""
+        return {
+            stage: tuple({cut_alike(layout): layout for layout in layouts.values()}.values())
+            for stage, layouts in self.layouts.items()
+        }
+
+    def why_unknown(self, rank: int) -> str | None:
+        """Return why it is not known how the parameters of a rank are cut, None when it is."""
+        if self.problem is not None:
+            return self.problem
+        stage = self.of(rank)
+        first, last = self.ranks(stage)[0], self.ranks(stage)[-1]
+        if stage not in self.layouts:
+            return f"no strategy file of its stage (ranks {first} to {last}) survived"
+        return None
+
+
+def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int, saved_under: set[str]) -> Stages:
+    """Put strategy files together; MindSpore writes the same for all ranks of a stage.
+
+    Parameters
+    ----------
+    files : iterable of StrategyFile
+        What was found.
+    groups : GroupMap
+        Rank lists, which strategy files must agree with.
+    world_size : int
+        Number of ranks.
+    saved_under : set of str
+        Digests of the strategy files that manifests name; files with another digest are not of these slices. Empty
+        when no manifest names one.
+    """
+    usable = [
+        file
+        for file in files
+        if file.devices_per_stage and (not saved_under or file.digest in saved_under or not file.digest)
+    ]
+    if not usable:
+        return Stages(problem="no strategy file tells how parameters are cut")
+    sizes = Counter(file.devices_per_stage for file in usable)
+    devices, _ = max(sizes.items(), key=lambda item: (item[1], item[0]))
+    if len(sizes) > 1 or world_size % devices:
+        what = " and ".join(str(size) for size in sorted(sizes))
+        return Stages(problem=f"strategy files tell of {what} ranks in a stage, which does not fit {world_size} ranks")
+    told: dict[int, list[StrategyFile]] = defaultdict(list)
+    for file in usable:
+        stage = file.rank // devices
+        if not file.stages or stage in file.stages:
+            told[stage].append(file)
+    layouts, paths, digests = {}, {}, {}
+    for stage, held in sorted(told.items()):
+        kinds: list[list[StrategyFile]] = []  # scans share equal strategies, so that comparing is cheap
+        for file in held:
+            same = next((kind for kind in kinds if _cut_the_same(kind[0], file)), None)
+            if same is None:
+                kinds.append([file])
+            else:
+                same.append(file)
+        kinds.sort(key=len, reverse=True)
+        if len(kinds) > 1 and len(kinds[0]) == len(kinds[1]):
+            one, other = kinds[0][0].path, kinds[1][0].path
+            return Stages(problem=f"{one} and {other} are of one stage and cut parameters differently")
+        plain = min(kinds[0], key=lambda file: any(layout.tensor_shape for layout in file.strategy.layouts))
+        layouts[stage] = {layout.parameter: layout for layout in plain.strategy.layouts}
+        paths[stage] = kinds[0][0].path
+        digests[stage] = frozenset(file.digest for file in kinds[0] if file.digest)
+    found = Stages(devices, layouts, paths, digests=digests)
+    return _contradiction(found, groups) or found
+
+
+def _cut_the_same(one: StrategyFile, other: StrategyFile) -> bool:
+    """Whether two strategy files say the same, also where one is in the JSON form, which flattens nested dimensions."""
+    if one.strategy.layouts == other.strategy.layouts:
+        return True
+    forms = [any(layout.tensor_shape for layout in file.strategy.layouts) for file in (one, other)]
+    return forms[0] != forms[1] and _flat(one) == _flat(other)
+
+
+def _flat(file: StrategyFile) -> list[Layout]:
+    layouts = []
+    for layout in file.strategy.layouts:
+        axes = tuple(((axis,) if axis is not None else ()) for one in layout.tensor_map for axis in one or (None,))
+        layouts.append(replace(layout, tensor_map=axes, tensor_shape=()))
+    return layouts
+
+
+def _contradiction(stages: Stages, groups: GroupMap) -> Stages | None:
+    """Return where rank lists and layouts disagree about who holds the same."""
+    for stage, kinds in stages.kinds.items():
+        seen: set[tuple[int, ...]] = set()
+        for rank in stages.ranks(stage):
+            group = groups.of(rank)
+            if len(group) < 2 or group in seen:
+                continue
+            seen.add(group)
+            for layout in kinds:
+                odd = [
+                    other
+                    for other in group
+                    if stages.of(other) != stage or cell_of(layout, other) != cell_of(layout, rank)
+                ]
+                if odd:
+                    path = stages.paths[stage]
+                    problem = (
+                        f"the rank lists say that ranks {rank} and {odd[0]} hold the same slice, {path} "
+                        f"cuts {layout.parameter!r} so that they do not"
+                    )
+                    return Stages(problem=problem, contradicts=path)
+    return None
