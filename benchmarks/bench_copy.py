@@ -8,6 +8,7 @@ beside the table says what is inside each.
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import shutil
 import signal
@@ -36,8 +37,10 @@ Median wall time as a multiple of `cp` + fsync of the same files (lowest and hig
 of cp, recovery, cp, recovery with read-back; each ratio is to the mean of the cp just before and the one just after.
 
 - cp: `cp -r` of the source ranks' directories, then one `sync` that names all copied slices.
-- Recovery: `api.apply` with as many threads as cores: {how}, digest, fsync, structure check,
+- Recovery: `api.apply` with {jobs} threads on {cores} cores: {how}, digest, fsync, structure check,
   rename, directory fsync, manifest, rank list. Read-back: then read again from the device, and the digests compared.
+- Every cp and every recovery starts on a settled file system and with free memory that was touched just before: a
+  virtual machine gives free memory back to its host, and a cp that has to get it again takes several times as long.
 - Sources cached, targets new, file system {file_system}. Where the sources have no manifest, every parameter is
   digested as well, for the manifest of the new slice.{shared}
 
@@ -89,9 +92,13 @@ def build(case: Case, root: Path) -> tuple[Path, Plan]:
     return tree, plan
 
 
-def timed(action: Callable[[], None], clear: Callable[[], None]) -> float:
-    """Return the seconds an action takes on a settled file system, and clear up after it."""
+def timed(action: Callable[[], None], clear: Callable[[], None], memory: int) -> float:
+    """Return the seconds an action takes on a settled file system, and clear up after it.
+
+    A virtual machine may have given free memory back to its host, and would be measured getting it again.
+    """
     os.sync()
+    mmap.mmap(-1, memory, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
     begin = time.perf_counter()
     action()
     seconds = time.perf_counter() - begin
@@ -99,9 +106,10 @@ def timed(action: Callable[[], None], clear: Callable[[], None]) -> float:
     return seconds
 
 
-def measure(case: Case, root: Path, rounds: int) -> None:
+def measure(case: Case, root: Path, rounds: int, jobs: int) -> None:
     """Fill in the times of a case; a first round is thrown away."""
     tree, plan = build(case, root)
+    memory = 2 * case.count * case.mib * MIB
     copies = root / "copies"
     folders = [str((tree / action.source).parent) for action in plan.actions]
     slices = [str(copies / action.source) for action in plan.actions]
@@ -112,7 +120,7 @@ def measure(case: Case, root: Path, rounds: int) -> None:
         subprocess.run(["sync", *slices], check=True)
 
     def recover(verify: bool) -> None:
-        outcome = api.apply(plan, jobs=os.cpu_count() or 1, verify=verify)
+        outcome = api.apply(plan, jobs=jobs, verify=verify)
         if outcome.exit_code or any(result.status != "copied" for result in outcome.results):
             sys.exit(f"the recovery failed: {outcome}")
 
@@ -121,14 +129,14 @@ def measure(case: Case, root: Path, rounds: int) -> None:
             shutil.rmtree(tree / f"ckpt_dir{rank}")
 
     def timed_cp() -> float:
-        return timed(cp, lambda: shutil.rmtree(copies))
+        return timed(cp, lambda: shutil.rmtree(copies), memory)
 
     timed_cp()
-    timed(partial(recover, True), clear_recovered)  # a first time for everything is not counted
+    timed(partial(recover, True), clear_recovered, memory)  # a first time for everything is not counted
     case.cp.append(timed_cp())
     for _ in range(rounds):
         for verify in (False, True):
-            case.recovery.append(timed(partial(recover, verify), clear_recovered))
+            case.recovery.append(timed(partial(recover, verify), clear_recovered, memory))
             case.cp.append(timed_cp())
         last = (case.cp[-3], case.recovery[-2], case.cp[-2], case.recovery[-1])
         print(f"{case.count} x {case.mib} MiB:", *(f"{seconds:.3f} s" for seconds in last), flush=True)
@@ -146,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", metavar="NxMIB", help=f"N slices of MIB MiB each; {' '.join(CASES)}")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--jobs", type=int, default=4 * (os.cpu_count() or 1), help="threads; default: 4 for each core")
     parser.add_argument("--directory", help="where to work, on the file system to measure; default: temporary files'")
     parser.add_argument("--output", type=Path, default=TABLE, help="where the table goes; default: beside this file")
     options = parser.parse_args()
@@ -157,10 +166,12 @@ def main() -> None:
         for number, case in enumerate(cases):
             root = Path(name) / str(number)
             root.mkdir()
-            measure(case, root, options.rounds)
+            measure(case, root, options.rounds, options.jobs)
             shutil.rmtree(root)
     head = METHOD.format(
         rounds=options.rounds,
+        jobs=options.jobs,
+        cores=os.cpu_count(),
         how="blocks shared with the source" if shared else "blocks reserved, copied",
         shared="\n- Here cp shares blocks, too, and reads nothing; the goals are about copies." if shared else "",
         file_system=kind.stdout.strip().replace("ext2/ext3", "ext4"),

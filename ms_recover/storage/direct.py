@@ -1,6 +1,7 @@
-"""Read a file from its device past the page cache.
+"""Read and write a file past the page cache.
 
-A cached page proves nothing about the device, and filling the cache only to digest costs more than the reading itself.
+A cached page proves nothing about the device, and filling the cache only to digest or to pass on costs more than the
+reading or the writing itself.
 """
 
 from __future__ import annotations
@@ -9,20 +10,58 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 
 BLOCK = 4 << 20
-"""Bytes read at a time; enough to keep a device busy, and two huge pages."""
+"""Bytes read or written at a time; enough to keep a device busy, and two huge pages."""
 
+LARGE = 64 << 20
+"""From this many bytes on a file keeps the device busy alone; smaller ones rely on others being copied beside them."""
+
+ALIGNMENT = 4096
+"""Direct reads and writes start and end at multiples of this; no block device in use asks for more."""
+
+REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
+_AHEAD = 2
 _HUGE_PAGE = 2 << 20
 _HUGE_PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def read_direct(descriptor: int) -> Iterator[memoryview]:
+@contextmanager
+def opened_direct(descriptor: int, flags: int) -> Iterator[int | None]:
+    """Open a file again for direct reads or writes; None where that is not possible or would be slow.
+
+    It is a file description of its own, with its own position: the flag would concern everyone who has this one open.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open.
+    flags : int
+        ``os.O_RDONLY`` or ``os.O_WRONLY``.
+    """
+    direct = None
+    if huge_pages():
+        try:
+            direct = os.open(f"/proc/self/fd/{descriptor}", flags | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError:
+            direct = None
+    try:
+        yield direct
+    finally:
+        if direct is not None:
+            os.close(direct)
+
+
+def read_direct(descriptor: int) -> Generator[memoryview, None, None]:
     """Read from the start of a file as far as direct reads go; what is not yielded has to be read another way.
 
-    That is all of it where the file system (tmpfs, some network file systems) or the process cannot.
+    That is all of it where the file system (tmpfs, some network file systems) or the process cannot. Of a large file
+    the next blocks are read in a thread meanwhile, which ends with the generator.
 
     Parameters
     ----------
@@ -32,34 +71,99 @@ def read_direct(descriptor: int) -> Iterator[memoryview]:
     Yields
     ------
     memoryview
-        At most `BLOCK` bytes; the memory is used again for the next piece.
+        At most `BLOCK` bytes; the memory is used again for a later piece.
 
     Raises
     ------
     OSError
         When the device cannot be read.
     """
-    if not huge_pages():
-        return
-    try:  # a file description of our own: the flag would concern everyone who has this one open
-        direct = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        buffer = aligned_buffer(BLOCK)
-        count, offset = BLOCK, 0
-        while count == BLOCK:  # after a shorter read, usually at the end, the offset is not aligned any more
-            try:
-                count = os.preadv(direct, [buffer], offset)
-            except OSError as error:
-                if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-                    return
-                raise
+    with opened_direct(descriptor, os.O_RDONLY) as direct:
+        if direct is None:
+            return
+        size = os.fstat(direct).st_size
+        yield from _ahead(direct) if size >= LARGE else _one_by_one(direct, size)
+
+
+def _one_by_one(direct: int, size: int) -> Iterator[memoryview]:
+    buffer = aligned_buffer(min(BLOCK, -(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT))
+    count, offset = len(buffer), 0
+    while count == len(buffer):  # after a shorter read, usually at the end, the offset is not aligned any more
+        count = _read(direct, buffer, offset)
+        if count:
+            yield buffer[:count]
+        offset += count
+
+
+def _ahead(direct: int) -> Iterator[memoryview]:
+    memory = aligned_buffer((_AHEAD + 1) * BLOCK)
+    buffers = [memory[i * BLOCK : (i + 1) * BLOCK] for i in range(_AHEAD + 1)]
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
+        pending: deque[Future[int]] = deque(reader.submit(_read, direct, buffers[i], i * BLOCK) for i in range(_AHEAD))
+        count, number = BLOCK, 0
+        while count == BLOCK:
+            count = pending.popleft().result()
+            after = number + _AHEAD
+            pending.append(reader.submit(_read, direct, buffers[after % len(buffers)], after * BLOCK))
             if count:
-                yield buffer[:count]
-            offset += count
-    finally:
-        os.close(direct)
+                yield buffers[number % len(buffers)][:count]
+            number += 1
+
+
+def _read(direct: int, buffer: memoryview, offset: int) -> int:
+    """Read, or return 0 where direct reads are refused after all."""
+    try:
+        return os.preadv(direct, [buffer], offset)
+    except OSError as error:
+        if error.errno in REFUSED:
+            return 0
+        raise
+
+
+class DirectWriting:
+    """Write from the start of a file past the cache; an end that fills no block, and what is refused, through it.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open for writing.
+    direct : int
+        The same file from `opened_direct`.
+    """
+
+    def __init__(self, descriptor: int, direct: int) -> None:
+        self._descriptor = descriptor
+        self._direct: int | None = direct
+        self._written = 0
+
+    def write(self, data: memoryview) -> None:
+        """Write the next bytes; fast when their memory is from `aligned_buffer`.
+
+        Raises
+        ------
+        OSError
+            When they cannot be written.
+        """
+        done = 0
+        while done < len(data):
+            done += self._write_some(data[done:])
+
+    def _write_some(self, data: memoryview) -> int:
+        whole = len(data) // ALIGNMENT * ALIGNMENT
+        if self._direct is None or not whole or self._written % ALIGNMENT:
+            descriptor = self._descriptor
+        else:
+            descriptor, data = self._direct, data[:whole]
+        os.lseek(descriptor, self._written, os.SEEK_SET)
+        try:
+            count = os.write(descriptor, data)
+        except OSError as error:
+            if descriptor != self._direct or error.errno not in REFUSED:
+                raise
+            self._direct = None
+            return 0
+        self._written += count
+        return count
 
 
 def aligned_buffer(size: int) -> memoryview:

@@ -130,7 +130,7 @@ def _lock(descriptor: int, target: str) -> None:
             raise
 
 
-def make_directory(path: str, like: str) -> None:
+def make_directory(path: str, like: str, later: set[str] | None = None) -> None:
     """Make a directory that is not there, with the mode (and, for root, the owner) of `like`.
 
     Raises
@@ -141,7 +141,7 @@ def make_directory(path: str, like: str) -> None:
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    make_directory(parent, os.path.dirname(like))
+    make_directory(parent, os.path.dirname(like), later)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -150,7 +150,7 @@ def make_directory(path: str, like: str) -> None:
     os.chmod(path, status.st_mode & 0o7777)
     if os.geteuid() == 0:
         os.chown(path, status.st_uid, status.st_gid)
-    sync_directory(parent)
+    sync_directory(parent, later)
 
 
 def settle(temporary: Temporary, like: os.stat_result) -> None:
@@ -178,7 +178,7 @@ def settle(temporary: Temporary, like: os.stat_result) -> None:
     drop_cached(temporary.descriptor)
 
 
-def commit(temporary: Temporary, target: str) -> None:
+def commit(temporary: Temporary, target: str, later: set[str] | None = None) -> None:
     """Give a settled temporary file its final name, durably.
 
     Parameters
@@ -187,6 +187,8 @@ def commit(temporary: Temporary, target: str) -> None:
         Settled, so that a crash never shows a final name with other bytes, mode or times.
     target : str
         Final name; what lies there is replaced.
+    later : set of str, optional
+        As for `sync_directory`.
 
     Raises
     ------
@@ -194,11 +196,28 @@ def commit(temporary: Temporary, target: str) -> None:
         When the file system refuses.
     """
     os.rename(temporary.path, target)
-    sync_directory(os.path.dirname(target))
+    sync_directory(os.path.dirname(target), later)
 
 
-def sync_directory(path: str) -> None:
-    """Make renames and new names in a directory durable; file systems that cannot are passed over."""
+def sync_directory(path: str, later: set[str] | None = None) -> None:
+    """Make renames and new names in a directory durable; file systems that cannot are passed over.
+
+    Parameters
+    ----------
+    path : str
+        The directory.
+    later : set of str, optional
+        Note the directory here instead: it takes one fsync for all that happens in it. Until then a power failure may
+        undo any of it, in any order, so that nothing may be removed on the strength of it.
+
+    Raises
+    ------
+    OSError
+        When it cannot be opened or synced.
+    """
+    if later is not None:
+        later.add(path)
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -209,8 +228,8 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a small file whole or not at all.
+def write_text(path: str, text: str, later: set[str] | None = None) -> None:
+    """Write a small file whole or not at all; `later` as for `sync_directory`.
 
     Raises
     ------
@@ -224,7 +243,7 @@ def write_text(path: str, text: str) -> None:
         os.fchmod(temporary.descriptor, 0o644)
         os.fsync(temporary.descriptor)
         os.rename(temporary.path, target)
-        sync_directory(os.path.dirname(target))
+        sync_directory(os.path.dirname(target), later)
 
 
 def read_text(path: str, most: int = 1 << 30) -> str:

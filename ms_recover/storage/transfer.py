@@ -1,20 +1,21 @@
 """Move and digest the bytes of a slice, as fast as the device allows; the figures are in ``benchmarks/copy.md``.
 
 Blocks are shared where the file system can. Otherwise they are reserved at once, digested while they are copied, and
-written to the device every few MiB instead of all of them at the final fsync. Written pages are dropped from the cache:
-the kernel hands the same few out again, which is faster than fresh ones, and a recovery of many GiB evicts nothing that
-other processes have cached.
+written to the device at once instead of all of them at the final fsync. A large file goes through the cache, and
+every few MiB the written pages are dropped: the kernel hands the same few out again, which is faster than fresh ones.
+Smaller ones, of which several are copied at a time, go past the cache, which takes half the processor time. Either way
+a recovery of many GiB evicts nothing that other processes have cached.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 
 import xxhash
 
-from ms_recover.storage.direct import read_direct
+from ms_recover.storage.direct import BLOCK, LARGE, DirectWriting, aligned_buffer, opened_direct, read_direct
 from ms_recover.storage.local import CHUNK, DIGEST, StoppedError
 from ms_recover.storage.system import allocate, clone, drop_cached, finish_writing, read_ahead, start_writing
 
@@ -57,28 +58,42 @@ def copy_bytes(
     OSError
         When reading or writing fails.
     """
-    digest = xxhash.xxh3_128()
-    shared = clone(source, target)
     size = os.fstat(source).st_size
-    if not shared:
-        allocate(target, size)
-    writing = _Writing(target)
+    if clone(source, target):
+        return _pass_on(read_through(source, stop), [also] if also else [], progress)
+    allocate(target, size)
+    with opened_direct(target, os.O_WRONLY) if size < LARGE else nullcontext() as direct:
+        writing = Writing(target) if direct is None else DirectWriting(target, direct)
+        buffer = None if direct is None else aligned_buffer(BLOCK)
+        pieces = read_through(source, stop, buffer=buffer)
+        total, digest = _pass_on(pieces, [also, writing.write] if also else [writing.write], progress)
+    if total < size:
+        os.ftruncate(target, total)  # reserved for bytes that the source no longer has
+    return total, digest
+
+
+def _pass_on(
+    pieces: Iterator[memoryview], takers: Sequence[Callable[[memoryview], None]], progress: Callable[[int], None]
+) -> tuple[int, str]:
+    digest = xxhash.xxh3_128()
     total = 0
-    for piece in read_through(source, stop):
+    for piece in pieces:
         digest.update(piece)
-        if also is not None:
-            also(piece)
-        if not shared:
-            writing.write(piece)
+        for take in takers:
+            take(piece)
         total += len(piece)
         progress(len(piece))
-    if not shared and total < size:
-        os.ftruncate(target, total)  # reserved for bytes that the source no longer has
     return total, _name(digest)
 
 
-class _Writing:
-    """Write from the start of a file, and keep the device busy meanwhile."""
+class Writing:
+    """Write from the start of a file, and keep the device busy meanwhile.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open for writing, at its start.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -87,6 +102,13 @@ class _Writing:
         self._finished = 0
 
     def write(self, data: memoryview) -> None:
+        """Write the next bytes.
+
+        Raises
+        ------
+        OSError
+            When they cannot be written, or those before could not.
+        """
         done = 0
         while done < len(data):
             done += os.write(self._descriptor, data[done:])
@@ -98,6 +120,12 @@ class _Writing:
             finish_writing(self._descriptor, self._finished, WINDOW)
             drop_cached(self._descriptor, self._finished, WINDOW)
             self._finished += WINDOW
+
+    def rewind(self, offset: int) -> None:
+        """Go back, to write once more from `offset` on."""
+        os.lseek(self._descriptor, offset, os.SEEK_SET)
+        self._written = offset
+        self._started, self._finished = min(self._started, offset), min(self._finished, offset)
 
 
 def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
@@ -125,7 +153,9 @@ def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool
     return _name(digest)
 
 
-def read_through(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> Iterator[memoryview]:
+def read_through(
+    descriptor: int, stop: Callable[[], bool], *, from_device: bool = False, buffer: memoryview | None = None
+) -> Iterator[memoryview]:
     """Read a file from its start to its end.
 
     Parameters
@@ -136,6 +166,8 @@ def read_through(descriptor: int, stop: Callable[[], bool], *, from_device: bool
         True ends it.
     from_device : bool
         Read what the device holds, not what is cached. Pages that are not written yet stay in the cache: fsync before.
+    buffer : memoryview, optional
+        Where cached bytes are read into.
 
     Yields
     ------
@@ -149,7 +181,7 @@ def read_through(descriptor: int, stop: Callable[[], bool], *, from_device: bool
     OSError
         When reading fails.
     """
-    with closing(_from_device(descriptor) if from_device else _cached(descriptor, 0)) as pieces:
+    with closing(_from_device(descriptor) if from_device else _cached(descriptor, 0, buffer)) as pieces:
         for piece in pieces:
             if stop():
                 raise StoppedError
@@ -159,9 +191,10 @@ def read_through(descriptor: int, stop: Callable[[], bool], *, from_device: bool
 def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
     drop_cached(descriptor)  # a file system may serve direct reads from the cache
     offset = dropped = 0
-    for piece in read_direct(descriptor):
-        yield piece
-        offset += len(piece)
+    with closing(read_direct(descriptor)) as pieces:
+        for piece in pieces:
+            yield piece
+            offset += len(piece)
     for piece in _cached(descriptor, offset):  # what could not be read directly: all of it, or nothing
         yield piece
         offset += len(piece)
@@ -171,9 +204,10 @@ def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
     drop_cached(descriptor, dropped)
 
 
-def _cached(descriptor: int, offset: int) -> Generator[memoryview, None, None]:
+def _cached(descriptor: int, offset: int, buffer: memoryview | None = None) -> Generator[memoryview, None, None]:
     read_ahead(descriptor)
-    buffer = memoryview(bytearray(CHUNK))
+    if buffer is None:
+        buffer = memoryview(bytearray(CHUNK))
     while count := os.preadv(descriptor, [buffer], offset):
         yield buffer[:count]
         offset += count

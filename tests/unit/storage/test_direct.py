@@ -1,6 +1,7 @@
 import ctypes
 import errno
 import os
+import threading
 
 import pytest
 
@@ -84,6 +85,59 @@ def test_an_error_of_the_device_is_told(file, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):
         list(read_direct(descriptor))
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("extra", [0, 1, BLOCK - 1])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 7])
+def test_a_large_file_is_read_ahead(tmp_path, monkeypatch, blocks, extra):
+    data = os.urandom(blocks * BLOCK + extra)
+    (tmp_path / "large").write_bytes(data)
+    monkeypatch.setattr(direct, "huge_pages", lambda: True)
+    monkeypatch.setattr(direct, "LARGE", BLOCK)
+    threads = threading.active_count()
+    descriptor = os.open(tmp_path / "large", os.O_RDONLY)
+    try:
+        read = b"".join(bytes(piece) for piece in read_direct(descriptor))
+        assert read == (data if direct_reads(descriptor) else b"")
+    finally:
+        os.close(descriptor)
+    assert threading.active_count() == threads
+
+
+def test_reading_ahead_ends_when_nobody_wants_more(tmp_path, monkeypatch):
+    (tmp_path / "large").write_bytes(bytes(6 * BLOCK))
+    monkeypatch.setattr(direct, "huge_pages", lambda: True)
+    monkeypatch.setattr(direct, "LARGE", BLOCK)
+    threads, before = threading.active_count(), set(os.listdir("/proc/self/fd"))
+    descriptor = os.open(tmp_path / "large", os.O_RDONLY)
+    pieces = read_direct(descriptor)
+    next(pieces, None)
+    pieces.close()
+    os.close(descriptor)
+    assert threading.active_count() == threads
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_error_while_reading_ahead_is_told(tmp_path, monkeypatch, place):
+    (tmp_path / "large").write_bytes(bytes(6 * BLOCK))
+    descriptor = os.open(tmp_path / "large", os.O_RDONLY)
+    real, threads = os.preadv, threading.active_count()
+
+    def preadv(opened, buffers, offset):
+        return fail(errno.EIO) if offset == place * BLOCK else real(opened, buffers, offset)
+
+    monkeypatch.setattr(direct, "huge_pages", lambda: True)
+    monkeypatch.setattr(direct, "LARGE", BLOCK)
+    monkeypatch.setattr(os, "preadv", preadv)
+    try:
+        if not direct_reads(descriptor):
+            pytest.skip("no direct reads in the file system of temporary files")
+        with pytest.raises(OSError, match="Input/output"):
+            list(read_direct(descriptor))
+    finally:
+        os.close(descriptor)
+    assert threading.active_count() == threads
 
 
 def test_memory_starts_at_a_huge_page():

@@ -103,6 +103,40 @@ def test_short_writes_are_continued(pair, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("copied")
+@pytest.mark.parametrize("refusals", [0, 1, 2])
+def test_direct_writes_that_are_refused_go_through_the_cache(pair, tmp_path, monkeypatch, refusals):
+    data, source, target = pair(2 * direct.BLOCK + 4097)
+    monkeypatch.setattr(direct, "huge_pages", lambda: True)
+    real, directly = os.write, []
+
+    def write(descriptor, data):
+        if descriptor != target:
+            directly.append(len(data))
+            if len(directly) > refusals:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    assert copy_bytes(source, target, never, nothing) == (len(data), digest_of(data))
+    assert (tmp_path / "target").read_bytes() == data
+    assert directly in ([], [direct.BLOCK] * (refusals + 1), [direct.BLOCK, direct.BLOCK, 4096])
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_device_that_fails_a_direct_write_ends_the_copy(pair, monkeypatch):
+    _, source, target = pair(direct.BLOCK)
+    before = descriptors()
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        copy_bytes(source, target, never, nothing)
+    assert descriptors() == before
+
+
+@pytest.mark.usefixtures("copied")
 def test_a_source_that_got_shorter_leaves_no_reserved_bytes(pair, tmp_path, monkeypatch):
     data, source, target = pair(2 * CHUNK)
     real = transfer.allocate
@@ -119,6 +153,7 @@ def test_a_source_that_got_shorter_leaves_no_reserved_bytes(pair, tmp_path, monk
 @pytest.mark.usefixtures("copied")
 def test_the_device_is_kept_busy_and_never_told_of_bytes_not_written(pair, monkeypatch):
     size = MANY_WINDOWS + 5
+    monkeypatch.setattr(transfer, "LARGE", size)
     _, source, target = pair(size)
     started, finished, dropped, written = [], [], [], []
     monkeypatch.setattr(transfer, "start_writing", lambda *range_: (started.append(range_), written.append(position())))
@@ -136,6 +171,7 @@ def test_the_device_is_kept_busy_and_never_told_of_bytes_not_written(pair, monke
 
 @pytest.mark.usefixtures("copied")
 def test_an_error_of_the_device_ends_the_copy(pair, monkeypatch):
+    monkeypatch.setattr(transfer, "LARGE", MANY_WINDOWS)
     _, source, target = pair(MANY_WINDOWS)
 
     def fail(*arguments):
@@ -184,7 +220,7 @@ def test_cached_pages_are_dropped_before_reading_from_the_device(pair, monkeypat
 def test_without_direct_reads_the_cache_is_emptied_behind_the_reading(pair, monkeypatch):
     data, source, _ = pair(2 * WINDOW + 3)
     dropped = []
-    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: iter(()))
+    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: (piece for piece in ()))
     monkeypatch.setattr(transfer, "drop_cached", lambda *range_: dropped.append(range_))
     assert digest_bytes(source, never, from_device=True) == digest_of(data)
     assert dropped == [(source,), (source, 0, WINDOW), (source, WINDOW, WINDOW), (source, 2 * WINDOW)]
@@ -192,6 +228,6 @@ def test_without_direct_reads_the_cache_is_emptied_behind_the_reading(pair, monk
 
 def test_what_cannot_be_read_directly_is_read_through_the_cache(pair, monkeypatch):
     data, source, _ = pair(3 * CHUNK + 7)
-    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: iter((memoryview(data)[:CHUNK],)))
+    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: (piece for piece in [memoryview(data)[:CHUNK]]))
     pieces = [bytes(piece) for piece in read_through(source, never, from_device=True)]
     assert b"".join(pieces) == data
