@@ -152,7 +152,7 @@ damaged=$work/lost3/ckpt_dir0/test-$step.ckpt
 cp -p "$damaged" "$work/before.ckpt"
 "$PYTHON" - "$damaged" <<'EOF'
 import os, sys
-from ms_recover.formats.ckpt import read_header
+from ms_recover.formats.header import read_header
 
 path = sys.argv[1]
 header, status = read_header(path), os.stat(path)

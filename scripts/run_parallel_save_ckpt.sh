@@ -3,8 +3,8 @@
 #
 #   [RANK_SIZE=8] [MP=4] [OUTPUT_DIR=.] run_parallel_save_ckpt.sh DATASET_PATH [arguments, such as --epochs 2]
 #
-# Makes OUTPUT_DIR/ckpt_dir{rank}/ with group_info.pb, slices test-{epoch}_{step}.ckpt and their manifests,
-# loss{rank}.jsonl and train.log{rank}.
+# Makes OUTPUT_DIR/ckpt_dir{rank}/ with group_info.pb, strategy.ckpt, slices test-{epoch}_{step}.ckpt and their
+# manifests, loss{rank}.jsonl and train.log{rank}.
 # What else can be set: sample_code/distribute_training_transformer/launch.sh.
 sample=$(cd "$(dirname "${BASH_SOURCE[0]}")/../sample_code/distribute_training_transformer" && pwd)
 if (($# < 1)); then

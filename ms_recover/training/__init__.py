@@ -12,10 +12,12 @@ _HOMES = {
     "Resumption": "ms_recover.training.recover",
     "SliceCheckpoint": "ms_recover.training.slice_checkpoint",
     "Stall": "ms_recover.training.slice_checkpoint",
+    "cut": "ms_recover.training.layouts",
     "recover_train": "ms_recover.training.recover",
+    "write_strategy": "ms_recover.training.layouts",
 }
 
-__all__ = ["Resumption", "SliceCheckpoint", "Stall", "recover_train"]
+__all__ = ["Resumption", "SliceCheckpoint", "Stall", "cut", "recover_train", "write_strategy"]
 
 
 def __getattr__(name: str) -> Any:

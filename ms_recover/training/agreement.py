@@ -10,6 +10,7 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.storage.local import sync_directory
@@ -118,12 +119,13 @@ def get_slice(stock: Stock, step: Step) -> tuple[OwnSlice, int | None] | None:
         stock.withdrawn[step] = str(error)
         _log.warning("%s: %s; trying an older step", own, error)
         return None
-    _log.warning("%s: copied from rank %d; %s", own, source, verdict.reason)
+    how = "copied from" if verdict.verdict == "copy" else "put together from slices of other ranks, first"
+    _log.warning("%s: %s rank %d; %s", own, how, source, verdict.reason)
     return own, source
 
 
 def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
-    """Carry out this rank's action alone; return the rank whose slice it was."""
+    """Carry out this rank's action alone; return the rank whose slice it was, the first one of several."""
     inventory, situation, assessment = stock.inventory, stock.situation, stock.assessments[step]
     assert inventory is not None
     assert situation is not None
@@ -143,7 +145,11 @@ def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
     for error in [*([result.error] if result.error else []), *outcome.errors]:
         kind = VerificationError if outcome.exit_code == VerificationError.exit_code else MsRecoverError
         raise kind(f"{own}: not copied: {error}")
-    return result.source_rank
+    if result.source_rank is not None:
+        return result.source_rank
+    (action,) = actions
+    assert isinstance(action, ComposeAction)
+    return action.source_ranks[0]
 
 
 def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.formats.ckpt import read_header
+from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file

@@ -13,7 +13,7 @@ from ms_recover.errors import InputError, VerificationError
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import Digester
-from ms_recover.training.snapshot import saved_parameters
+from ms_recover.training.snapshot import copy_values, saved_parameters
 from ms_recover.training.world import device_target
 
 _log = logging.getLogger(__name__)
@@ -43,15 +43,25 @@ class OwnSlice:
 
 
 def load_slice(own: OwnSlice) -> dict[str, Any]:
-    """Read a slice's parameters.
+    """Read a slice's parameters, into memory of their own.
+
+    MindSpore maps safetensors instead of reading them: parameters would go on lying in the file, and change with it.
 
     Raises
     ------
     InputError
         When MindSpore cannot read it.
     """
+    form = "safetensors" if own.path.endswith(".safetensors") else "ckpt"
     try:
-        parameters: dict[str, Any] = ms.load_checkpoint(own.path)
+        parameters: dict[str, Any] = ms.load_checkpoint(own.path, format=form)
+        if form == "safetensors":
+            return {name: ms.Parameter(copy_values(value), name=name) for name, value in parameters.items()}
+    except TypeError as error:
+        raise InputError(
+            f"{own}: MindSpore cannot make its parameters ({error}); from safetensors it takes bfloat16 only with "
+            "numpy below 2: install that"
+        ) from error
     except (ValueError, OSError) as error:
         raise InputError(
             f"{own}: MindSpore cannot load it ({error}); remove the file, and a peer's slice or an older step is taken"

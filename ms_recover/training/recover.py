@@ -33,7 +33,8 @@ class Resumption:
     path : str or None
         This rank's slice of that step.
     source_rank : int or None
-        Rank it was copied from just now; None when this rank had it.
+        Rank it was copied from just now, or the first of several it was put together from; None when this rank had
+        it.
     epochs : int
         Epochs trained in total, those before the resume included.
     trained : bool

@@ -79,7 +79,7 @@ def rotate(folder: str, prefix: str, keep: int, floor: Step) -> list[Step]:
     OSError
         When a directory cannot be read or a file not be removed.
     """
-    name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.ckpt\Z", re.ASCII)
+    name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.(?:ckpt|safetensors)\Z", re.ASCII)
     paths: dict[Step, str] = {}
     for entry in os.listdir(folder):
         match = name.match(entry)

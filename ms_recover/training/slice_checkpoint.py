@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
 from mindspore.train import Callback
 from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
+from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.formats.group_info import read_group_info, write_group_info
 from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background
 from ms_recover.training.commit import SliceOrder, commit_slice
-from ms_recover.training.options import check_options, restore_ranks
+from ms_recover.training.layouts import STRATEGY_NAME, check_layouts, write_strategy
+from ms_recover.training.options import check_options, check_types, restore_ranks
 from ms_recover.training.rotation import NOTHING, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
 from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
@@ -51,7 +55,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     other what they have committed.
 
     Slices have the names and the bytes that MindSpore's ``ModelCheckpoint`` gives them:
-    ``{prefix}-{epoch}_{step}.ckpt``, the prefix with ``_N`` behind it when the directory holds slices of an earlier
+    ``{prefix}-{epoch}_{step}.{format}``, the prefix with ``_N`` behind it when the directory holds slices of an earlier
     start already. Nothing is gathered from other ranks (``integrated_save=False``), and the optimizer state is saved
     too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: whatever happens while
     saving, the slices before it are whole. The oldest are removed afterwards, and only when every rank has committed
@@ -60,10 +64,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Make the callback after
     ``mindspore.communication.init`` and before anything is compiled, because
 
-    - for a network built from explicit collectives, MindSpore cannot know those ranks: give them as `group`;
+    - for a network built from explicit collectives, MindSpore cannot know those ranks: give `layouts`, from which they
+      follow, or at least the `group`;
     - in data-parallel mode all ranks are listed;
     - otherwise, on a device other than CPU, the variable GROUP_INFO_FILE is set, which makes the compiler of
       (semi-)auto parallel write the list. On CPU the variable would make MindSpore fail, and is left alone.
+
+    ``strategy.ckpt`` says how each parameter is cut over the ranks. MindSpore's compiler writes it when
+    ``strategy_ckpt_config`` asks for it; for a network built from explicit collectives give `layouts`, and it is
+    written when training begins. From it a recovery knows which parameters of a lost slice others still hold.
 
     Parameters
     ----------
@@ -77,10 +86,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     keep : int
         Slices of this run to keep, at least 2: when the newest proves damaged there must be one to go back to.
     group : collection of int, optional
-        Ranks that hold the same slice as this one, itself included.
+        Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
         Copy the parameters to host memory and go on training while they are written. One save is in flight at a time;
         one that failed ends the training at the next save, or at its end.
+    layouts : iterable of Layout, optional
+        How each weight is cut over the ranks, see `ms_recover.training.cut`. Optimizer states are cut like their
+        weights; what is neither is held by all ranks alike.
+    format : {"ckpt", "safetensors"}
+        Of the slices, and the end of their names. A training may be resumed with another one.
 
     Attributes
     ----------
@@ -101,6 +115,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     Examples
     --------
     >>> model.train(4, dataset, callbacks=[SliceCheckpoint(prefix="test")])  # doctest: +SKIP
+
+    A network built from explicit collectives, its rows split over four ranks, each part held by two:
+
+    >>> devices = {"dp": 2, "mp": 4}
+    >>> layouts = [cut("fc.weight", devices, "mp", None), cut("fc.bias", devices, "mp")]  # doctest: +SKIP
+    >>> model.train(4, dataset, callbacks=[SliceCheckpoint(prefix="test", layouts=layouts)])  # doctest: +SKIP
     """
 
     def __init__(
@@ -111,21 +131,27 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         keep: int = 4,
         group: Collection[int] | None = None,
         async_save: bool = False,
+        layouts: Iterable[Layout] | None = None,
+        format: Literal["ckpt", "safetensors"] = "ckpt",  # noqa: A002 (as MindSpore calls it)
     ) -> None:
         super().__init__()
         self._world = current_world()
-        check_options(directory, prefix, save_steps, keep, self._world)
+        check_options(directory, prefix, save_steps, keep, format, self._world)
         self._directory = Path(directory.replace("{rank}", str(self._world.rank))).absolute()
         self._prefix = self._run_prefix = prefix
         self._save_steps = save_steps
         self._keep = keep
         self._async = async_save
+        self._format = format
+        self._layouts = None if layouts is None else tuple(layouts)
+        if self._layouts is not None:
+            check_layouts(self._layouts, self._world.size)
         self._background = Background()
         self._committed = NOTHING
         self._last = 0
         self.stalls: list[Stall] = []
         self.run_id = ""
-        self._group = restore_ranks(group, self._world)
+        self._group = restore_ranks(group, self._layouts, self._world)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._group is not None:
@@ -138,7 +164,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
         elif self._group is None:
             _log.warning(
-                "rank %d: nobody can tell who else holds its slice; give SliceCheckpoint the group",
+                "rank %d: nobody can tell who else holds its slice; give SliceCheckpoint the group or layouts",
                 self._world.rank,
             )
 
@@ -158,10 +184,18 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         return None if self._committed == NOTHING else self._committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Choose the file names; not earlier, because a recovery may have put slices into the directory."""
+        """Choose the file names; not earlier, because a recovery may have put slices into the directory.
+
+        The strategy file is not written earlier either: until now it was that of the slices that are there.
+        """
         self._background.outcome()  # of a training that an exception ended; the log has it
         self._committed = NOTHING
-        self._last = run_context.original_args().cur_step_num
+        params = run_context.original_args()
+        self._last = params.cur_step_num
+        check_types(self._format, params.train_network)
+        if self._layouts is not None:
+            stage = self._world.rank // prod(self._layouts[0].device_matrix)
+            write_strategy(self._directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
         self.run_id = agree_run_id(self._world)
         self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self._directory), self._prefix)
 
@@ -203,7 +237,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _order(self, params: Any) -> SliceOrder:
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
         return SliceOrder(
-            path=str(self._directory / f"{self._run_prefix}-{step}.ckpt"),
+            path=str(self._directory / f"{self._run_prefix}-{step}.{self._format}"),
             rank=self._world.rank,
             world_size=self._world.size,
             step=step,
@@ -229,7 +263,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
         """Write and commit a slice; remove old ones where it is known already what every rank has."""
         try:
-            commit_slice(order, lambda path: ms.save_checkpoint(parameters, path, integrated_save=False))
+            commit_slice(order, lambda path: self._write(parameters, path))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
         except Exception as error:  # whatever MindSpore raises must arrive with rank and step
@@ -238,6 +272,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         _log.info("%s: saved", order)
         if floor is not None:
             self._rotate(floor)
+
+    def _write(self, parameters: Any, path: str) -> None:
+        try:
+            ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
+        except SafetensorError as error:  # of the file system; types were checked before
+            raise StorageError(f"{error}; check the directory, and free some space there") from error
 
     def _floor(self) -> Step:
         """Wait for the write in flight; return the newest step that every rank has committed."""

@@ -59,10 +59,11 @@ def take_snapshot(network: Any) -> Snapshot | None:
         for parameter in parameters
     ) or any(parameter.param_info.is_pipeline_shared_param for parameter in network.get_parameters()):
         return None
-    return [{"name": parameter.name, "data": _copy(parameter)} for parameter in parameters]
+    return [{"name": parameter.name, "data": copy_values(parameter)} for parameter in parameters]
 
 
-def _copy(parameter: Any) -> Any:
+def copy_values(parameter: Any) -> Any:
+    """Return a parameter's values as a tensor in host memory that nothing else uses."""
     try:
         array = parameter.asnumpy()
     except TypeError:  # a type that numpy does not have, such as bfloat16

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ms_recover import api
 from ms_recover.errors import MissingInputError, VerificationError
 from ms_recover.inventory.read import read_contents
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
@@ -56,7 +57,7 @@ class Stock:
         return [
             step
             for step in self.assessments
-            if step not in self.withdrawn and self.verdict(step).verdict in ("keep", "copy")
+            if step not in self.withdrawn and self.verdict(step).verdict in ("keep", "copy", "compose")
         ]
 
     @property
@@ -80,8 +81,8 @@ class Stock:
     def prove(self, step: Step) -> None:
         """Read what this rank would resume from, and judge the step again.
 
-        Its own slice when a manifest says what must be in it; otherwise, when the slice is to be copied, all of its
-        group that have no manifest to be checked by while they are copied.
+        Its own slice when a manifest says what must be in it; otherwise, when the slice is to be copied or put
+        together, all of its group, or that it is put together from, that have no manifest to be checked by meanwhile.
 
         Raises
         ------
@@ -115,6 +116,10 @@ class Stock:
                 for file in files
                 if file.rank in group and file.problem is None and file.manifest is None and file.encryption is None
             ]
+        elif verdict.verdict == "compose":
+            action = next(one for one in self.assessments[step].actions if one.rank == self.rank)
+            givers = {source.path for source in action.sources} if isinstance(action, ComposeAction) else set()
+            wanted = [file for file in files if file.path in givers and file.manifest is None]
         else:
             wanted = []
         return [file for file in wanted if not situation.contents.knows(file)]

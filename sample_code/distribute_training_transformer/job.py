@@ -13,12 +13,13 @@ from typing import Any
 import mindspore as ms
 import mindspore.dataset as ds
 from dataset import SentencePairs, create_dataset
+from layout import Layout
 from mindspore import nn
 from mindspore.communication import get_group_size, get_rank, init
 from mindspore.train import Callback, Model
 from model import Sizes, Transformer, optimizer_groups
 from options import world_size
-from parallel import ExplicitTrainStep, Layout
+from parallel import ExplicitTrainStep
 
 from ms_recover.training import SliceCheckpoint
 
@@ -75,15 +76,19 @@ def prepare(options: argparse.Namespace) -> Job:
     if distributed:
         init()
     rank, ranks = (get_rank(), get_group_size()) if distributed else (0, 1)
-    layout = Layout(rank, ranks, options.mp, options.pipeline_stage, semi_auto)
+    directory = Path(options.output_dir).resolve()
+    strategy = str(directory / f"ckpt_dir{rank}" / "strategy.ckpt")
+    shard_optimizer = bool(options.enable_parallel_optimizer)
+    layout = Layout(rank, ranks, options.mp, options.pipeline_stage, semi_auto, shard_optimizer and not semi_auto)
     if semi_auto and distributed:
         ms.set_auto_parallel_context(
             parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL,
             full_batch=True,
             gradients_mean=False,
             pipeline_stages=options.pipeline_stage,
-            enable_parallel_optimizer=bool(options.enable_parallel_optimizer),
+            enable_parallel_optimizer=shard_optimizer,
             parallel_optimizer_config={"parallel_optimizer_threshold": 0},
+            strategy_ckpt_config={"save_file": strategy, "only_trainable_params": False},
         )
     if distributed:
         layout.create_groups()
@@ -113,14 +118,14 @@ def prepare(options: argparse.Namespace) -> Job:
     else:
         model = Model(ExplicitTrainStep(network, optimizer, layout))
 
-    directory = Path(options.output_dir).resolve()
     checkpoint = SliceCheckpoint(
         directory=f"{directory}/ckpt_dir{{rank}}",
         prefix="test",
         save_steps=options.save_steps,
         keep=options.keep,
-        group=None if semi_auto else layout.data_ranks,
         async_save=options.async_save,
+        layouts=None if semi_auto else layout.layouts(),
+        format=options.format,
     )
     loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl")
     dataset = create_dataset(pairs, options.batch_size, shards, shard, options.seed)

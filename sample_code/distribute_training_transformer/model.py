@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from layout import Layout
 from mindspore import Parameter, Tensor, nn, ops
-from parallel import ColumnLinear, Layout, RowLinear, initial
+from parallel import ColumnLinear, RowLinear, initial, whole
 
 MASKED = -1e9
 """Added to the attention scores of positions that must not be seen."""
@@ -53,15 +54,17 @@ class Embedding(nn.Cell):
 
     def __init__(self, length: int, sizes: Sizes, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
-        self.words = Parameter(Tensor(initial(rng, sizes.vocab, sizes.hidden)), name="words")
-        self.positions = Parameter(Tensor(initial(rng, length, sizes.hidden)), name="positions")
+        self.words = layout.parameter(initial(rng, sizes.vocab, sizes.hidden), "words")
+        self.positions = layout.parameter(initial(rng, length, sizes.hidden), "positions")
+        self.all_words, self.all_positions = whole(self.words, layout), whole(self.positions, layout)
         self.gather = layout.sharded(ops.Gather(), (1, 1), (layout.dp, 1))
         self.add = layout.sharded(ops.Add(), (layout.dp, 1, 1), (1, 1))
         self.shape = (sizes.batch * length, sizes.hidden)
 
     def construct(self, ids: Tensor) -> Tensor:
         """Embed token numbers."""
-        return ops.reshape(self.add(self.gather(self.words, ids, 0), self.positions), self.shape)
+        words = self.gather(self.all_words(self.words), ids, 0)
+        return ops.reshape(self.add(words, self.all_positions(self.positions)), self.shape)
 
 
 class Norm(nn.Cell):
@@ -69,13 +72,14 @@ class Norm(nn.Cell):
 
     def __init__(self, hidden: int, layout: Layout) -> None:
         super().__init__()
-        self.gamma = Parameter(Tensor(np.ones(hidden, np.float32)), name="gamma")
-        self.beta = Parameter(Tensor(np.zeros(hidden, np.float32)), name="beta")
+        self.gamma = layout.parameter(np.ones(hidden, np.float32), "gamma")
+        self.beta = layout.parameter(np.zeros(hidden, np.float32), "beta")
+        self.whole_gamma, self.whole_beta = whole(self.gamma, layout), whole(self.beta, layout)
         self.norm = layout.sharded(ops.LayerNorm(-1, -1, 1e-5), (layout.dp, 1), (1,), (1,))
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize (tokens, hidden)."""
-        return self.norm(x, self.gamma, self.beta)[0]
+        return self.norm(x, self.whole_gamma(self.gamma), self.whole_beta(self.beta))[0]
 
 
 class Attention(nn.Cell):
@@ -187,7 +191,8 @@ class Transformer(nn.Cell):
         self.target = Embedding(sizes.tgt_len, sizes, layout, rng)
         self.decoder = nn.CellList([DecoderLayer(sizes, layout, rng) for _ in range(sizes.decoder_layers)])
         self.decoder_norm = Norm(sizes.hidden, layout)
-        self.head = Parameter(Tensor(initial(rng, sizes.vocab, sizes.hidden)), name="head")
+        self.head = layout.parameter(initial(rng, sizes.vocab, sizes.hidden), "head")
+        self.whole_head = whole(self.head, layout)
         self.project = layout.sharded(ops.MatMul(transpose_b=True), (dp, 1), (1, 1))
         self.one_hot = layout.sharded(ops.OneHot(), (dp, 1), (), ())
         self.cross_entropy = layout.sharded(ops.SoftmaxCrossEntropyWithLogits(), (dp, 1), (dp, 1))
@@ -219,7 +224,7 @@ class Transformer(nn.Cell):
         x = self.target(target)
         for layer in self.decoder:
             x = layer(x, memory, mask)
-        logits = self.project(self.decoder_norm(x), self.head)
+        logits = self.project(self.decoder_norm(x), self.whole_head(self.head))
         labels = self.one_hot(ops.reshape(label, self.positions), self.vocab, self.on, self.off)
         losses = self.weigh(self.cross_entropy(logits, labels)[0], ops.reshape(weight, self.positions))
         return self.sum(losses, 0) * self.share

@@ -34,7 +34,7 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
         nargs="?",
         const=1,
         default=0,
-        help="split the optimizer state over the data-parallel ranks (Ascend only)",
+        help="split weights and optimizer states over the data-parallel ranks",
     )
     add("--pipeline_stage", type=int, default=1, help="pipeline stages (more than 1: Ascend only)")
     add("--micro_batch_num", type=int, default=0, help="micro batches of the pipeline; 0: one per stage")
@@ -52,6 +52,7 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
     add("--decoder_layers", type=int, default=1, help="decoder layers")
     add("--save_steps", type=int, default=None, help="steps between two slices; None: once per epoch")
     add("--keep", type=int, default=4, help="slices kept per rank")
+    add("--format", choices=("ckpt", "safetensors"), default="ckpt", help="format of the slices")
     add("--async_save", action="store_true", help="go on training while slices are written")
     add("--seed", type=int, default=1, help="seed of the initial weights and of the shuffling")
     options = parser.parse_args(arguments)
@@ -68,10 +69,6 @@ def _problem(options: argparse.Namespace, ranks: int) -> str | None:
     for name in sizes:
         if getattr(options, name) < 1:
             return f"--{name} must be at least 1, not {getattr(options, name)}"
-    if options.device_target == "CPU" and options.enable_parallel_optimizer:
-        return (
-            "--enable_parallel_optimizer needs MindSpore's parallel compiler, which runs on Ascend only; use 0 on CPU"
-        )
     if options.device_target == "CPU" and options.pipeline_stage > 1:
         return "--pipeline_stage above 1 needs MindSpore's parallel compiler, which runs on Ascend only; use 1 on CPU"
     if ranks % (options.mp * options.pipeline_stage):

@@ -3,87 +3,16 @@
 The network is written once. On Ascend its operators get shard strategies and the semi-auto-parallel compiler cuts
 parameters and inserts communication. On CPU, where that compiler does not run, each rank builds its own part of every
 split parameter, and two small cells carry the communication of tensor parallelism: `CopyIn` before a layer that is
-split by output, `ReduceOut` behind a layer that is split by input (Shoeybi et al., Megatron-LM, 2019, section 3).
+split by output, `ReduceOut` behind a layer that is split by input (Shoeybi et al., Megatron-LM, 2019, section 3). A
+third, `PutTogether`, carries that of the parallel optimizer: each data-parallel rank stores and updates only its own
+rows of a weight, as MindSpore's compiler does it (Rajbhandari et al., ZeRO, 2020).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+from layout import Layout
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore.communication import create_group
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Who holds what.
-
-    Parameters
-    ----------
-    rank, world_size : int
-        This process and the number of processes.
-    mp : int
-        Ranks over which one layer's weights are split; they are neighbours.
-    stages : int
-        Pipeline stages (semi-auto parallel only).
-    semi_auto : bool
-        True when MindSpore's compiler cuts the network, False when the network is built already cut.
-    """
-
-    rank: int
-    world_size: int
-    mp: int
-    stages: int = 1
-    semi_auto: bool = False
-
-    @property
-    def dp(self) -> int:
-        """Number of data-parallel replicas."""
-        return self.world_size // (self.mp * self.stages)
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts the network's code must cut a split parameter."""
-        return 1 if self.semi_auto else self.mp
-
-    @property
-    def tensor_ranks(self) -> list[int]:
-        """Ranks that hold the other parts of this rank's layers, itself included."""
-        first = self.rank - self.rank % self.mp
-        return list(range(first, first + self.mp))
-
-    @property
-    def data_ranks(self) -> list[int]:
-        """Ranks that hold the same slice as this one, itself included."""
-        return list(range(self.rank % self.mp, self.world_size, self.mp))
-
-    @property
-    def tensor_group(self) -> str:
-        """Name of the communication group of `tensor_ranks`."""
-        return f"tensor-{self.rank // self.mp}"
-
-    @property
-    def data_group(self) -> str:
-        """Name of the communication group of `data_ranks`."""
-        return f"data-{self.rank % self.mp}"
-
-    def create_groups(self) -> None:
-        """Create this rank's communication groups; the compiler makes its own under semi-auto parallel."""
-        if not self.semi_auto:
-            if self.mp > 1:
-                create_group(self.tensor_group, self.tensor_ranks)
-            if self.dp > 1:
-                create_group(self.data_group, self.data_ranks)
-
-    def part(self, full: np.ndarray, axis: int) -> np.ndarray:
-        """Return this rank's part of a full array that is split along `axis`."""
-        return full if self.parts == 1 else np.split(full, self.parts, axis)[self.rank % self.mp]
-
-    def sharded(self, operator: Any, *strategy: tuple[int, ...]) -> Any:
-        """Give `operator` its shard strategy under semi-auto parallel; return it."""
-        return operator.shard(strategy) if self.semi_auto else operator
 
 
 class CopyIn(nn.Cell):
@@ -121,6 +50,43 @@ class ReduceOut(nn.Cell):
         return (dout,)
 
 
+class PutTogether(nn.Cell):
+    """From this rank's rows of a weight to all rows, over the data group; backward to its rows of the mean gradient.
+
+    On CPU MindSpore has no ReduceScatter, and its AllGather knows no group but all ranks. Hence zeros stand in for the
+    rows of others and all ranks' are added up; of the gradient, averaged over the data group, other rows are dropped.
+
+    Parameters
+    ----------
+    layout : Layout
+        Who holds what.
+    shape : tuple of int
+        Of this rank's rows.
+    """
+
+    def __init__(self, layout: Layout, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        (rows, *rest), place = shape, layout.rank // layout.mp
+        before, behind = place * rows, (layout.dp - 1 - place) * rows
+        self.pad = ops.Pad(((before, behind), *((0, 0) for _ in rest)))
+        self.reduce = ops.AllReduce(group=layout.data_group)
+        self.begin, self.size = (before, *(0 for _ in rest)), tuple(shape)
+        self.share = 1.0 / layout.dp
+
+    def construct(self, own: Tensor) -> Tensor:
+        """Return all rows."""
+        return self.reduce(self.pad(own))
+
+    def bprop(self, own: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        """Return this rank's rows of the gradient, averaged over the data group."""
+        return (ops.slice(self.reduce(dout) * self.share, self.begin, self.size),)
+
+
+def whole(parameter: Parameter, layout: Layout) -> nn.Cell:
+    """Return the cell that makes of a parameter what a layer calculates with."""
+    return PutTogether(layout, parameter.shape) if parameter.layerwise_parallel else nn.Identity()
+
+
 class ColumnLinear(nn.Cell):
     """``x W^T + b`` on tokens, W of shape (outputs, inputs) split by output.
 
@@ -137,15 +103,16 @@ class ColumnLinear(nn.Cell):
     def __init__(self, inputs: int, outputs: int, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
         dp, mp = layout.dp, layout.mp
-        self.weight = Parameter(Tensor(layout.part(initial(rng, outputs, inputs), 0)), name="weight")
-        self.bias = Parameter(Tensor(layout.part(np.zeros(outputs, np.float32), 0)), name="bias")
+        self.weight = layout.parameter(initial(rng, outputs, inputs), "weight", 0)
+        self.bias = layout.parameter(np.zeros(outputs, np.float32), "bias", 0)
+        self.whole_weight, self.whole_bias = whole(self.weight, layout), whole(self.bias, layout)
         self.matmul = layout.sharded(ops.MatMul(transpose_b=True), (dp, 1), (mp, 1))
         self.add = layout.sharded(ops.Add(), (dp, mp), (mp,))
         self.copy_in = CopyIn(layout) if layout.parts > 1 else nn.Identity()
 
     def construct(self, x: Tensor) -> Tensor:
         """Map (tokens, inputs) to this rank's part of (tokens, outputs)."""
-        return self.add(self.matmul(self.copy_in(x), self.weight), self.bias)
+        return self.add(self.matmul(self.copy_in(x), self.whole_weight(self.weight)), self.whole_bias(self.bias))
 
 
 class RowLinear(nn.Cell):
@@ -154,23 +121,24 @@ class RowLinear(nn.Cell):
     def __init__(self, inputs: int, outputs: int, layout: Layout, rng: np.random.Generator) -> None:
         super().__init__()
         dp, mp = layout.dp, layout.mp
-        self.weight = Parameter(Tensor(layout.part(initial(rng, outputs, inputs), 1)), name="weight")
-        self.bias = Parameter(Tensor(np.zeros(outputs, np.float32)), name="bias")
+        self.weight = layout.parameter(initial(rng, outputs, inputs), "weight", 1)
+        self.bias = layout.parameter(np.zeros(outputs, np.float32), "bias")
+        self.whole_weight, self.whole_bias = whole(self.weight, layout), whole(self.bias, layout)
         self.matmul = layout.sharded(ops.MatMul(transpose_b=True), (dp, mp), (1, mp))
         self.add = layout.sharded(ops.Add(), (dp, 1), (1,))
         self.reduce_out = ReduceOut(layout) if layout.parts > 1 else nn.Identity()
 
     def construct(self, x: Tensor) -> Tensor:
         """Map this rank's part of (tokens, inputs) to (tokens, outputs)."""
-        return self.add(self.reduce_out(self.matmul(x, self.weight)), self.bias)
+        return self.add(self.reduce_out(self.matmul(x, self.whole_weight(self.weight))), self.whole_bias(self.bias))
 
 
 class ExplicitTrainStep(nn.TrainOneStepCell):
     """One training step of a network that is built already cut.
 
-    Gradients are averaged over the ranks that hold the same slice; the parallel mode stays stand-alone, because
-    data-parallel mode would average over all ranks and mix the slices. The loss returned is the average over the
-    replicas too: the loss of the whole batch.
+    Gradients are averaged over the data group, unless `PutTogether` did it already; the parallel mode stays
+    stand-alone, because data-parallel mode would average over all ranks and mix the slices. The loss returned is the
+    average over the data group too: the loss of the whole batch.
     """
 
     def __init__(self, network: nn.Cell, optimizer: nn.Optimizer, layout: Layout) -> None:

@@ -1,6 +1,5 @@
 """Several ranks in processes of their own: the sample, its scripts, and how ranks agree."""
 
-import json
 import os
 import re
 import shutil
@@ -15,85 +14,30 @@ import pytest
 
 from ms_recover import api
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
+from tests.integration.sample import (
+    DONE,
+    LIMIT,
+    REPOSITORY,
+    SAMPLE,
+    SIZES,
+    flip,
+    losses,
+    make_pairs,
+    manifests,
+    run,
+    script,
+    slices,
+)
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-REPOSITORY = Path(__file__).parents[2]
-SAMPLE = REPOSITORY / "sample_code" / "distribute_training_transformer"
-SIZES = [
-    *("--batch_size", "16", "--hidden_size", "32", "--ffn_size", "64", "--heads", "4", "--vocab_size", "128"),
-    *("--epochs", "3", "--save_steps", "5"),
-]
-DONE = 24
-LIMIT = 240
-
-
-def run(command, cwd, **environment):
-    """Run a command with a time limit that no child outlives; return exit code and output."""
-    process = subprocess.Popen(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=LIMIT)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=10)
-    return process.returncode, output
-
-
-def script(name, pairs, output, *options, ranks=4, mp=2):
-    command = ["bash", REPOSITORY / "scripts" / f"run_parallel_{name}_ckpt.sh", pairs, *SIZES, *options]
-    environment = {"RANK_SIZE": str(ranks), "MP": str(mp), "OUTPUT_DIR": str(output), "TRAIN_TIMEOUT": str(LIMIT - 30)}
-    return run(command, output.parent, **environment)
-
-
-def losses(output, rank):
-    """Losses of the last process of a rank, to the last bit."""
-    lines = (output / f"ckpt_dir{rank}" / f"loss{rank}.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return {
-        Step(record["epoch"], record["step"]): record["loss"]
-        for record in records
-        if record["process"] == records[-1]["process"]
-    }
-
-
-def slices(output, rank):
-    return {path.name: path.read_bytes() for path in (output / f"ckpt_dir{rank}").glob("*.ckpt")}
-
-
-def manifests(output, rank):
-    found = [read_manifest(path) for path in (output / f"ckpt_dir{rank}").glob(f"*.ckpt{MANIFEST_SUFFIX}")]
-    return {manifest.file: manifest for manifest in found}
-
-
-def flip(path):
-    """Change one bit of the contents; size and time of modification stay."""
-    status, data = path.stat(), bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(data)
-    path.chmod(0o400)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "pairs.txt"
-    code, output = run([sys.executable, SAMPLE / "make_dataset.py", path, "--lines", 128, "--words", 100], path.parent)
-    assert code == 0, output
-    return path
+    return make_pairs(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +185,6 @@ def test_when_one_is_killed_all_are_stopped(tmp_path, pairs, stop, expected):
     ("options", "said"),
     [
         (["--pipeline_stage", "2"], "--pipeline_stage above 1 .* Ascend only"),
-        (["--enable_parallel_optimizer=1"], "--enable_parallel_optimizer .* Ascend only"),
         (["--mp", "3"], "cannot be divided"),
         (["--heads", "5"], "cannot be divided"),
         (["--file_path", "/nowhere"], "is not a file"),

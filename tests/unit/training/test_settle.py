@@ -4,12 +4,14 @@ import logging
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
+from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
 from ms_recover.testing.trees import make_tree, save_manifests
 
 pytestmark = pytest.mark.mindspore
@@ -245,3 +247,22 @@ def test_what_a_slice_rests_on_is_logged(tree, caplog):
     settled(tree)
     assert "rank 3, step 3_8" in caplog.text
     assert "sound by its manifest" in caplog.text
+
+
+@pytest.mark.parametrize("manifests", [True, False])
+def test_a_slice_without_replica_is_put_together(tmp_path, manifests):
+    """Rank 0 holds its columns with rank 2 and its rows with rank 1; nobody has both."""
+    array = np.arange(64, dtype=np.float32).reshape(8, 8)
+    tensors = {
+        "columns": CutTensor("Float32", array, cut_layout("columns", (2, 2), (), (0,))),
+        "rows": CutTensor("Float32", array + 100, cut_layout("rows", (2, 2), (1,), ())),
+    }
+    tree = make_cut_tree(tmp_path / "tree", tensors, 4, steps=(OLD, NEW), manifests=manifests)
+    path = path_of(tree, 0, NEW)
+    truth = path.read_bytes()
+    shutil.rmtree(path.parent)
+    step, (source, *others) = settled(tree)
+    assert (step, others) == (NEW, [None] * 3)
+    assert source in (1, 2)
+    assert path.read_bytes() == truth
+    assert read_manifest(f"{path}{MANIFEST_SUFFIX}").origin.startswith("recovered from")

@@ -6,7 +6,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.formats.ckpt import read_header  # noqa: E402
+from ms_recover.formats.header import read_header  # noqa: E402
 from ms_recover.training.snapshot import saved_names, saved_parameters, take_snapshot  # noqa: E402
 
 NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")

@@ -1,0 +1,201 @@
+"""Strategy files for networks built from explicit collectives, of which MindSpore's compiler writes none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from ms_recover.errors import UsageError
+from ms_recover.formats.strategy import encode_strategy
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.redundancy.layouts import cell_of, cut_alike
+from ms_recover.storage.local import claim_temporary, commit, explain
+
+STRATEGY_NAME = "strategy.ckpt"
+
+
+def cut(
+    parameter: str,
+    devices: Mapping[str, int],
+    *dimensions: str | Sequence[str] | None,
+    optimizer_sharded: bool = False,
+) -> Layout:
+    """Say how one parameter is cut over the ranks.
+
+    Parameters
+    ----------
+    parameter : str
+        Its name, as slices have it.
+    devices : mapping of str to int
+        The ranks as a matrix: names and sizes of its axes, the last one of neighbouring ranks.
+    *dimensions : str, sequence of str or None
+        For each dimension of the tensor the axis that it is split over; several, the coarsest first; or None.
+    optimizer_sharded : bool
+        Whether dimension 0 of what is left is split once more, over all ranks that would hold the same of it
+        otherwise, as MindSpore's optimizer parallel does it.
+
+    Returns
+    -------
+    Layout
+        For `write_strategy`, or the `layouts` of a `SliceCheckpoint`.
+
+    Raises
+    ------
+    UsageError
+        When an axis is not there, used twice, or there is no dimension to split.
+
+    Examples
+    --------
+    A weight whose rows are split over the model-parallel ranks, and a bias that all ranks hold:
+
+    >>> devices = {"dp": 2, "mp": 4}
+    >>> cut("fc.weight", devices, "mp", None).tensor_map
+    ((0,), ())
+    >>> cut("fc.bias", devices, None).tensor_map
+    ((),)
+    """
+    names, sizes = list(devices), tuple(devices.values())
+    if not sizes or min(sizes) < 1:
+        raise UsageError(f"{parameter}: devices={dict(devices)}: every axis must have at least one rank")
+    axes = [() if axis is None else (axis,) if isinstance(axis, str) else tuple(axis) for axis in dimensions]
+    used = [axis for several in axes for axis in several]
+    for axis in used:
+        if axis not in names or used.count(axis) > 1:
+            problem = "is split over more than once" if axis in names else f"is none of {', '.join(names)}"
+            raise UsageError(f"{parameter}: axis {axis!r} {problem}")
+    if optimizer_sharded and not axes:
+        raise UsageError(f"{parameter}: a scalar has no dimension that an optimizer shard could be cut from")
+    replicated = [place for place, name in enumerate(names) if name not in used and sizes[place] > 1]
+    sharded = optimizer_sharded and bool(replicated)
+    return Layout(
+        parameter=parameter,
+        device_matrix=sizes,
+        tensor_map=tuple(tuple(len(names) - 1 - names.index(axis) for axis in several) for several in axes),
+        opt_shard_step=prod(sizes[replicated[-1] + 1 :]) if sharded else 0,
+        opt_shard_size=-1 if sharded else 0,
+    )
+
+
+def write_strategy(
+    path: str | os.PathLike[str], layouts: Iterable[Layout], network: Any = None, stage: int = 0
+) -> None:
+    """Write how parameters are cut over the ranks, in the form of MindSpore's strategy file.
+
+    Put it beside each rank's slices as ``strategy.ckpt``; all ranks of a pipeline stage write the same. What it does
+    not name counts as held by all ranks alike.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; one that is there is replaced, whole or not at all.
+    layouts : iterable of Layout
+        One per parameter, such as `cut` makes them.
+    network : mindspore.nn.Cell, optional
+        The train network. Optimizer states are cut like their weights then, and layouts that do not fit its
+        parameters are refused.
+    stage : int
+        Pipeline stage that the parameters are of.
+
+    Raises
+    ------
+    UsageError
+        When a layout cannot be meant.
+    StorageError
+        When the file cannot be written.
+    """
+    listed = list(layouts)
+    check_layouts(listed)
+    if network is not None:
+        listed = with_states(listed, network)
+    data = encode_strategy(Strategy((stage,), 1, tuple(sorted(listed, key=lambda layout: layout.parameter))))
+    target = os.path.abspath(path)
+    with claim_temporary(target) as temporary, explain("writing", target):
+        with open(temporary.descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        os.fsync(temporary.descriptor)
+        commit(temporary, target)
+
+
+def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> None:
+    """Refuse layouts that contradict each other.
+
+    Raises
+    ------
+    UsageError
+        It says why.
+    """
+    if not layouts:
+        raise UsageError("layouts=[]: it names no parameter; leave it out when nobody knows how they are cut")
+    names = [layout.parameter for layout in layouts]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"layouts: parameter {twice} has two")
+    matrices = {layout.device_matrix for layout in layouts}
+    devices = {prod(matrix) for matrix in matrices}
+    if len(devices) > 1:
+        shown = ", ".join(str(list(matrix)) for matrix in sorted(matrices))
+        raise UsageError(f"layouts: the device matrices {shown} are of different numbers of ranks")
+    if world_size is not None and world_size % max(devices):
+        raise UsageError(f"layouts: a device matrix of {max(devices)} ranks does not fit into {world_size}")
+
+
+def same_slice(layouts: Iterable[Layout], rank: int, world_size: int) -> list[int]:
+    """Return the ranks that hold the same part of everything as `rank` does, itself included, ascending."""
+    kinds = {cut_alike(layout): prod(layout.device_matrix) for layout in layouts}
+    own = {kind: cell_of(kind, rank) for kind in kinds}
+    return [
+        other
+        for other in range(world_size)
+        if all(
+            other // devices == rank // devices and cell_of(kind, other) == own[kind] for kind, devices in kinds.items()
+        )
+    ]
+
+
+def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
+    """Add the layouts of optimizer states, and compare all with the network.
+
+    MindSpore names the states of a weight by a word and a dot before the weight's name, as ``moment1.fc.weight``;
+    those that have its shape are cut as it is. What is told nothing about counts as held by all ranks alike, which must
+    not happen to a weight by mistake: a recovery would take another rank's part for a copy.
+
+    Raises
+    ------
+    UsageError
+        When a layout names no parameter of the network, is for another number of dimensions, or is missing.
+    """
+    shapes = {parameter.name: tuple(parameter.shape) for parameter in network.get_parameters()}
+    given = {layout.parameter: layout for layout in layouts}
+    for name, layout in given.items():
+        if name not in shapes:
+            raise UsageError(f"layouts: the network has no parameter {name}")
+        if len(layout.tensor_map) != len(shapes[name]):
+            raise UsageError(
+                f"layouts: {name} has the shape {list(shapes[name])}, its layout is for {len(layout.tensor_map)} "
+                "dimension(s)"
+            )
+    weights = _optimized(network)
+    unknown = sorted(weights - given.keys())
+    if unknown:
+        raise UsageError(f"layouts: none for {unknown[0]}; where all ranks hold all of it, say so: None per dimension")
+    states = []
+    for name, shape in shapes.items():
+        weight = given.get(name.partition(".")[2])
+        if name in given or weight is None:
+            continue
+        if shape == shapes[weight.parameter]:
+            states.append(replace(weight, parameter=name))
+        elif prod(shape) > 1 and (any(weight.tensor_map) or weight.opt_shard_size):
+            raise UsageError(
+                f"layouts: none for {name}, which has not the shape of {weight.parameter} and cannot be cut like it"
+            )
+    return [*layouts, *states]
+
+
+def _optimized(network: Any) -> set[str]:
+    """Return the names of what a network's optimizers optimize."""
+    listed = (getattr(cell, "parameters", None) for _, cell in network.cells_and_names())
+    return {parameter.name for parameters in listed if isinstance(parameters, tuple) for parameter in parameters}
