@@ -9,6 +9,7 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Strategy
 
 INVENTORY_VERSION = 1
 
@@ -113,24 +114,34 @@ class GroupFile:
 
 @dataclass(frozen=True, slots=True)
 class StrategyFile:
-    """What a strategy file beside the slices says about the size of the world.
+    """One strategy file that the scan looked at.
 
     Parameters
     ----------
     rank : int
-        Rank in whose directory it lies.
+        Rank in whose directory it lies or whom its name tells; the first of its stage when neither tells.
     path : str
-        Relative to the root.
-    stages : tuple of int
-        Pipeline stages it names.
-    devices_per_stage : int
-        Product of its device matrix.
+        Relative to the root; absolute when it was named with ``--strategy``.
+    strategy : Strategy
+        What it says. Files that say the same share one object.
+    digest : str
+        Of its bytes, as a manifest's ``strategy_digest`` names it.
     """
 
     rank: int
     path: str
-    stages: tuple[int, ...]
-    devices_per_stage: int
+    strategy: Strategy = field(repr=False)
+    digest: str = ""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Pipeline stages it names."""
+        return self.strategy.stages
+
+    @property
+    def devices_per_stage(self) -> int:
+        """Product of its device matrix."""
+        return self.strategy.devices_per_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +213,16 @@ class Inventory:
                     "problem": file.problem,
                 }
                 for file in self.group_files
+            ],
+            "strategy_files": [
+                {
+                    "rank": file.rank,
+                    "path": file.path,
+                    "stages": list(file.stages),
+                    "devices_per_stage": file.devices_per_stage,
+                    "layouts": len(file.strategy.layouts),
+                }
+                for file in self.strategy_files
             ],
             "notes": [{"path": note.path, "reason": note.reason} for note in self.notes],
         }

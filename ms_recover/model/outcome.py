@@ -16,12 +16,14 @@ class ActionResult:
 
     Parameters
     ----------
-    rank, source_rank : int
-        Who got the slice, whose it is a copy of.
+    rank : int
+        Who got the slice.
+    source_rank : int or None
+        Whose it is a copy of; None when it is put together from several.
     source, target : str
         Paths relative to the root.
     status : str
-        ``"copied"``, ``"already there"`` (the target held the source's bytes) or ``"failed"``.
+        ``"copied"``, ``"composed"``, ``"already there"`` (the target held the source's bytes) or ``"failed"``.
     bytes : int
         Bytes copied.
     digest : str or None
@@ -33,7 +35,7 @@ class ActionResult:
     """
 
     rank: int
-    source_rank: int
+    source_rank: int | None
     source: str
     target: str
     status: str
@@ -41,6 +43,20 @@ class ActionResult:
     digest: str | None = None
     error: str | None = None
     dropped: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        return {
+            "rank": self.rank,
+            "source_rank": self.source_rank,
+            "source": self.source,
+            "target": self.target,
+            "status": self.status,
+            "bytes": self.bytes,
+            "digest": self.digest,
+            "error": self.error,
+            "dropped": list(self.dropped),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,8 @@ class Outcome:
         Errors that belong to no action.
     exit_code : int
         0, or the code of the gravest error.
+    partial : bool
+        Whether only parts of slices were written, because they cannot be had whole.
     """
 
     root: str
@@ -72,6 +90,7 @@ class Outcome:
     verified: bool
     errors: tuple[str, ...] = ()
     exit_code: int = 0
+    partial: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``apply --json`` prints."""
@@ -80,21 +99,9 @@ class Outcome:
             "root": self.root,
             "step": self.step.to_json(),
             "verified": self.verified,
+            "partial": self.partial,
             "ok": self.exit_code == 0,
-            "results": [
-                {
-                    "rank": result.rank,
-                    "source_rank": result.source_rank,
-                    "source": result.source,
-                    "target": result.target,
-                    "status": result.status,
-                    "bytes": result.bytes,
-                    "digest": result.digest,
-                    "error": result.error,
-                    "dropped": list(result.dropped),
-                }
-                for result in self.results
-            ],
+            "results": [result.to_json() for result in self.results],
             "group_files": list(self.group_files),
             "errors": list(self.errors),
         }

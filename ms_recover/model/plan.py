@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """Size and modification time of a file as the plan saw it.
-
-    Parameters
-    ----------
-    bytes : int
-        Size.
-    mtime_ns : int
-        Modification time, nanoseconds since the epoch.
-    """
-
-    bytes: int
-    mtime_ns: int
+Action = CopyAction | ComposeAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +25,7 @@ class RankVerdict:
     state : str
         ``"ok"``, ``"missing"``, ``"damaged"`` or ``"lost"`` (declared lost by the operator).
     verdict : str
-        ``"keep"``, ``"copy"`` or ``"unrecoverable"``.
+        ``"keep"``, ``"copy"``, ``"compose"`` (from pieces of several slices) or ``"unrecoverable"``.
     reason : str
         Why, for the operator.
     path : str or None
@@ -47,7 +35,12 @@ class RankVerdict:
     source : str or None
         Its slice, relative to the root.
     evidence : str or None
-        What the slice rests on: ``"manifest"``, ``"vote"`` (other ranks hold the same contents) or ``"structure"``.
+        What the slice rests on: ``"manifest"``, ``"vote"`` (other ranks hold the same contents), ``"structure"`` or
+        ``"layout"`` (other ranks hold its parts, by the strategy file).
+    missing : tuple of MissingRegion
+        What of an unrecoverable slice nobody holds, where layouts tell.
+    bytes : int or None
+        Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be.
     """
 
     rank: int
@@ -58,80 +51,8 @@ class RankVerdict:
     source_rank: int | None = None
     source: str | None = None
     evidence: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A slice that can be copied from.
-
-    Parameters
-    ----------
-    rank : int
-        Whose it is.
-    path : str
-        Relative to the root.
-    state : FileState
-        What it must still be.
-    digest : str or None
-        Of the whole file, where it is known.
-    """
-
-    rank: int
-    path: str
-    state: FileState
-    digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CopyAction:
-    """Copy one slice from a rank that holds the same bytes.
-
-    Parameters
-    ----------
-    rank : int
-        Who gets it.
-    replica : Replica
-        Whom from.
-    target : str
-        Path relative to the root.
-    replaces : FileState or None
-        What lay under the target's name when the plan was made.
-    reason : str
-        Why this source.
-    evidence : str
-        What the source rests on; see `RankVerdict`.
-    group : tuple of int
-        The ranks that hold the same slice.
-    alternatives : tuple of Replica
-        Where to copy from when the source fails, in this order.
-    borrowed : tuple of str
-        Parameters that may differ between peers, so that their values come from the source's rank.
-    """
-
-    rank: int
-    replica: Replica
-    target: str
-    replaces: FileState | None
-    reason: str
-    evidence: str = "structure"
-    group: tuple[int, ...] = ()
-    alternatives: tuple[Replica, ...] = ()
-    borrowed: tuple[str, ...] = ()
-
-    @property
-    def source_rank(self) -> int:
-        """Rank to copy from."""
-        return self.replica.rank
-
-    @property
-    def source(self) -> str:
-        """Slice to copy from, relative to the root."""
-        return self.replica.path
-
-    @property
-    def source_state(self) -> FileState:
-        """What the source must still be."""
-        return self.replica.state
+    missing: tuple[MissingRegion, ...] = ()
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +92,22 @@ class StepAssessment:
         The step.
     ranks : tuple of RankVerdict
         Index = rank.
-    actions : tuple of CopyAction
-        One per rank whose verdict is ``"copy"``, by rank.
+    actions : tuple of CopyAction or ComposeAction
+        One per rank whose verdict is ``"copy"`` or ``"compose"``, by rank.
     run_id : str or None
         The run whose slices these are; None when no manifest says so.
     disagreements : tuple of str
         Groups whose members hold different contents, with nothing to say who is right.
+    partials : tuple of ComposeAction
+        For ranks whose slice cannot be had: what survives of it.
     """
 
     step: Step
     ranks: tuple[RankVerdict, ...]
-    actions: tuple[CopyAction, ...]
+    actions: tuple[Action, ...]
     run_id: str | None = None
     disagreements: tuple[str, ...] = ()
+    partials: tuple[ComposeAction, ...] = ()
 
     @property
     def recoverable(self) -> bool:
@@ -205,7 +129,7 @@ class Plan:
         What the world size rests on.
     step : Step or None
         The newest recoverable step; None when there is none.
-    actions : tuple of CopyAction
+    actions : tuple of CopyAction or ComposeAction
         By rank; empty when nothing is to do or nothing can be done.
     group_files : tuple of GroupWrite
         By rank.
@@ -219,19 +143,25 @@ class Plan:
         The run whose slices the step is made of; None when no manifest says so.
     disagreements : tuple of str
         Why nothing is planned although slices are there: replicas differ, with nothing to say who is right.
+    partials : tuple of ComposeAction
+        Where no step is recoverable: what survives of the slices that are gone, for ``apply --partial``.
+    considered : Step or None
+        The step that `ranks` tells of.
     """
 
     root: str
     world_size: int
     world_size_from: str
     step: Step | None
-    actions: tuple[CopyAction, ...]
+    actions: tuple[Action, ...]
     group_files: tuple[GroupWrite, ...]
     ranks: tuple[RankVerdict, ...]
     rejected_steps: tuple[RejectedStep, ...] = ()
     notes: tuple[Note, ...] = ()
     run_id: str | None = None
     disagreements: tuple[str, ...] = ()
+    partials: tuple[ComposeAction, ...] = ()
+    considered: Step | None = None
 
     @property
     def recoverable(self) -> bool:
@@ -241,4 +171,4 @@ class Plan:
     @property
     def bytes_to_copy(self) -> int:
         """Bytes that the actions will copy."""
-        return sum(action.source_state.bytes for action in self.actions)
+        return sum(action.bytes for action in self.actions)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from ms_recover.errors import FormatError
-from ms_recover.model.inventory import Note
-from ms_recover.model.plan import (
-    PLAN_VERSION,
-    CopyAction,
-    FileState,
-    GroupWrite,
-    Plan,
-    RankVerdict,
-    RejectedStep,
-    Replica,
+from ms_recover.model.action_json import (
+    compose_from_json,
+    compose_to_json,
+    copy_from_json,
+    copy_to_json,
+    missing_from_json,
+    missing_to_json,
 )
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.inventory import Note
+from ms_recover.model.json_values import MAX_RANKS, as_kind, count, get, inside, text_or_none
+from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
-
-_T = TypeVar("_T")
-_MAX_RANKS = 1 << 24
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -32,37 +30,15 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "world_size": plan.world_size,
         "world_size_from": plan.world_size_from,
         "step": plan.step.to_json() if plan.step else None,
+        "considered": plan.considered.to_json() if plan.considered else None,
         "recoverable": plan.recoverable,
         "run_id": plan.run_id,
         "disagreements": list(plan.disagreements),
         "actions": [
-            {
-                "kind": "copy",
-                "rank": action.rank,
-                "source_rank": action.source_rank,
-                "source": action.source,
-                "target": action.target,
-                "bytes": action.source_state.bytes,
-                "source_mtime_ns": action.source_state.mtime_ns,
-                "source_digest": action.replica.digest,
-                "replaces": _state_to_json(action.replaces),
-                "reason": action.reason,
-                "evidence": action.evidence,
-                "group": list(action.group),
-                "alternatives": [
-                    {
-                        "rank": replica.rank,
-                        "path": replica.path,
-                        "bytes": replica.state.bytes,
-                        "mtime_ns": replica.state.mtime_ns,
-                        "digest": replica.digest,
-                    }
-                    for replica in action.alternatives
-                ],
-                "borrowed": list(action.borrowed),
-            }
+            copy_to_json(action) if isinstance(action, CopyAction) else compose_to_json(action)
             for action in plan.actions
         ],
+        "partials": [compose_to_json(action) for action in plan.partials],
         "group_files": [
             {"rank": write.rank, "target": write.target, "restore_ranks": list(write.restore_ranks)}
             for write in plan.group_files
@@ -77,6 +53,9 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "source_rank": verdict.source_rank,
                 "source": verdict.source,
                 "evidence": verdict.evidence,
+                "missing": [missing_to_json(region) for region in verdict.missing],
+                "bytes": verdict.bytes,
+                "missing_share": _share(verdict),
             }
             for verdict in plan.ranks
         ],
@@ -120,120 +99,74 @@ def plan_from_json(text: str, where: str) -> Plan:
 
 
 def _plan(data: Mapping[str, Any]) -> Plan:
-    step = data["step"]
+    step, considered = data["step"], data["considered"]
     plan = Plan(
-        root=_get(data, "root", str),
-        world_size=_count(data, "world_size"),
-        world_size_from=_get(data, "world_size_from", str),
-        step=_step(_as(step, dict)) if step is not None else None,
-        actions=tuple(_action(_as(item, dict)) for item in _get(data, "actions", list)),
-        group_files=tuple(_group_write(_as(item, dict)) for item in _get(data, "group_files", list)),
-        ranks=tuple(_verdict(_as(item, dict)) for item in _get(data, "ranks", list)),
+        root=get(data, "root", str),
+        world_size=count(data, "world_size"),
+        world_size_from=get(data, "world_size_from", str),
+        step=_step(as_kind(step, dict)) if step is not None else None,
+        actions=tuple(_action(as_kind(item, dict)) for item in get(data, "actions", list)),
+        group_files=tuple(_group_write(as_kind(item, dict)) for item in get(data, "group_files", list)),
+        ranks=tuple(_verdict(as_kind(item, dict)) for item in get(data, "ranks", list)),
         rejected_steps=tuple(
-            RejectedStep(_step(_as(item, dict)), _get(item, "reason", str))
-            for item in _get(data, "rejected_steps", list)
+            RejectedStep(_step(as_kind(item, dict)), get(item, "reason", str))
+            for item in get(data, "rejected_steps", list)
         ),
-        notes=tuple(Note(_get(item, "path", str), _get(item, "reason", str)) for item in _get(data, "notes", list)),
-        run_id=_text_or_none(data, "run_id"),
-        disagreements=tuple(_as(text, str) for text in _get(data, "disagreements", list)),
+        notes=tuple(Note(get(item, "path", str), get(item, "reason", str)) for item in get(data, "notes", list)),
+        run_id=text_or_none(data, "run_id"),
+        disagreements=tuple(as_kind(text, str) for text in get(data, "disagreements", list)),
+        considered=_step(as_kind(considered, dict)) if considered is not None else None,
+        partials=tuple(compose_from_json(as_kind(item, dict)) for item in get(data, "partials", list)),
     )
-    targets = [action.target for action in plan.actions] + [write.target for write in plan.group_files]
+    targets = [action.target for action in (*plan.actions, *plan.partials)]
+    targets += [write.target for write in plan.group_files]
     if len(set(targets)) != len(targets):
         raise ValueError("two actions have one target")
-    if {action.target for action in plan.actions} & {action.source for action in plan.actions}:
-        raise ValueError("an action's source is another's target")
+    for action in plan.actions:
+        sources = [action.source] if isinstance(action, CopyAction) else [one.path for one in action.sources]
+        if any(source in targets and source != action.target for source in sources):
+            raise ValueError("an action's source is another's target")
     if plan.step is None and plan.actions:
         raise ValueError("it has actions but no step")
     return plan
 
 
-def _action(data: Mapping[str, Any]) -> CopyAction:
-    if data["kind"] != "copy":
+def _action(data: Mapping[str, Any]) -> Action:
+    if data["kind"] not in ("copy", "compose"):
         raise ValueError(f"unknown action {data['kind']!r}")
-    replaces = data["replaces"]
-    state = FileState(_count(data, "bytes", 1 << 63), _get(data, "source_mtime_ns", int))
-    source = Replica(_count(data, "source_rank"), _inside(data, "source"), state, _text_or_none(data, "source_digest"))
-    group = tuple(_as(rank, int) for rank in _get(data, "group", list))
-    if _count(data, "rank") not in group or source.rank not in group:
-        raise ValueError(f"rank {data['rank']} is to copy from rank {source.rank} in the group {list(group)}")
-    return CopyAction(
-        rank=_count(data, "rank"),
-        replica=source,
-        target=_inside(data, "target"),
-        replaces=None
-        if replaces is None
-        else FileState(_count(_as(replaces, dict), "bytes", 1 << 63), _get(replaces, "mtime_ns", int)),
-        reason=_get(data, "reason", str),
-        evidence=_get(data, "evidence", str),
-        group=group,
-        alternatives=tuple(_replica(_as(item, dict)) for item in _get(data, "alternatives", list)),
-        borrowed=tuple(_as(name, str) for name in _get(data, "borrowed", list)),
-    )
+    return copy_from_json(data) if data["kind"] == "copy" else compose_from_json(data)
 
 
-def _replica(data: Mapping[str, Any]) -> Replica:
-    state = FileState(_count(data, "bytes", 1 << 63), _get(data, "mtime_ns", int))
-    return Replica(_count(data, "rank"), _inside(data, "path"), state, _text_or_none(data, "digest"))
+def _share(verdict: RankVerdict) -> float | None:
+    """Return the share of a slice's bytes that nobody holds."""
+    if verdict.bytes is None:
+        return None
+    return sum(region.bytes for region in verdict.missing) / verdict.bytes if verdict.bytes else 0.0
 
 
 def _group_write(data: Mapping[str, Any]) -> GroupWrite:
-    ranks = tuple(_as(rank, int) for rank in _get(data, "restore_ranks", list))
-    rank = _count(data, "rank")
-    if rank not in ranks or any(not 0 <= other < _MAX_RANKS for other in ranks):
+    ranks = tuple(as_kind(rank, int) for rank in get(data, "restore_ranks", list))
+    rank = count(data, "rank")
+    if rank not in ranks or any(not 0 <= other < MAX_RANKS for other in ranks):
         raise ValueError(f"the rank list of rank {rank} is {list(ranks)}")
-    return GroupWrite(rank, _inside(data, "target"), ranks)
+    return GroupWrite(rank, inside(data, "target"), ranks)
 
 
 def _verdict(data: Mapping[str, Any]) -> RankVerdict:
     source_rank = data["source_rank"]
     return RankVerdict(
-        rank=_count(data, "rank"),
-        state=_get(data, "state", str),
-        verdict=_get(data, "verdict", str),
-        reason=_get(data, "reason", str),
-        path=None if data["path"] is None else _inside(data, "path"),
-        source_rank=None if source_rank is None else _count(data, "source_rank"),
-        source=None if data["source"] is None else _inside(data, "source"),
-        evidence=_text_or_none(data, "evidence"),
+        rank=count(data, "rank"),
+        state=get(data, "state", str),
+        verdict=get(data, "verdict", str),
+        reason=get(data, "reason", str),
+        path=None if data["path"] is None else inside(data, "path"),
+        source_rank=None if source_rank is None else count(data, "source_rank"),
+        source=None if data["source"] is None else inside(data, "source"),
+        evidence=text_or_none(data, "evidence"),
+        missing=tuple(missing_from_json(as_kind(item, dict)) for item in get(data, "missing", list)),
+        bytes=None if data["bytes"] is None else count(data, "bytes", 1 << 63),
     )
 
 
 def _step(data: Mapping[str, Any]) -> Step:
-    return Step(_count(data, "epoch", 1 << 63), _count(data, "step", 1 << 63))
-
-
-def _text_or_none(data: Mapping[str, Any], key: str) -> str | None:
-    return None if data[key] is None else _get(data, key, str)
-
-
-def _state_to_json(state: FileState | None) -> dict[str, int] | None:
-    return None if state is None else {"bytes": state.bytes, "mtime_ns": state.mtime_ns}
-
-
-def _as(value: object, kind: type[_T]) -> _T:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
-    return value
-
-
-def _get(data: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
-    try:
-        return _as(data[key], kind)
-    except TypeError as error:
-        raise TypeError(f"{key}: {error}") from None
-
-
-def _count(data: Mapping[str, Any], key: str, below: int = _MAX_RANKS) -> int:
-    value = _get(data, key, int)
-    if not 0 <= value < below:
-        raise ValueError(f"{key} is {value}")
-    return value
-
-
-def _inside(data: Mapping[str, Any], key: str) -> str:
-    """Return a path that stays below the root, whatever the file says."""
-    path = _get(data, key, str)
-    parts = path.split("/")
-    if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"{key} {path!r} is not a path below the root")
-    return path
+    return Step(count(data, "epoch", 1 << 63), count(data, "step", 1 << 63))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.plan import CopyAction, FileState, RankVerdict, Replica, StepAssessment
+from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.judge import Judgement, StepJudgement, judge_step
+from ms_recover.planning.parts import Parts, replica_of
+from ms_recover.planning.rebuild import Rebuilt, parts_at, rebuild, target_of
 from ms_recover.planning.situation import Situation
 
 
@@ -49,32 +53,86 @@ def assess_step(situation: Situation, step: Step, run_id: str | None = None) -> 
     files = situation.files.get(step, {})
     holdings = [_holding(situation, judged, step, rank, files.get(rank, [])) for rank in range(situation.world_size)]
     serves: Counter[int] = Counter()
-    verdicts, actions = [], []
+    verdicts: list[RankVerdict] = []
+    actions: list[CopyAction | ComposeAction] = []
+    partials: list[ComposeAction] = []
+    disagreements = [text for _, text in sorted(judged.disagreements.items())]
+    parts: Parts | None = None
     for rank, holding in enumerate(holdings):
         if holding.file is not None and holding.judgement is not None:
             evidence = holding.judgement.evidence
             verdicts.append(RankVerdict(rank, "ok", "keep", holding.reason, holding.file.path, evidence=evidence))
             continue
+        own = [file for file in files.get(rank, []) if not _is_foreign(judged, file)]
         sources, why = _sources(situation, judged, step, rank, holdings, serves)
         reason = f"{holding.reason}; {why}"
-        if not sources:
+        if sources:
+            action = _copy(situation, rank, sources, own, reason)
+            serves[action.source_rank] += 1
+            actions.append(action)
+            verdicts.append(_copied(holding, action))
+            continue
+        if holding.ambiguous or situation.groups.of(rank) in judged.disagreements:
             verdicts.append(RankVerdict(rank, holding.state, "unrecoverable", reason))
             continue
-        chosen = sources[0]
-        assert chosen.file is not None
-        assert chosen.judgement is not None
-        serves[chosen.file.rank] += 1
-        target, replaces = _target(rank, chosen.file, files.get(rank, []))
-        evidence = chosen.judgement.evidence
-        verdicts.append(
-            RankVerdict(rank, holding.state, "copy", reason, target, chosen.file.rank, chosen.file.path, evidence)
-        )
-        first, *others = [_replica(situation, other.file) for other in sources if other.file is not None]
-        group = situation.groups.of(rank)
-        borrowed = chosen.judgement.borrowed
-        actions.append(CopyAction(rank, first, target, replaces, reason, evidence, group, tuple(others), borrowed))
-    disagreements = tuple(text for _, text in sorted(judged.disagreements.items()))
-    return StepAssessment(step, tuple(verdicts), tuple(actions), run_id, disagreements)
+        if parts is None:
+            sound = {other: one.file for other, one in enumerate(holdings) if one.file is not None}
+            parts = parts_at(situation, step, sound, run_id)
+        found = rebuild(parts, step, rank, own, serves)
+        verdicts.append(_rebuilt(rank, holding, found, f"{reason}; {found.reason}"))
+        actions += [found.action] if found.action is not None else []
+        partials += [found.partial] if found.partial is not None else []
+        disagreements += [found.dispute] if found.dispute is not None else []
+    return StepAssessment(step, tuple(verdicts), tuple(actions), run_id, tuple(disagreements), tuple(partials))
+
+
+def _is_foreign(judged: StepJudgement, file: SliceFile) -> bool:
+    judgement = judged.slices.get(file.path)  # slices of ranks declared lost are not judged
+    return judgement is not None and judgement.status == "foreign"
+
+
+def sound_slices(situation: Situation, step: Step, run_id: str | None) -> dict[int, SliceFile]:
+    """Return the slices of a step and run that can be relied on, by rank."""
+    judged = judge_step(situation, step, run_id)
+    files = situation.files.get(step, {})
+    held = ((rank, _holding(situation, judged, step, rank, files[rank]).file) for rank in sorted(files))
+    return {rank: file for rank, file in held if file is not None}
+
+
+def _copy(situation: Situation, rank: int, sources: list[_Holding], own: list[SliceFile], reason: str) -> CopyAction:
+    chosen = sources[0]
+    assert chosen.file is not None
+    assert chosen.judgement is not None
+    target, replaces = target_of(situation, rank, chosen.file, own)
+    first, *others = [replica_of(situation, other.file) for other in sources if other.file is not None]
+    group, judgement = situation.groups.of(rank), chosen.judgement
+    return CopyAction(
+        rank, first, target, replaces, reason, judgement.evidence, group, tuple(others), judgement.borrowed
+    )
+
+
+def _copied(holding: _Holding, action: CopyAction) -> RankVerdict:
+    return RankVerdict(
+        action.rank,
+        holding.state,
+        "copy",
+        action.reason,
+        action.target,
+        action.source_rank,
+        action.source,
+        action.evidence,
+    )
+
+
+def _rebuilt(rank: int, holding: _Holding, found: Rebuilt, reason: str) -> RankVerdict:
+    action = found.action
+    if isinstance(action, CopyAction):
+        return _copied(holding, replace(action, reason=reason))
+    if action is None:
+        return RankVerdict(rank, holding.state, "unrecoverable", reason, missing=found.missing, bytes=found.bytes)
+    return RankVerdict(
+        rank, holding.state, "compose", reason, action.target, evidence=action.evidence, bytes=found.bytes
+    )
 
 
 def _holding(situation: Situation, judged: StepJudgement, step: Step, rank: int, files: list[SliceFile]) -> _Holding:
@@ -132,20 +190,5 @@ def _preference(holding: _Holding, serves: Counter[int]) -> tuple[bool, int, int
     return (holding.judgement.evidence == "structure", serves[holding.file.rank], holding.file.rank)
 
 
-def _replica(situation: Situation, file: SliceFile) -> Replica:
-    read = situation.contents.digests.get(file.path)
-    digests = file.manifest.digests if file.manifest is not None else read
-    return Replica(file.rank, file.path, FileState(file.size, file.mtime_ns), digests.file if digests else None)
-
-
 def _states(ranks: Iterable[int], holdings: list[_Holding]) -> str:
     return ", ".join(f"rank {rank} {holdings[rank].state}" for rank in ranks)
-
-
-def _target(rank: int, source: SliceFile, own: list[SliceFile]) -> tuple[str, FileState | None]:
-    """Return the name that the copy gets, and what lies there: a bad file is replaced under its own name."""
-    usual = source.place.of(rank)
-    if not own:
-        return usual, None
-    there = next((file for file in own if file.path == usual), max(own, key=lambda file: (file.mtime_ns, file.path)))
-    return there.path, FileState(there.size, there.mtime_ns)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ms_recover.errors import MissingInputError
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.model.plan import GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
-from ms_recover.planning.situation import Situation, understand
+from ms_recover.planning.situation import Situation, check_rank, understand
 from ms_recover.redundancy.contents import Contents
 from ms_recover.redundancy.groups import GroupMap, merge_groups
 from ms_recover.redundancy.tolerance import Tolerance
@@ -26,6 +28,7 @@ def make_plan(
     newest: bool = False,
     contents: Contents | None = None,
     tolerate: Iterable[str] = (),
+    ranks: Collection[int] | None = None,
 ) -> Plan:
     """Find the newest step at which every rank has a sound slice or a peer that has one.
 
@@ -47,6 +50,8 @@ def make_plan(
         What reading slices gave; slices that were not read count by manifest and structure.
     tolerate : iterable of str
         Patterns of parameters that may differ between peers, beside the known ones.
+    ranks : collection of int, optional
+        Only these need a slice, because the others are cared for elsewhere.
 
     Returns
     -------
@@ -70,6 +75,8 @@ def make_plan(
         contents=contents,
         tolerance=Tolerance.with_more(tolerate),
     )
+    for rank in ranks or ():
+        check_rank(rank, situation.world_size, situation.world_size_from)
     if not inventory.steps:
         raise MissingInputError(
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
@@ -83,7 +90,7 @@ def make_plan(
     first: StepAssessment | None = None
     for candidate in (step,) if step is not None else inventory.steps:
         tried = [assess_step(situation, candidate, run_id) for run_id in situation.runs(candidate)]
-        found = next((one for one in tried if one.recoverable and not one.disagreements), None)
+        found = next((one for one in tried if _is_enough(one, ranks) and not one.disagreements), None)
         first = first or found or tried[0]
         if found is not None:
             break
@@ -104,9 +111,11 @@ def make_plan(
         group_files=_group_writes(inventory, situation.groups, found),
         ranks=shown.ranks,
         rejected_steps=tuple(rejected),
-        notes=_notes(inventory, situation),
+        notes=_notes(inventory, situation, actions),
         run_id=shown.run_id,
         disagreements=shown.disagreements,
+        partials=shown.partials if found is None else (),
+        considered=shown.step,
     )
 
 
@@ -126,13 +135,25 @@ def wanted_contents(inventory: Inventory, plan: Plan, lost: Collection[int] = ()
     -------
     tuple of SliceFile
         Of the plan's step: slices with a manifest to compare with, and those of ranks that are not alone in their
-        group. Where replicas disagree, these ranks' slices of all steps, to find out what was renamed; where a source
-        rests on its structure alone, those of its group's older steps that have its size.
+        group; all of the step where slices are rebuilt by layouts. Where replicas disagree, these ranks' slices
+        of all steps, to find out what was renamed; where a source rests on its structure alone, those of its group's
+        older steps that have its size.
     """
     groups = merge_groups(inventory.group_files, inventory.slices)
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
     readable = [file for file in inventory.slices if file.rank not in lost and file.problem is None]
-    sizes = {action.group: action.source_state.bytes for action in plan.actions if action.evidence == "structure"}
+    sizes = {
+        action.group: action.bytes
+        for action in plan.actions
+        if isinstance(action, CopyAction) and action.evidence == "structure"
+    }
+    rebuilt = [action for action in (*plan.actions, *plan.partials) if action.evidence == "layout"]
+    givers = {
+        source.path
+        for action in rebuilt
+        for source in (action.sources if isinstance(action, ComposeAction) else (action.replica,))
+    }
+    steps = {file.step for file in inventory.slices if file.path in givers}
     older = {
         file.path
         for file in readable
@@ -141,9 +162,18 @@ def wanted_contents(inventory: Inventory, plan: Plan, lost: Collection[int] = ()
     return tuple(
         file
         for file in readable
-        if (file.step == plan.step or file.rank in undecided or file.path in older)
-        and (file.manifest is not None or (len(groups.of(file.rank)) > 1 and file.encryption is None))
+        if file.step in steps
+        or (
+            (file.step == plan.step or file.rank in undecided or file.path in older)
+            and (file.manifest is not None or (len(groups.of(file.rank)) > 1 and file.encryption is None))
+        )
     )
+
+
+def _is_enough(assessment: StepAssessment, ranks: Collection[int] | None) -> bool:
+    if ranks is None:
+        return assessment.recoverable
+    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in ranks)
 
 
 def _why_rejected(assessment: StepAssessment, name_run: bool) -> str:
@@ -162,13 +192,15 @@ def _group_writes(inventory: Inventory, groups: GroupMap, found: StepAssessment 
     for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
         place = places[peers[0]] if peers else None
-        if place is not None and place.names_rank:
+        if place is not None and place.names_rank and groups.knows(rank):
             writes.append(GroupWrite(rank, place.of(rank), groups.of(rank)))
     return tuple(writes)
 
 
-def _notes(inventory: Inventory, situation: Situation) -> tuple[Note, ...]:
+def _notes(inventory: Inventory, situation: Situation, actions: tuple[Action, ...]) -> tuple[Note, ...]:
     notes = [Note(file.path, file.problem) for file in inventory.group_files if file.problem is not None]
+    if any(len(action.group) > 1 for action in actions) and situation.stages.contradicts is not None:
+        notes.append(Note(situation.stages.contradicts, f"{situation.stages.problem}; the rank lists are believed"))
     for step, files in situation.files.items():
         for rank, held in files.items():
             if len(held) > 1:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import Verification
+from ms_recover.reporting.pieces import missing_lines
 from ms_recover.reporting.tables import ranks_text, render_table, size_text
 
 _SHOW_ALL_RANKS = 32
@@ -43,15 +45,18 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "") -> str:
             "UNRECOVERABLE: no step can be had by every rank; at the newest nobody can replace rank "
             f"{ranks_text(rank.rank for rank in bad)}"
         )
+        if plan.partials:
+            lines.append("What survives of these slices can be written beside them with: apply --partial")
     elif plan.actions:
         count = len(plan.actions)
         lines.append(
-            f"RECOVERABLE at step {plan.step}: {count} slice{'s' * (count > 1)} to copy "
+            f"RECOVERABLE at step {plan.step}: {count} slice{'s' * (count > 1)} to {_how(plan)} "
             f"({size_text(plan.bytes_to_copy)}), {len(plan.ranks) - count} kept"
         )
     else:
         lines.append(f"COMPLETE at step {plan.step}: every rank has its slice, nothing to do")
     lines += ["", _rank_table(plan, width)]
+    lines += missing_lines(plan, width)
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
@@ -74,7 +79,7 @@ def _rank_table(plan: Plan, width: int | None) -> str:
             str(rank.rank),
             rank.state,
             rank.verdict,
-            f"{rank.source} -> {rank.path}" if rank.source else rank.path or "",
+            _slice(rank),
             rank.evidence or "",
             rank.reason,
         )
@@ -83,6 +88,17 @@ def _rank_table(plan: Plan, width: int | None) -> str:
     table = render_table(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width, right=("rank",))
     kept = len(plan.ranks) - len(rows)
     return f"{table}\nand {kept} ranks that keep their sound slice" if kept else table
+
+
+def _how(plan: Plan) -> str:
+    composed = sum(isinstance(action, ComposeAction) for action in plan.actions)
+    return "put together" if composed == len(plan.actions) else "recover" if composed else "copy"
+
+
+def _slice(rank: RankVerdict) -> str:
+    if rank.verdict == "compose":
+        return f"pieces -> {rank.path}"
+    return f"{rank.source} -> {rank.path}" if rank.source else rank.path or ""
 
 
 def inventory_text(inventory: Inventory, width: int | None) -> str:
@@ -139,18 +155,24 @@ def _absent(inventory: Inventory, step: Step) -> str:
 def outcome_text(outcome: Outcome, width: int | None) -> str:
     """Return what applying a plan did: the answer first."""
     failed = sum(result.status == "failed" for result in outcome.results)
-    copied = [result for result in outcome.results if result.status == "copied"]
+    copied = [result for result in outcome.results if result.status in ("copied", "composed")]
     read_back = ", each read back and compared" if outcome.verified and copied else ""
     if failed or outcome.errors:
         head = (
             f"FAILED: {failed} of {len(outcome.results)} slices could not be recovered, the others are whole; "
             "mend what is named below and run the command again"
         )
+    elif outcome.partial:
+        head = (
+            f"PARTIAL: what survives of {len(outcome.results)} slices of step {outcome.step} is written beside them; "
+            "none of them is whole"
+        )
     elif not copied:
         head = f"DONE: every rank already had its slice of step {outcome.step}"
     else:
         total = size_text(sum(result.bytes for result in copied))
-        head = f"DONE: every rank has its slice of step {outcome.step}; {len(copied)} copied ({total}){read_back}"
+        how = " and ".join(f"{count} {status}" for status, count in Counter(one.status for one in copied).items())
+        head = f"DONE: every rank has its slice of step {outcome.step}; {how} ({total}){read_back}"
     lines = [f"{outcome.root}", head]
     rows = [
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")

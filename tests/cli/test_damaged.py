@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from ms_recover.formats.ckpt import read_header
+from ms_recover.formats.header import read_header
 from ms_recover.testing.trees import crc_trailer, record, varint
 
 SLICE = "ckpt_dir0/test-2_77.ckpt"

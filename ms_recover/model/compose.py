@@ -1,0 +1,178 @@
+"""A slice put together from pieces of several others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.slices import Parameter
+
+KINDS = ("compose", "partial", "complete")
+"""What a `ComposeAction` makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Byte runs of one length at regular distances, from one parameter's contents into another's.
+
+    Parameters
+    ----------
+    source, target : int
+        Where the first run begins, in bytes from the start of the contents of the source's and of the target's
+        parameter.
+    length : int
+        Bytes of a run.
+    loops : tuple of (int, int, int)
+        How runs repeat, outermost first: how often, and the distances of the beginnings in source and target in bytes.
+        No loop means one run.
+    """
+
+    source: int
+    target: int
+    length: int
+    loops: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all runs together."""
+        return self.length * prod(count for count, _, _ in self.loops)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield where each run begins in the source and in the target."""
+        for steps in product(*(range(count) for count, _, _ in self.loops)):
+            source, target = self.source, self.target
+            for step, (_, source_stride, target_stride) in zip(steps, self.loops, strict=True):
+                source += step * source_stride
+                target += step * target_stride
+            yield source, target
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one slice gives to one parameter.
+
+    Parameters
+    ----------
+    source : int
+        Index into the action's sources.
+    runs : Runs
+        Which bytes.
+    source_bytes : int
+        Length of the parameter's contents in the source, in bytes.
+    digest : str or None
+        Of those contents, where it is known.
+    alternatives : tuple of int
+        Other sources whose parameter has the same contents.
+    """
+
+    source: int
+    runs: Runs
+    source_bytes: int
+    digest: str | None = None
+    alternatives: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the piece is all of the source's parameter."""
+        return not self.runs.loops and self.runs.length == self.source_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedParameter:
+    """One parameter of the slice, and the pieces that are all of it.
+
+    Parameters
+    ----------
+    parameter : Parameter
+        As the finished slice lists it.
+    pieces : tuple of Piece
+        They do not overlap; none for contents of no bytes.
+    """
+
+    parameter: Parameter
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRegion:
+    """A part of a parameter that no sound slice holds.
+
+    Parameters
+    ----------
+    parameter : str
+        Name.
+    region : tuple of (int, int)
+        First index and the one behind the last, for each dimension of the global tensor; of the slice's own tensor
+        where no layout tells the global one.
+    bytes : int
+        Bytes of that part.
+    reason : str
+        Why nobody holds it.
+    """
+
+    parameter: str
+    region: tuple[tuple[int, int], ...]
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeAction:
+    """Put one slice together from several others.
+
+    Parameters
+    ----------
+    rank : int
+        Who gets it.
+    sources : tuple of Replica
+        Slices that pieces come from.
+    model : int
+        Index of the source whose form is followed: format, CRC trailer, how large tensors are split.
+    parameters : tuple of ComposedParameter
+        In the order of the finished slice.
+    target : str
+        Path relative to the root.
+    replaces : FileState or None
+        What lay under the target's name when the plan was made.
+    reason : str
+        Why these sources.
+    evidence : str
+        ``"layout"``.
+    group : tuple of int
+        The ranks that hold the same slice.
+    borrowed : tuple of str
+        Parameters that may differ between ranks, so that their values come from another rank.
+    kind : str
+        ``"compose"`` for a whole slice under its own name, ``"partial"`` for those of its parameters that survive,
+        ``"complete"`` for all parameters of the stage.
+    """
+
+    rank: int
+    sources: tuple[Replica, ...]
+    model: int
+    parameters: tuple[ComposedParameter, ...]
+    target: str
+    replaces: FileState | None
+    reason: str
+    evidence: str = "layout"
+    group: tuple[int, ...] = ()
+    borrowed: tuple[str, ...] = ()
+    kind: str = "compose"
+
+    def because(self, reason: str) -> ComposeAction:
+        """Return the action with another reason."""
+        return replace(self, reason=reason)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of contents that are put together."""
+        return sum(item.parameter.nbytes for item in self.parameters)
+
+    @property
+    def source_ranks(self) -> tuple[int, ...]:
+        """Ranks that pieces come from, ascending."""
+        used = {piece.source for item in self.parameters for piece in item.pieces}
+        return tuple(sorted({self.sources[index].rank for index in used}))

@@ -1,0 +1,53 @@
+"""Slices parameter by parameter: what nobody holds, who holds what."""
+
+from __future__ import annotations
+
+from ms_recover.model.explanation import Explanation
+from ms_recover.model.plan import Plan
+from ms_recover.reporting.tables import ranks_text, render_table, size_text
+
+_MOST_ROWS = 64
+
+
+def missing_lines(plan: Plan, width: int | None) -> list[str]:
+    """Return what nobody holds of each slice that cannot be had."""
+    lines: list[str] = []
+    for rank in plan.ranks:
+        if not rank.missing:
+            continue
+        gone = sum(region.bytes for region in rank.missing)
+        share = f"{gone / rank.bytes:.1%} of {size_text(rank.bytes)}" if rank.bytes else "no bytes"
+        rows = [
+            (region.parameter, region_text(region.region), size_text(region.bytes), region.reason)
+            for region in rank.missing[:_MOST_ROWS]
+        ]
+        lines += ["", f"What no sound slice holds of the slice of rank {rank.rank} ({share}):"]
+        lines.append(render_table(("parameter", "region", "size", "why"), rows, width, right=("size",)))
+        more = len(rank.missing) - len(rows)
+        lines += [f"and {more} more, which --json lists"] if more else []
+    return lines
+
+
+def explanation_text(found: Explanation, width: int | None) -> str:
+    """Return who holds which of a rank's parameters, and what was chosen."""
+    head = f"The slice of rank {found.rank} at step {found.step}, parameter by parameter"
+    if found.problem is not None:
+        return f"{head}: nothing can be told, {found.problem}"
+    rows = [
+        (
+            item.parameter.name,
+            f"{item.parameter.dtype}{list(item.parameter.shape)}",
+            "-" if item.region is None else region_text(item.region),
+            ranks_text(item.holders) or "nobody",
+            ", ".join(f"rank {rank}" for rank in dict.fromkeys(item.chosen)) or "-",
+            "; ".join([f"missing {region_text(gone.region)}" for gone in item.missing] + [item.note] * bool(item.note)),
+        )
+        for item in found.parameters
+    ]
+    columns = ("parameter", "slice", "region", "held by ranks", "chosen", "note")
+    return f"{head}, by the layouts in {found.layouts}:\n{render_table(columns, rows, width)}"
+
+
+def region_text(region: tuple[tuple[int, int], ...]) -> str:
+    """Return a region as an index expression, such as ``[0:16, 32:64]``; ``[]`` is a scalar."""
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

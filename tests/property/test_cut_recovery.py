@@ -1,0 +1,115 @@
+"""Several strikes at once on a tree without replicas: what layouts put together is right, or the plan refuses."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ms_recover import api
+from ms_recover.errors import MsRecoverError
+from ms_recover.testing import mishaps
+from ms_recover.testing.cuts import make_struck_cut_tree
+from ms_recover.testing.strategies import STRATEGY_DAMAGE
+from ms_recover.testing.trees import save_manifests
+from tests.property import test_recovery as plain
+from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, RUN, SAVED, SEALED, STEPS, Scene, Strike, recover
+
+RANKS = range(6)
+EXAMPLES = plain.EXAMPLES // 2
+KINDS = {kind: strike for kind, strike in plain.KINDS.items() if "peer" not in kind} | STRATEGY_DAMAGE
+
+
+BELIEVED = "rank lists that contradict the layouts"
+"""Without manifests nothing says which is right; the plan goes by the lists and tells."""
+
+
+class CutStrike(Strike):
+    """A strike at a tree whose slices have no replica."""
+
+    def mishap(self) -> mishaps.Mishap:
+        return KINDS[self.kind]
+
+
+@dataclass(frozen=True)
+class CutScene(Scene):
+    """A tree whose ranks are alone in their groups."""
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        return (rank,)
+
+    def whole(self) -> dict[str, bytes]:
+        return whole_tree(self.evidence)
+
+
+@functools.cache
+def whole_tree(evidence: str) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        root = make_struck_cut_tree(Path(folder), STEPS)
+        if evidence == SAVED:
+            save_manifests(root, RUN)
+        elif evidence == SEALED:
+            api.seal(api.scan(root))
+        files = (path for path in root.rglob("*") if path.is_file() and path.parent != root)
+        return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+@st.composite
+def scenes(draw: st.DrawFn, evidence: str, kinds: Mapping[str, mishaps.Mishap] = KINDS, most: int = 6) -> CutScene:
+    struck = draw(st.sampled_from([STEPS[2:], STEPS[2:], STEPS[1:]]))
+    strikes = []
+    for _ in range(draw(st.integers(0, most))):
+        rank, step = draw(st.sampled_from(RANKS)), draw(st.sampled_from(struck[::-1]))
+        kind = draw(st.sampled_from([*kinds]) | st.sampled_from([kind for kind in STRATEGY_DAMAGE if kind in kinds]))
+        other = draw(st.sampled_from([one for one in STEPS if one != step]))
+        stranger = draw(st.sampled_from([one for one in RANKS if one != rank]))
+        strikes.append(CutStrike(kind, rank, step, other, stranger, ()))
+    strikes.sort(key=lambda strike: strike.kind.startswith(IN_THE_WAY))
+    gone = draw(st.sets(st.sampled_from(RANKS), max_size=2))
+    return CutScene(6, 1, evidence, tuple(strikes), frozenset(gone), True)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(scenes(SAVED))
+def test_with_saved_manifests_what_is_put_together_is_the_truth(scene: CutScene) -> None:
+    recover(scene)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(scenes(SEALED))
+def test_in_a_sealed_tree_what_is_put_together_is_the_truth(scene: CutScene) -> None:
+    recover(scene)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(scenes(NONE, {kind: strike for kind, strike in KINDS.items() if kind != BELIEVED}))
+def test_without_manifests_a_recovery_is_complete(scene: CutScene) -> None:
+    recover(scene)
+
+
+SHOWN = {**plain.STRUCTURE, **mishaps.LOSSES, **STRATEGY_DAMAGE}
+for unknowable in (BELIEVED, "the part of another rank"):
+    del SHOWN[unknowable]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(scenes(NONE, SHOWN))
+def test_a_wrong_strategy_file_puts_nothing_wrong_together(scene: CutScene) -> None:
+    """Also without manifests: where slices are whole or visibly damaged, only how they are cut can be mistaken."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        root = Path(folder)
+        truth = scene.make(root)
+        try:
+            plan = api.plan(api.scan(root), world_size=scene.size)
+            api.check(plan)
+            outcome = api.apply(plan)
+        except MsRecoverError:
+            return
+        for result in outcome.results:
+            if result.status in ("composed", "copied"):
+                assert (root / result.target).read_bytes() == truth[f"ckpt_dir{result.rank}/test-{plan.step}.ckpt"]
