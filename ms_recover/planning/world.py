@@ -23,7 +23,8 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
     given : int, optional
         The operator's word, which wins.
 
-    Manifests tell it outright; without them it is the smallest world that everything found fits into.
+    Manifests tell it outright; without them it is the smallest world that everything found fits into; of strategy files
+    that differ in the size of a stage those of which there are most count.
 
     Raises
     ------
@@ -49,9 +50,11 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> tuple[int
     best, why = highest + 1, "the ranks that have files"
     if listed >= best:
         best, why = listed + 1, f"the ranks listed in {by}"
+    sizes = Counter(file.devices_per_stage for file in inventory.strategy_files)
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for file in sorted(inventory.strategy_files, key=lambda file: file.path):
         ranks = (max(file.stages, default=0) + 1) * file.devices_per_stage
-        if ranks > best:
+        if file.devices_per_stage == usual and ranks > best:
             best, why = ranks, f"the device matrix in {file.path}"
     if best > _MOST_RANKS:
         raise ContradictionError(

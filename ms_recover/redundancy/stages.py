@@ -102,13 +102,15 @@ def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int
     if not usable:
         return Stages(problem="no strategy file tells how parameters are cut")
     sizes = Counter(file.devices_per_stage for file in usable)
-    devices, _ = max(sizes.items(), key=lambda item: (item[1], item[0]))
-    if len(sizes) > 1 or world_size % devices:
+    (devices, most), *others = sizes.most_common()
+    if (others and others[0][1] == most) or world_size % devices:
         what = " and ".join(str(size) for size in sorted(sizes))
         return Stages(problem=f"strategy files tell of {what} ranks in a stage, which does not fit {world_size} ranks")
     told: dict[int, list[StrategyFile]] = defaultdict(list)
     for file in usable:
         stage = file.rank // devices
+        if file.devices_per_stage != devices:
+            continue  # of another world: most are of this one
         if not file.stages or stage in file.stages:
             told[stage].append(file)
     layouts, paths, digests = {}, {}, {}

@@ -1,5 +1,7 @@
 """Parts of parameters that lie where one would not look first."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.compose import ComposeAction
@@ -82,3 +84,13 @@ def test_embeddings_cut_by_hand_have_parts_of_their_own_sizes(split):
     gone = make_plan(inventory(without, layouts), world_size=8).ranks[2].missing
     start = sum(split[:2])
     assert [(one.region, one.bytes) for one in gone] == [(((start, start + split[2]), (0, 3)), 3 * split[2])]
+
+
+def test_one_strategy_file_of_a_larger_world_is_outvoted():
+    shape = {"w": (2, 3)}
+    found = inventory({1: shape, 2: shape, 3: shape}, [Layout("w", (4,), ((), ()))])
+    stale = StrategyFile(2, "ckpt_dir2/strategy.ckpt", Strategy((0,), 2, (Layout("w", (12,), ((0,), ())),)))
+    files = (found.strategy_files[0], stale, found.strategy_files[2])
+    made = make_plan(replace(found, strategy_files=files))
+    assert (made.world_size, made.recoverable) == (4, True)
+    assert [(action.rank, action.evidence) for action in made.actions] == [(0, "layout")]
