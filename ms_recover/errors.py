@@ -10,7 +10,8 @@
     │   ├── FormatError                          a file is not what it should be
     │   └── ContradictionError                   inputs that cannot all be true
     ├── UnrecoverableError    (RuntimeError)  4  some rank's slice cannot be had from anybody
-    └── VerificationError     (RuntimeError)  5  bytes differ from what was promised
+    ├── VerificationError     (RuntimeError)  5  bytes differ from what was promised
+    └── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or erred
 
 Each message says what is wrong, where (rank, step, path) and what to do next.
 """
@@ -71,3 +72,30 @@ class VerificationError(MsRecoverError, RuntimeError):
     """Bytes differ from what was read, planned or promised."""
 
     exit_code = 5
+
+
+class BrokenWorldError(MsRecoverError, ConnectionError):
+    """A world broke; every operation on it fails with this, operations on other worlds go on.
+
+    Make the world again under the same name: it gets the next epoch.
+
+    Parameters
+    ----------
+    world : str
+    epoch : int
+    rank : int
+        The rank at fault.
+    cause : str
+        eof, reset, heartbeat, timeout, protocol, closed or peer_reported.
+    words : str
+        What happened, in words.
+    """
+
+    exit_code = 6
+
+    def __init__(self, world: str, epoch: int, rank: int, cause: str, words: str = "") -> None:
+        super().__init__(f"world {world!r} (epoch {epoch}) is broken by rank {rank}: {cause}{words and f' ({words})'}")
+        self.world, self.epoch, self.rank, self.cause, self.words = world, epoch, rank, cause, words
+
+    def __reduce__(self) -> tuple[type[BrokenWorldError], tuple[str, int, int, str, str]]:
+        return type(self), (self.world, self.epoch, self.rank, self.cause, self.words)

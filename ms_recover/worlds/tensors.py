@@ -1,0 +1,144 @@
+"""The one place that knows numpy and MindSpore: tensors to bytes and back, and the arithmetic of reductions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ms_recover.errors import UsageError
+from ms_recover.worlds.wire import DTYPES
+
+OPERATIONS = ("sum", "prod", "max", "min")
+_NAMES = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
+_UFUNCS: dict[str, Callable[..., Any]] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+class Raw(NamedTuple):
+    """A tensor as bytes: a view of its memory where that is possible."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether something is a ``mindspore.Tensor``, without importing MindSpore."""
+    kind = getattr(sys.modules.get("mindspore"), "Tensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def allocate(size: int) -> memoryview:
+    """Return `size` bytes of fresh memory, not cleared."""
+    return np.empty(size, np.uint8).data
+
+
+def raw(tensor: Any) -> Raw:
+    """Return the bytes of a tensor, without copying a contiguous numpy array or CPU tensor (bfloat16 is copied).
+
+    Raises
+    ------
+    UsageError
+        When it is no tensor or its element type has no name on the wire.
+    """
+    if isinstance(tensor, np.ndarray) and tensor.flags.c_contiguous and tensor.dtype in _NAMES:
+        return Raw(_NAMES[tensor.dtype], tensor.shape, _bytes(tensor))
+    if is_tensor(tensor):
+        dtype = str(tensor.dtype).lower()
+        if dtype == "bfloat16":
+            return Raw(dtype, tuple(tensor.shape), memoryview(tensor.get_bytes()))
+        tensor = tensor.asnumpy()
+    if not isinstance(tensor, np.ndarray | np.generic):
+        raise UsageError(f"{type(tensor).__name__} is neither a numpy array nor a mindspore.Tensor")
+    array = np.asarray(tensor)
+    if array.dtype.name not in DTYPES:
+        raise UsageError(f"arrays of {array.dtype} cannot be sent")
+    return Raw(array.dtype.name, array.shape, _bytes(np.asarray(array, array.dtype.newbyteorder("="), order="C")))
+
+
+def copied(source: Raw) -> Raw:
+    """Return the same in memory of its own."""
+    data = allocate(len(source.data))
+    data[:] = source.data
+    return source._replace(data=data)
+
+
+class Target(NamedTuple):
+    """A given tensor to fill: its element type and shape, the memory to fill, and what to do then."""
+
+    raw: Raw
+    finish: Callable[[], Any]
+
+
+def target(out: Any) -> Target:
+    """Prepare a given tensor to be filled.
+
+    Raises
+    ------
+    UsageError
+        When it is no tensor, or an array that cannot be filled in place.
+    """
+    if isinstance(out, np.ndarray):
+        if not out.flags.c_contiguous or not out.flags.writeable or not out.dtype.isnative:
+            raise UsageError("out has to be contiguous, writable and of native byte order")
+        dtype = _NAMES.get(out.dtype) or out.dtype.name
+        if dtype not in DTYPES:
+            raise UsageError(f"arrays of {out.dtype} cannot be received")
+        return Target(Raw(dtype, out.shape, _bytes(out)), lambda: out)
+    if not is_tensor(out):
+        raise UsageError(f"out is {type(out).__name__}, neither a numpy array nor a mindspore.Tensor")
+    dtype, shape = str(out.dtype).lower(), tuple(out.shape)
+    data = allocate(int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype])
+
+    def assign() -> Any:
+        out.assign_value(to_tensor(Raw(dtype, shape, data)))
+        return out
+
+    return Target(Raw(dtype, shape, data), assign)
+
+
+def to_array(source: Raw) -> npt.NDArray[Any]:
+    """Return a numpy array on these bytes; bfloat16, which numpy has not, as float32 with the same values."""
+    if source.dtype == "bfloat16":
+        return _widen(np.frombuffer(source.data, np.uint16)).reshape(source.shape)
+    return np.frombuffer(source.data, np.dtype(source.dtype)).reshape(source.shape)
+
+
+def to_tensor(source: Raw) -> Any:
+    """Return a ``mindspore.Tensor`` on these bytes."""
+    import mindspore
+
+    tensor = mindspore.Tensor.from_numpy(to_array(source))
+    return tensor.astype(mindspore.bfloat16) if source.dtype == "bfloat16" else tensor
+
+
+def accumulate(operation: str, dtype: str, into: memoryview, other: memoryview) -> None:
+    """Reduce `other` into `into`, element by element, in the element type itself (bfloat16 by way of float32)."""
+    function = _UFUNCS[operation]
+    with np.errstate(all="ignore"):  # infinities and overflows are values like any others
+        if dtype == "bfloat16":
+            ours = np.frombuffer(into, np.uint16)
+            ours[:] = _narrow(function(_widen(ours), _widen(np.frombuffer(other, np.uint16))))
+        else:
+            array = np.frombuffer(into, np.dtype(dtype))
+            function(array, np.frombuffer(other, np.dtype(dtype)), out=array)
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _widen(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    wide: npt.NDArray[np.uint32] = bits.astype(np.uint32) << np.uint32(16)
+    return wide.view(np.float32)
+
+
+def _narrow(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    narrow: npt.NDArray[np.uint16] = np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    return narrow

@@ -1,0 +1,227 @@
+"""The watchdog: notices frozen and unreachable peers by way of a helper process, which it starts and replaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ms_recover.errors import UsageError
+
+_log = logging.getLogger(__name__)
+_HELPER = Path(__file__).with_name("heartbeat.py")
+_LEAST_S = 0.2
+_GOODBYE_S = 2.0
+_START_AGAIN_S = 1.0
+_MAX_PACKET = 1 << 16
+
+
+@dataclass
+class _Watch:
+    order: dict[str, Any]
+    sock: socket.socket
+
+
+class WatchDog:
+    """Watches the peers of all worlds of this process.
+
+    A peer that dies is noticed by its closed connection at once. One that is frozen or unreachable is noticed because
+    its helper process no longer sends heartbeats. Helpers speak UDP with each other; this one is a child of this
+    process, the only process that the watchdog ever ends.
+
+    Parameters
+    ----------
+    heartbeat : float
+        Seconds of silence after which a peer is lost; at least 0.2.
+    lost : callable
+        Told world (its eight bytes), epoch, rank of the peer, cause, and the rank at fault when a peer reports it.
+    """
+
+    def __init__(self, heartbeat: float, lost: Callable[[bytes, int, int, str, int], None]) -> None:
+        if not heartbeat >= _LEAST_S:
+            raise UsageError(f"heartbeat is {heartbeat} s: at least {_LEAST_S} s are needed")
+        self.heartbeat = heartbeat
+        self.replaced = 0
+        """How often the helper was replaced."""
+        self._check_s = min(0.5, heartbeat / 6)
+        self._silent_s = max(0.5, min(1.5, heartbeat / 2))
+        self._lost = lost
+        self._watches: dict[tuple[bytes, int], _Watch] = {}
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._heard = self._checked = self._started = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the helper, None while there is none."""
+        return self._helper.pid if self._helper else None
+
+    def watch(
+        self,
+        world: bytes,
+        epoch: int,
+        rank: int,
+        key: bytes,
+        peers: Mapping[int, tuple[str, int]],
+        interval: float,
+        sock: socket.socket,
+    ) -> None:
+        """Begin to watch the peers of a world.
+
+        Parameters
+        ----------
+        world : bytes
+        epoch, rank : int
+        key : bytes
+            With which datagrams are signed.
+        peers : mapping of int to (str, int)
+            Address and port of their heartbeats, by rank.
+        interval : float
+            Seconds between two heartbeats.
+        sock : socket.socket
+            For the datagrams; the watchdog owns it from now on, so that a new helper goes on where the old one ended.
+        """
+        place: dict[str, Any] = {"do": "watch", "world": world.hex(), "epoch": epoch, "rank": rank, "key": key.hex()}
+        order = {
+            **place,
+            "interval": interval,
+            "limit": self.heartbeat,
+            "peers": {k: list(v) for k, v in peers.items()},
+        }
+        watch = self._watches[world, epoch] = _Watch(order, sock)
+        if self._helper is None:
+            self._start()
+        else:
+            self._tell(order, watch.sock)
+
+    def forget(self, world: bytes, epoch: int, peer: int) -> None:
+        """Watch a peer no longer that left in good order."""
+        watch = self._watches.get((world, epoch))
+        if watch is not None:
+            watch.order["peers"].pop(peer, None)
+            self._tell({"do": "forget", "world": world.hex(), "epoch": epoch, "peer": peer})
+
+    def leave(self, world: bytes, epoch: int, cause: str = "", accused: int = 0) -> None:
+        """Watch a world no longer; tell its members why when it is broken."""
+        watch = self._watches.pop((world, epoch), None)
+        if watch is not None:
+            self._tell({"do": "leave", "world": world.hex(), "epoch": epoch, "cause": cause, "accused": accused})
+            watch.sock.close()
+
+    async def close(self) -> None:
+        """Watch nothing any more and end the helper."""
+        for world, epoch in list(self._watches):
+            self.leave(world, epoch)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        helper, self._helper = self._helper, None
+        self._disconnect()
+        if helper is None:
+            return
+        try:
+            for _ in range(int(_GOODBYE_S / 0.01)):
+                if helper.poll() is not None:
+                    return
+                await asyncio.sleep(0.01)
+        finally:
+            _end(helper)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._helper = subprocess.Popen(  # noqa: S603 (our own file)
+                [sys.executable, "-I", "-S", str(_HELPER), str(os.getpid())],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._control = ours
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._hear)
+        self._heard = self._checked = self._started = loop.time()
+        for watch in self._watches.values():
+            self._tell(watch.order, watch.sock)
+        if self._timer is None:
+            self._timer = loop.call_later(self._check_s, self._check)
+
+    def _tell(self, order: dict[str, Any], sock: socket.socket | None = None) -> None:
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], [sock.fileno()] if sock else [])
+        except OSError as error:
+            _log.warning("the heartbeat helper does not listen: %s", error)
+            asyncio.get_running_loop().call_soon(self._replace, self._helper)
+
+    def _hear(self) -> None:
+        while self._control is not None:
+            try:
+                data = self._control.recv(_MAX_PACKET)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._replace(self._helper)
+                return
+            self._heard = asyncio.get_running_loop().time()
+            words = json.loads(data)
+            if "lost" in words:
+                world, epoch = bytes.fromhex(words["lost"]), words["epoch"]
+                self._lost(world, epoch, words["rank"], words["cause"], words["accused"])
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        # After a stall of this process what the helper said meanwhile has to be heard first.
+        stalled, self._checked = now - self._checked > 2 * self._check_s, now
+        if stalled:
+            self._heard = now
+        self._timer = loop.call_later(self._check_s, self._check)
+        if self._helper is None:
+            self._start()
+        elif now - self._heard > self._silent_s:
+            self._replace(self._helper)
+
+    def _replace(self, helper: subprocess.Popen[bytes] | None) -> None:
+        """Replace a helper that died or froze."""
+        if helper is None or helper is not self._helper:
+            return
+        _log.warning("the heartbeat helper %d is dead or frozen: starting another", helper.pid)
+        self._disconnect()
+        self._helper = None
+        _end(helper)
+        self.replaced += 1
+        if asyncio.get_running_loop().time() - self._started > _START_AGAIN_S:
+            self._start()  # one that fails at once is started again at the next check
+
+    def _disconnect(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(control.fileno())
+            control.close()
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    """End a child of this process."""
+    if helper.poll() is None:
+        helper.kill()
+    helper.wait(_GOODBYE_S)

@@ -1,0 +1,295 @@
+"""The shell around `WorldState`: one member's world with its links, buffers and waiting tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ms_recover.errors import BrokenWorldError
+from ms_recover.worlds import wire
+from ms_recover.worlds.link import Link
+from ms_recover.worlds.state import (
+    Deliver,
+    Expected,
+    Fail,
+    Fault,
+    Fill,
+    Hold,
+    Instruction,
+    Keep,
+    Key,
+    PeerLeft,
+    Phase,
+    Shut,
+    Tell,
+    Transmit,
+    WorldState,
+)
+from ms_recover.worlds.wire import Header, Kind
+
+Allocate = Callable[[int], memoryview]
+_SENDS_IN_A_ROW = 16
+
+
+class Operation:
+    """A send or receive on its way, or at its end."""
+
+    __slots__ = ("buffer", "fault", "future", "header", "number", "sending")
+
+    def __init__(self, number: int, buffer: memoryview | None) -> None:
+        self.number, self.buffer = number, buffer
+        self.header: Header | None = None
+        self.fault: Fault | None = None
+        self.future: asyncio.Future[None] | None = None
+        self.sending: asyncio.Future[None] | None = None
+
+    def end(self) -> None:
+        """Wake the task that waits for it."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+        if self.sending is not None and not self.sending.done():
+            self.sending.cancel()
+
+
+class World:
+    """One member of one world.
+
+    Parameters
+    ----------
+    name : str
+    rank, size : int
+    allocate : callable
+        Gives writable memory of so many bytes.
+    ended : callable
+        Told the error that broke the world, None when it was closed in good order.
+    peer_left : callable
+        Told the rank of a peer that left in good order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        *,
+        allocate: Allocate,
+        ended: Callable[[World, BrokenWorldError | None], None],
+        peer_left: Callable[[World, int], None],
+    ) -> None:
+        self.name, self.rank, self.size = name, rank, size
+        self.identity = wire.world_id(name)
+        self.state = WorldState(self.identity, rank, size)
+        self._allocate, self._ended, self._peer_left = allocate, ended, peer_left
+        self._links: dict[int, Link] = {}
+        self._operations: dict[int, Operation] = {}
+        self._messages: dict[int, memoryview] = {}
+        self._numbers = itertools.count()
+        self._calls: dict[int, int] = {}
+        self._in_a_row = 0
+
+    @property
+    def epoch(self) -> int:
+        """How many worlds of this name were there before."""
+        return self.state.epoch
+
+    @property
+    def error(self) -> BrokenWorldError | None:
+        """Why the world ended, None while it is well."""
+        fault = self.state.fault
+        return None if fault is None else BrokenWorldError(self.name, self.epoch, *fault)
+
+    def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
+        """Take the connections to all peers and begin.
+
+        Raises
+        ------
+        BrokenWorldError
+            When the world has been closed meanwhile.
+        """
+        self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
+        self._apply(self.state.formed(epoch))
+        if not self.is_open:  # removed while it was being made
+            self._close_links()
+            raise BrokenWorldError(self.name, epoch, self.rank, "closed", "the world was removed while it was made")
+        for link in list(self._links.values()):
+            link.start()
+
+    def next_call(self, tag: int) -> int:
+        """Return the number of the next collective call on a tag."""
+        number = self._calls.get(tag, 0)
+        self._calls[tag] = (number + 1) & 0xFFFFFFFF
+        return number
+
+    async def send(
+        self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview | None
+    ) -> None:
+        """Send a frame; returns when the kernel has taken all of it.
+
+        Raises
+        ------
+        BrokenWorldError
+        """
+        operation = Operation(next(self._numbers), payload)
+        self._operations[operation.number] = operation
+        length = len(payload) if payload is not None else 0
+        try:
+            self._apply(self.state.send_asked(operation.number, peer, key, detail, dtype, shape, length))
+            if operation.fault is None and operation.sending is not None:
+                await asyncio.wait([operation.sending])
+            elif (in_a_row := self._in_a_row) >= _SENDS_IN_A_ROW:
+                self._in_a_row = 0
+                await asyncio.sleep(0)  # a loop of sends lets other tasks run
+            else:
+                self._in_a_row = in_a_row + 1
+        except asyncio.CancelledError:
+            self._apply(self.state.withdrawn(operation.number))
+            raise
+        finally:
+            self._operations.pop(operation.number, None)
+        if operation.fault is not None:
+            raise BrokenWorldError(self.name, self.epoch, *operation.fault)
+
+    def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
+        """Begin to receive the next frame with this key, into a buffer of its size when there is one."""
+        operation = Operation(next(self._numbers), buffer)
+        self._operations[operation.number] = operation
+        self._apply(self.state.receive_asked(operation.number, peer, key, expected))
+        return operation
+
+    async def received(self, operation: Operation) -> tuple[Header, memoryview]:
+        """Wait until a posted receive is done.
+
+        Raises
+        ------
+        BrokenWorldError
+        """
+        try:
+            if operation.header is None and operation.fault is None:
+                operation.future = asyncio.get_running_loop().create_future()
+                await operation.future
+        except asyncio.CancelledError:
+            if operation.header is not None:
+                self.give_up(Fault(self.rank, "closed", "a receive was cancelled when its message was there"))
+            self._apply(self.state.withdrawn(operation.number))
+            raise
+        finally:
+            self._operations.pop(operation.number, None)
+        if operation.fault is not None:
+            raise BrokenWorldError(self.name, self.epoch, *operation.fault)
+        assert operation.header is not None
+        assert operation.buffer is not None
+        return operation.header, operation.buffer
+
+    def give_up(self, fault: Fault) -> None:
+        """Break the world."""
+        self._apply(self.state.given_up(fault))
+
+    def expire(self, peer: int | None, timeout: float) -> None:
+        """Break the world because an operation, with this peer or with any, took too long."""
+        slow = self.state.waiting_for() if peer is None else peer
+        self.give_up(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
+
+    def reported(self, peer: int, accused: int, cause: str) -> None:
+        """Hear from a peer's watchdog that the world is broken there."""
+        self._apply(self.state.reported(peer, accused, cause))
+
+    def lost(self, peer: int, cause: str, words: str) -> None:
+        """Hear from a link or the watchdog that a peer is lost."""
+        self._apply(self.state.lost(peer, cause, words))
+
+    def header_came(self, peer: int, header: Header) -> None:
+        """Hear from a link that a frame begins."""
+        self._apply(self.state.header_came(peer, header))
+
+    def payload_came(self, peer: int) -> None:
+        """Hear from a link that a payload is complete."""
+        self._apply(self.state.payload_came(peer))
+
+    async def close(self, linger: float) -> None:
+        """Leave in good order; waits at most `linger` seconds until the peers' kernels have what was sent."""
+        try:
+            self._apply(self.state.closed())
+            deadline = asyncio.get_running_loop().time() + linger
+            while not all(link.flushed for link in self._links.values()):
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(0.001)
+        finally:
+            self._close_links()
+
+    def _close_links(self) -> None:
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+
+    def _apply(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Transmit(number, peer, header):
+                    operation = self._operations[number]
+                    operation.sending = self._links[peer].send(wire.encode(header), operation.buffer)
+                    if operation.sending is None:
+                        self._apply(self.state.send_done(number))
+                    else:
+                        operation.sending.add_done_callback(partial(self._sent, number))
+                case Fill(peer, number, header):
+                    operation = self._operations[number]
+                    if operation.buffer is None:
+                        operation.buffer = self._allocate(header.length)
+                    self._links[peer].fill(operation.buffer)
+                case Deliver(number, header, message):
+                    self._deliver(self._operations[number], header, message)
+                case Keep(peer, message, header):
+                    self._messages[message] = self._allocate(header.length)
+                    self._links[peer].fill(self._messages[message])
+                case Hold(peer):
+                    self._links[peer].hold()
+                case Fail(number, fault):
+                    failed = self._operations.get(number)
+                    if failed is not None:
+                        failed.fault = fault
+                        failed.end()
+                case Tell(headers):
+                    for peer, header in headers:
+                        self._say(peer, header)
+                case PeerLeft(peer):
+                    self._peer_left(self, peer)
+                case Shut(fault):
+                    self._shut(fault)
+
+    def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
+        if not sending.cancelled():
+            self._apply(self.state.send_done(number))
+
+    def _deliver(self, operation: Operation, header: Header, message: int | None) -> None:
+        if message is not None:
+            kept = self._messages.pop(message)
+            if operation.buffer is None:
+                operation.buffer = kept
+            else:
+                operation.buffer[:] = kept
+        operation.header = header
+        operation.end()
+
+    def _say(self, peer: int, header: Header) -> None:
+        link = self._links.get(peer)
+        if link is None:
+            return
+        if header.kind is Kind.LEAVE:
+            link.finish(wire.encode(header))
+        else:
+            link.say(wire.encode(header))
+
+    def _shut(self, fault: Fault | None) -> None:
+        self._messages.clear()
+        if fault is not None:
+            self._close_links()
+        self._ended(self, None if fault is None else self.error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether operations can be asked for."""
+        return self.state.phase is Phase.OPEN

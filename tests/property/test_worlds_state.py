@@ -1,0 +1,356 @@
+"""Random events on worlds of 2 to 6 members, several at a time: never a wrong delivery, never a cross-world effect."""
+
+import os
+from collections import Counter, deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ms_recover.worlds.state import (
+    SMALL,
+    Deliver,
+    Expected,
+    Fail,
+    Fault,
+    Fill,
+    Hold,
+    Keep,
+    Key,
+    PeerLeft,
+    Phase,
+    Shut,
+    Tell,
+    Transmit,
+    WorldState,
+)
+from ms_recover.worlds.wire import CAUSES, Kind, world_id
+
+LENGTHS = (0, 1, SMALL, SMALL + 1)
+KEYS = (Key(Kind.MESSAGE, 0), Key(Kind.MESSAGE, 1), Key(Kind.PART, 0, 0), Key(Kind.PART, 0, 1))
+LEGAL = {
+    (Phase.OPEN, Phase.OPEN),
+    (Phase.OPEN, Phase.BROKEN),
+    (Phase.OPEN, Phase.CLOSED),
+    (Phase.BROKEN, Phase.BROKEN),
+    (Phase.CLOSED, Phase.CLOSED),
+}
+
+
+class Member:
+    """A member with a shell that moves no bytes: payloads are tokens (sender, key, number)."""
+
+    def __init__(self, simulated, rank):
+        self.simulated, self.rank = simulated, rank
+        self.state = WorldState(simulated.identity, rank, simulated.size)
+        self.state.formed(simulated.epoch)
+        self.phase = Phase.OPEN
+        self.dead = False
+        self.operations = {}
+        self.ended = Counter()
+        self.reading = {}
+        self.kept = {}
+        self.numbers = 0
+
+    def do(self, instructions, token=None):
+        for instruction in instructions:
+            match instruction:
+                case Transmit(_, peer, header):
+                    self.simulated.channels[self.rank, peer].append((header, token))
+                case Fill(peer, operation, _):
+                    self.reading[peer] = ("operation", operation, self.reading[peer][-1])
+                case Keep(peer, message, _):
+                    self.reading[peer] = ("message", message, self.reading[peer][-1])
+                case Hold(peer):
+                    self.reading[peer] = ("held", None, self.reading[peer][-1])
+                case Deliver(operation, _, message):
+                    self.deliver(operation, token if message is None else self.kept.pop(message))
+                case Fail(operation, _):
+                    self.end(operation)
+                case Tell(headers):
+                    for peer, header in headers:
+                        self.simulated.channels[self.rank, peer].append((header, None))
+                case Shut(_):
+                    self.reading.clear()
+                    self.simulated.disconnect(self.rank)
+                case PeerLeft(_):
+                    pass
+
+    def end(self, operation):
+        self.ended[operation] += 1
+        assert self.ended[operation] == 1
+        return self.operations.pop(operation)
+
+    def deliver(self, operation, token):
+        peer, key = self.end(operation)
+        delivered = self.simulated.delivered
+        assert token == (peer, self.rank, key, delivered[peer, self.rank, key]), "a wrong delivery"
+        delivered[peer, self.rank, key] += 1
+
+    def send(self, peer, key, length):
+        number = self.numbers = self.numbers + 1
+        self.operations[number] = (peer, None)
+        sent = self.simulated.sent
+        token = (self.rank, peer, key, sent[self.rank, peer, key])
+        instructions = self.state.send_asked(number, peer, key, 0, "uint8", (length,), length)
+        if any(isinstance(instruction, Transmit) for instruction in instructions):
+            sent[self.rank, peer, key] += 1
+        self.do(instructions, token)
+        return number
+
+    def sent(self, number):
+        self.do(self.state.send_done(number))
+        if number in self.operations:
+            self.end(number)
+
+    def receive(self, peer, key, expected):
+        number = self.numbers = self.numbers + 1
+        self.operations[number] = (peer, key)
+        held = self.reading.get(peer)
+        self.do(self.state.receive_asked(number, peer, key, expected), held and held[-1])
+
+    def read(self, peer):
+        """Take what comes next from a peer: a header, the payload after it, or the end of the connection."""
+        channel = self.simulated.channels[peer, self.rank]
+        if peer in self.reading:
+            what, number, token = self.reading[peer]
+            if what != "held":
+                del self.reading[peer]
+                if what == "message":
+                    self.kept[number] = token
+                self.do(self.state.payload_came(peer), token)
+            return
+        if not channel:
+            return
+        header, token = channel.popleft()
+        if header is None:
+            self.do(self.state.lost(peer, token))
+            return
+        self.reading[peer] = ("nothing", None, token)
+        self.do(self.state.header_came(peer, header), token)
+        if self.reading.get(peer, ("",))[0] == "nothing":
+            del self.reading[peer]
+
+
+class Simulated:
+    """A world, with channels that keep the order of what they carry."""
+
+    def __init__(self, name, size, epoch):
+        self.name, self.size, self.epoch = name, size, epoch
+        self.identity = world_id(name)
+        self.channels = {(a, b): deque() for a in range(size) for b in range(size) if a != b}
+        self.sent, self.delivered = Counter(), Counter()
+        self.hurt = False
+        self.members = [Member(self, rank) for rank in range(size)]
+
+    def disconnect(self, rank, cause="eof"):
+        for (sender, _), channel in self.channels.items():
+            if sender == rank:
+                channel.append((None, cause))
+
+
+class Worlds(RuleBasedStateMachine):
+    @initialize(sizes=st.lists(st.integers(2, 6), min_size=1, max_size=4), faults=st.booleans())
+    def make(self, sizes, faults):
+        self.faults = faults
+        self.worlds = [Simulated(f"world {index}", size, 0) for index, size in enumerate(sizes)]
+
+    def pick(self, data):
+        world = data.draw(st.sampled_from(self.worlds))
+        alive = [member for member in world.members if not member.dead]
+        return world, data.draw(st.sampled_from(alive or world.members))
+
+    def peer(self, data, member):
+        return data.draw(st.sampled_from([r for r in range(member.simulated.size) if r != member.rank]))
+
+    @rule(data=st.data(), key=st.sampled_from(KEYS), length=st.sampled_from(LENGTHS), at_once=st.booleans())
+    def send(self, data, key, length, at_once):
+        _, member = self.pick(data)
+        if not member.dead:
+            number = member.send(self.peer(data, member), key, length)
+            if at_once or not member.operations.get(number):
+                member.sent(number)
+
+    @rule(
+        data=st.data(),
+        events=st.lists(
+            st.tuples(
+                st.sampled_from(["send", "send", "receive", "read", "read"]),
+                st.sampled_from(KEYS[:2]),
+                st.sampled_from([1, 1, SMALL + 1]),
+                st.integers(1, 4),
+            ),
+            min_size=3,
+            max_size=20,
+        ),
+    )
+    def talk(self, data, events):
+        _, member = self.pick(data)
+        peer = self.peer(data, member)
+        other = member.simulated.members[peer]
+        for what, key, length, times in events:
+            for _ in range(times):
+                if what == "send" and not other.dead:
+                    other.sent(other.send(member.rank, key, length))
+                elif what == "receive" and not member.dead:
+                    member.receive(peer, key, Expected())
+                elif what == "read" and not member.dead:
+                    member.read(peer)
+
+    @rule(data=st.data())
+    def send_ends(self, data):
+        _, member = self.pick(data)
+        sends = [number for number, (_, key) in member.operations.items() if key is None]
+        if sends:
+            member.sent(data.draw(st.sampled_from(sends)))
+
+    @rule(data=st.data(), key=st.sampled_from(KEYS))
+    def receive(self, data, key):
+        _, member = self.pick(data)
+        if not member.dead:
+            member.receive(self.peer(data, member), key, Expected())
+
+    @rule(data=st.data(), count=st.integers(1, 20))
+    def read(self, data, count):
+        _, member = self.pick(data)
+        for _ in range(count):
+            if not member.dead:
+                member.read(self.peer(data, member))
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        world, member = self.pick(data)
+        receives = [number for number, (_, key) in member.operations.items() if key is not None]
+        if receives:
+            number = data.draw(st.sampled_from(receives))
+            peer = member.operations[number][0]
+            begun = member.reading.get(peer, ("",))[:2] == ("operation", number)
+            member.do(member.state.withdrawn(number))
+            world.hurt |= begun
+            assert begun == (number not in member.operations)
+            if not begun:
+                member.end(number)
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data())
+    def die(self, data):
+        world, member = self.pick(data)
+        if not member.dead:
+            member.dead = world.hurt = True
+            member.operations.clear()
+            for (sender, _), channel in world.channels.items():
+                if sender == member.rank:
+                    for _ in range(data.draw(st.integers(0, len(channel)))):
+                        channel.pop()
+            world.disconnect(member.rank, data.draw(st.sampled_from(["eof", "reset"])))
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data(), cause=st.sampled_from(["heartbeat", "timeout", "closed"]))
+    def give_up(self, data, cause):
+        world, member = self.pick(data)
+        if not member.dead:
+            world.hurt = True
+            peer = self.peer(data, member)
+            lost = member.state.lost(peer, cause) if cause == "heartbeat" else None
+            member.do(member.state.given_up(Fault(peer, cause)) if lost is None else lost)
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data(), cause=st.sampled_from(CAUSES))
+    def hear_a_report(self, data, cause):
+        world, member = self.pick(data)
+        if not member.dead:
+            world.hurt = True
+            member.do(member.state.reported(self.peer(data, member), member.rank, cause))
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data())
+    def leave(self, data):
+        world, member = self.pick(data)
+        if not member.dead:
+            world.hurt = True
+            member.do(member.state.closed())
+            assert not member.operations
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data(), field=st.sampled_from(["world", "epoch", "sequence"]))
+    def garble(self, data, field):
+        world, member = self.pick(data)
+        peer = self.peer(data, member)
+        channel = world.channels[peer, member.rank]
+        if member.dead or peer in member.reading or not channel or channel[0][0] is None:
+            return
+        was_open = member.state.phase is Phase.OPEN
+        header, token = channel[0]
+        wrong = world_id("another") if field == "world" else getattr(header, field) + 1
+        channel[0] = (header._replace(**{field: wrong}), token)
+        world.hurt = True
+        member.read(peer)
+        if was_open:
+            assert member.state.phase is Phase.BROKEN
+            assert member.state.fault[:2] == (peer, "protocol")
+
+    @precondition(lambda self: self.faults)
+    @rule(data=st.data(), key=st.sampled_from(KEYS))
+    def expect_something_else(self, data, key):
+        world, member = self.pick(data)
+        if not member.dead:
+            world.hurt = True
+            expected = Expected(*data.draw(st.sampled_from([(1,), (0, "int8"), (0, None, (7,)), (0, None, None, 7)])))
+            member.receive(self.peer(data, member), key, expected)
+
+    @rule(index=st.integers(0, 3))
+    def make_again(self, index):
+        index %= len(self.worlds)
+        world = self.worlds[index]
+        if all(member.dead or member.state.phase is not Phase.OPEN for member in world.members):
+            self.worlds[index] = Simulated(world.name, world.size, world.epoch + 1)
+
+    @invariant()
+    def is_legal(self):
+        for world in getattr(self, "worlds", []):
+            for member in world.members:
+                phase = member.state.phase
+                assert (member.phase, phase) in LEGAL
+                member.phase = phase
+                if member.dead:
+                    continue
+                assert member.state.pending == len(member.operations)
+                assert (member.state.fault is None) == (phase is Phase.OPEN)
+                if phase is not Phase.OPEN:
+                    assert not member.operations
+                for peer, (what, *_) in member.reading.items():
+                    waiting = [op for op, (at, key) in member.operations.items() if at == peer and key is not None]
+                    assert what != "held" or not waiting
+
+    @invariant()
+    def unhurt_worlds_are_well(self):
+        for world in getattr(self, "worlds", []):
+            if not world.hurt:
+                assert all(member.state.phase is Phase.OPEN for member in world.members)
+
+    def teardown(self):
+        """Read all that is there: what was sent to somebody who wants it has to arrive."""
+        for world in getattr(self, "worlds", []):
+            for _ in range(2 + 2 * sum(map(len, world.channels.values()))):
+                for member in world.members:
+                    for peer in range(world.size):
+                        if peer != member.rank and not member.dead:
+                            member.read(peer)
+            if world.hurt:
+                continue
+            for member in world.members:
+                for peer, key in member.operations.values():
+                    if key is not None:
+                        place = (peer, member.rank, key)
+                        assert world.delivered[place] == world.sent[place], "a message did not arrive"
+                assert all(what == "held" for what, *_ in member.reading.values())
+        for world in getattr(self, "worlds", []):
+            phases = [member.state.phase for member in world.members if not member.dead]
+            blocked = any(what == "held" for member in world.members for what, *_ in member.reading.values())
+            assert blocked or Phase.BROKEN not in phases or Phase.OPEN not in phases, "somebody was not told"
+
+
+Worlds.TestCase.settings = settings(
+    max_examples=int(os.environ.get("WORLDS_EXAMPLES", "120")), stateful_step_count=60, deadline=None
+)
+TestWorlds = Worlds.TestCase

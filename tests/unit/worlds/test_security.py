@@ -1,0 +1,254 @@
+import asyncio
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from ms_recover.errors import BrokenWorldError, UsageError
+from ms_recover.worlds import Security, WorldManager, hello, meeting, wire
+from ms_recover.worlds.hello import Hello, Purpose, Type
+from ms_recover.worlds.security import prove
+
+TOKEN = b"0123456789abcdef"
+GREETING = Hello(Purpose.MEETING, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
+
+
+async def barrier(manager, rank):
+    await manager.communicator.barrier(world="w")
+    return int((await manager.communicator.all_reduce(np.array([rank + 1]), world="w"))[0])
+
+
+def test_token_from_file_or_environment(tmp_path):
+    path = tmp_path / "token"
+    path.write_bytes(TOKEN + b"\n")
+    path.chmod(0o600)
+    assert Security.from_environment({"MS_RECOVER_WORLDS_TOKEN_FILE": str(path)}).token == TOKEN
+    assert Security.from_environment({"MS_RECOVER_WORLDS_TOKEN": TOKEN.decode()}).token == TOKEN
+    assert Security.from_environment({}).token == b""
+    assert TOKEN.decode() not in repr(Security(TOKEN))
+    path.chmod(0o644)
+    for environment in (
+        {"MS_RECOVER_WORLDS_TOKEN_FILE": str(path)},
+        {"MS_RECOVER_WORLDS_TOKEN_FILE": str(tmp_path / "none")},
+        {"MS_RECOVER_WORLDS_TOKEN": "short"},
+        {"MS_RECOVER_WORLDS_TOKEN": TOKEN.decode(), "MS_RECOVER_WORLDS_TOKEN_FILE": str(path)},
+    ):
+        with pytest.raises(UsageError):
+            Security.from_environment(environment)
+
+
+def test_no_token_off_loopback():
+    async def main():
+        async with WorldManager(security=Security()) as manager:
+            for rank in (0, 1):
+                for address in ("0.0.0.0", "192.0.2.1", "::"):
+                    with pytest.raises(UsageError, match="not loopback"):
+                        await manager.initialize_world("w", rank, 2, addr=address, port=29999, timeout=5)
+
+    asyncio.run(main())
+
+
+def test_same_token(together):
+    assert together(barrier, 3, [Security(TOKEN)] * 3) == [6] * 3
+
+
+def test_the_transcript_is_unambiguous():
+    assert prove(b"k", "host", b"ab", b"c") != prove(b"k", "host", b"a", b"bc")
+    assert prove(b"k", "host", b"ab") != prove(b"k", "guest", b"ab")
+
+
+def with_strangers(port, visit, *, security=None, size=2):
+    """Make a world while strangers visit its meeting point; it has to come to be all the same."""
+    at = port()
+    security = security or Security()
+
+    async def main():
+        async with WorldManager(security=security) as host, WorldManager(security=security) as guest:
+            making = asyncio.ensure_future(host.initialize_world("w", 0, size, port=at, timeout=60))
+            await asyncio.sleep(0.05)
+            result = await asyncio.wait_for(visit(at), 60)
+            assert not making.done()
+            await guest.initialize_world("w", 1, size, port=at, timeout=60)
+            await making
+            assert await asyncio.gather(barrier(host, 0), barrier(guest, 1)) == [3, 3]
+        return result
+
+    return asyncio.run(main())
+
+
+async def talk(port, *pieces):
+    """Say something to the meeting point; return what comes back until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", b"not a handshake"),
+        (b"MSRH\x63\x01\x00\x10" + b"x" * 16, b"version 99"),
+        (b"MSRH\x01\x01\xff\xff" + b"x" * 16, b"65535 bytes"),
+        (b"MSRH\x01\x03\x00\x20" + b"x" * 32, b"PROOF instead of HELLO"),
+        (hello.pack(Type.HELLO, b""), b"greeting of 0 bytes"),
+        (hello.pack(Type.HELLO, hello.pack_hello(GREETING)[:-1] + b"\xff"), b"UTF-8"),
+    ],
+)
+def test_strangers_are_refused_and_disturb_nobody(port, said, answer):
+    assert answer in with_strangers(port, lambda at: talk(at, said))
+
+
+def test_wrong_proof_and_wrong_world_are_refused(port):
+    async def wrong_proof(at):
+        return await talk(at, hello.pack(Type.HELLO, hello.pack_hello(GREETING)), hello.pack(Type.PROOF, b"x" * 32))
+
+    assert b"wrong token" in with_strangers(port, wrong_proof, security=Security(TOKEN))
+
+    async def wrong_world(at):
+        refused = []
+        for change in ({"world": "other"}, {"size": 3}, {"purpose": Purpose.PEER}):
+            sock, _ = await meeting.knock("127.0.0.1", at, GREETING._replace(**change), b"", Security())
+            with pytest.raises(meeting.RefusedError) as caught:
+                await meeting.read_message(sock, Type.WELCOME, hello.MAX_MESSAGE)
+            sock.close()
+            refused.append(str(caught.value))
+        return refused
+
+    assert all("this is the meeting of world 'w' of 2" in words for words in with_strangers(port, wrong_world))
+
+
+def test_wrong_token_fails_the_guest_at_once(port):
+    async def visit(at):
+        async with WorldManager(security=Security(TOKEN[::-1])) as guest:
+            with pytest.raises(BrokenWorldError, match="another token") as caught:
+                await guest.initialize_world("w", 1, 2, port=at, timeout=60)
+            return caught.value.cause
+
+    assert with_strangers(port, visit, security=Security(TOKEN)) == "protocol"
+
+
+def test_second_claim_to_a_rank_is_refused_and_a_dead_one_is_replaced(port):
+    at = port()
+
+    async def main():
+        async with WorldManager() as host, WorldManager() as b, WorldManager() as c:
+            making = [asyncio.ensure_future(host.initialize_world("w", 0, 3, port=at, timeout=60))]
+            await asyncio.sleep(0.05)
+            greeting = GREETING._replace(size=3)
+            first, _ = await meeting.knock("127.0.0.1", at, greeting, b"", Security())
+            await asyncio.sleep(0.05)
+            second, _ = await meeting.knock("127.0.0.1", at, greeting, b"", Security())
+            with pytest.raises(meeting.RefusedError, match="here already"):
+                await meeting.read_message(second, Type.WELCOME, hello.MAX_MESSAGE)
+            second.close()
+            first.close()
+            making += [
+                asyncio.ensure_future(m.initialize_world("w", r, 3, port=at, timeout=60)) for r, m in ((1, b), (2, c))
+            ]
+            await asyncio.gather(*making)
+
+    asyncio.run(main())
+
+
+def test_slow_strangers_are_dropped(port, monkeypatch):
+    monkeypatch.setattr(meeting, "HANDSHAKE_S", 0.3)
+
+    async def visit(at):
+        silent = [asyncio.open_connection("127.0.0.1", at) for _ in range(100)]
+        pairs = await asyncio.gather(*silent)
+        pairs[0][1].write(b"MSRH")
+        answers = await asyncio.gather(*(reader.read() for reader, _ in pairs))
+        for _, writer in pairs:
+            writer.close()
+        return answers
+
+    assert with_strangers(port, visit) == [b""] * 100
+
+
+def test_garbage_in_an_open_world_breaks_it_and_it_alone(port):
+    """What a member sends that is no frame is a fault of this world; another world of the same process is well."""
+    ports = [port(), port()]
+
+    async def main():
+        async with WorldManager() as host, WorldManager() as other:
+            for name, at in zip(("w", "x"), ports, strict=True):
+                await asyncio.gather(
+                    host.initialize_world(name, 0, 2, port=at, timeout=60),
+                    other.initialize_world(name, 1, 2, port=at, timeout=60),
+                )
+            link = other._worlds["w"]._links[0]
+            link.send(b"x" * wire.FIXED_SIZE, None)
+            with pytest.raises(BrokenWorldError) as caught:
+                await host.communicator.recv(1, world="w")
+            assert caught.value.cause == "protocol"
+            await asyncio.gather(*(m.communicator.barrier(world="x") for m in (host, other)))
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """An authority and one certificate by it, and one by another authority."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    for name in ("right", "wrong"):
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        openssl(
+            "req", "-x509", *key, "-keyout", f"{name}.ca.key", "-out", f"{name}.ca", "-subj", "/CN=ca", "-days", "2"
+        )
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", "/CN=member")
+        signer = ["-CA", f"{name}.ca", "-CAkey", f"{name}.ca.key", "-CAcreateserial"]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", "2")
+
+    def security(name):
+        paths = (str(tmp_path / f"{name}.{kind}") for kind in ("pem", "key"))
+        return Security(TOKEN).mutual_tls(*paths, str(tmp_path / "right.ca"))
+
+    return security
+
+
+def test_tls(together, certificates):
+    async def work(manager, rank):
+        c = manager.communicator
+        for length in (1, 100_000, 2_000_000):
+            got = await c.all_reduce(np.arange(float(length)) + rank, world="w")
+            assert np.array_equal(got, 3 * np.arange(float(length)) + 3)
+        if rank == 0:
+            await c.send(np.ones(1_000_000), 1, world="w")
+        if rank == 1:
+            await asyncio.sleep(0.2)  # it is held, with some of it in the TLS buffer
+            assert (await c.recv(0, world="w")).sum() == 1_000_000
+        await c.barrier(world="w")
+
+    together(work, 3, [certificates("right")] * 3)
+
+
+def test_certificate_of_another_authority_is_refused(port, certificates):
+    async def visit(at):
+        async with WorldManager(security=certificates("wrong")) as guest:
+            with pytest.raises(BrokenWorldError):
+                await guest.initialize_world("w", 1, 2, port=at, timeout=1)
+
+    with_strangers(port, visit, security=certificates("right"))
+
+
+def test_the_helper_gets_no_secret_by_its_command_line(together):
+    async def work(manager, rank):
+        words = []
+        while len(words) < 2:  # it is still being started
+            await asyncio.sleep(0.01)
+            with open(f"/proc/{manager.watchdog.pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        assert words[-2] == str(os.getpid()).encode()
+        assert len(words) == 6
+
+    together(work, 2, [Security(TOKEN)] * 2)
