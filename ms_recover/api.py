@@ -9,32 +9,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
-from ms_recover.errors import FormatError, MissingInputError
+from ms_recover.errors import FormatError, MissingInputError, UnrecoverableError
+from ms_recover.execution.rebuild import run_complete
 from ms_recover.execution.runner import check_plan as check
 from ms_recover.execution.runner import run_plan as apply
 from ms_recover.execution.seal import seal_slices
-from ms_recover.formats.ckpt import check_crc, read_header
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.header import check_crc, read_header
 from ms_recover.formats.identify import identify
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
 from ms_recover.inventory.read import read_contents
 from ms_recover.inventory.scan import scan
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.explanation import Explanation
 from ms_recover.model.inspection import Inspection
-from ms_recover.model.inventory import Inventory, RankPath
+from ms_recover.model.inventory import Inventory, RankPath, SliceFile
+from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Plan, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import Verification
 from ms_recover.planning.assess import assess_step
 from ms_recover.planning.audit import judge_slices, make_verification
+from ms_recover.planning.explain import complete_slice, explain_rank
 from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.planning.situation import Situation, understand
+from ms_recover.planning.situation import Situation, check_rank, understand
 from ms_recover.redundancy.contents import Contents
 from ms_recover.redundancy.tolerance import Tolerance
 
-__all__ = ["apply", "assess", "check", "inspect", "plan", "scan", "seal", "verify"]
+__all__ = ["apply", "assess", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
@@ -45,7 +51,7 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
     path : str or path
         The file.
     crc : bool
-        Check a slice's CRC trailer, which reads the whole file.
+        Check a slice's CRC, where it has one, which reads the whole file.
 
     Returns
     -------
@@ -60,9 +66,9 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
     name = os.fspath(path)
     kind = identify(name)
     if isinstance(read_slice_name(RankPath(("",)), 0, os.path.basename(name)), SliceName):
-        kind = kind if kind in ("group_info", "strategy") else "ckpt"  # by its name; what is wrong is told below
+        kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; what is wrong is told below
     try:
-        if kind in ("ckpt", "encrypted-ckpt"):
+        if kind in ("ckpt", "encrypted-ckpt", "safetensors", "slice"):
             header = read_header(name)
             problems = header.problems
             if not problems and crc and header.crc is not None and (problem := check_crc(name, header)) is not None:
@@ -110,6 +116,55 @@ def plan(
     MissingInputError, UsageError, ContradictionError
         As `make_plan` does.
     """
+    return explain(
+        inventory,
+        None,
+        step=step,
+        lost=lost,
+        world_size=world_size,
+        newest=newest,
+        tolerate=tolerate,
+        quick=quick,
+        jobs=jobs,
+        progress=progress,
+    )[0]
+
+
+def explain(
+    inventory: Inventory,
+    rank: int | None,
+    *,
+    step: Step | None = None,
+    lost: Collection[int] = (),
+    world_size: int | None = None,
+    newest: bool = False,
+    tolerate: Iterable[str] = (),
+    quick: bool = False,
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+    ranks: Collection[int] | None = None,
+    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+) -> tuple[Plan, Explanation | None]:
+    """Plan, and say for one rank who holds which of its parameters.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What `scan` found.
+    rank : int or None
+        The rank; None for the plan alone.
+    step, lost, world_size, newest, tolerate, quick, jobs, progress
+        As for `plan`.
+    ranks : collection of int, optional
+        Only these need a slice, because the others are cared for elsewhere.
+    read : callable, optional
+        Reads slices instead, where they do not all lie below the inventory's root.
+
+    Raises
+    ------
+    MissingInputError, UsageError, ContradictionError
+        As `plan` does, and when the rank is not in the world.
+    """
     contents = Contents()
     patterns = tuple(tolerate)
     while True:
@@ -121,14 +176,77 @@ def plan(
             newest=newest,
             contents=contents,
             tolerate=patterns,
+            ranks=ranks,
         )
         wanted = () if quick else wanted_contents(inventory, made, lost)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
-            return made
-        read = read_contents(inventory.root, unread, jobs=jobs, progress=progress)
-        contents.digests.update(read.digests)
-        contents.problems.update(read.problems)
+            break
+        found = read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress)
+        contents.digests.update(found.digests)
+        contents.problems.update(found.problems)
+    if rank is None:
+        return made, None
+    check_rank(rank, made.world_size, made.world_size_from)
+    situation = understand(
+        inventory,
+        lost=lost,
+        world_size=world_size,
+        newest=newest,
+        contents=contents,
+        tolerance=Tolerance.with_more(patterns),
+    )
+    assert made.considered is not None
+    return made, explain_rank(situation, made.considered, rank, made.run_id)
+
+
+def complete(
+    inventory: Inventory,
+    rank: int,
+    *,
+    step: Step | None = None,
+    output: str | None = None,
+    world_size: int | None = None,
+    tolerate: Iterable[str] = (),
+    jobs: int = 1,
+    verify: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> ActionResult:
+    """Write a full slice for a rank out of its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What `scan` found.
+    rank : int
+        The rank.
+    step : Step, optional
+        Which step; by default the newest at which nothing is missing.
+    output : str, optional
+        File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+    world_size, tolerate, jobs, progress
+        As for `plan`.
+    verify : bool
+        Read the file back before it gets its name.
+
+    Raises
+    ------
+    UnrecoverableError
+        When nobody holds some of its parameters; they are named.
+    MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
+        As `plan` and `apply` do, and when `output` exists.
+    """
+    steps = [step] if step is not None else list(inventory.steps)
+    why = f"{inventory.root} holds no slice"
+    for candidate in steps:
+        situation = _read_situation(inventory, candidate, False, world_size, tolerate, jobs, progress)
+        check_rank(rank, situation.world_size, situation.world_size_from)
+        found = complete_slice(situation, candidate, rank)
+        if isinstance(found.action, ComposeAction):
+            target = os.path.abspath(output) if output is not None else found.action.target
+            return run_complete(inventory.root, replace(found.action, target=target), verify=verify)
+        why = f"step {candidate}: {found.reason}"
+    raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
 
 
 def assess(
@@ -225,7 +343,7 @@ def seal(
     sound = [(file, found.evidence) for file, found in judged if found.status == "sound" and file.manifest is None]
     digests = situation.contents.digests
     sealed = seal_slices(inventory.root, sound, situation.groups.members, situation.world_size, digests)
-    return tuple(sealed), make_verification(situation, inventory.root, step)
+    return tuple(sealed), make_verification(situation, inventory.root, step, sealing=True)
 
 
 def _read_situation(

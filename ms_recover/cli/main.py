@@ -17,10 +17,12 @@ from ms_recover.errors import INTERRUPTED, MsRecoverError
 
 _COMMANDS = {
     "apply": "ms_recover.cli.apply",
+    "complete": "ms_recover.cli.complete",
     "inspect": "ms_recover.cli.inspect",
     "plan": "ms_recover.cli.plan",
     "scan": "ms_recover.cli.scan",
     "seal": "ms_recover.cli.seal",
+    "serve": "ms_recover.cli.serve",
     "verify": "ms_recover.cli.verify",
 }
 

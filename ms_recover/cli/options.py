@@ -17,7 +17,7 @@ from ms_recover.model.steps import Step
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8}))?\Z", re.ASCII)
 _MOST_RANKS = 1 << 20
-_SHAPING = ("step", "lost", "world_size", "newest", "tolerate", "quick", "pattern", "group_info", "no_crc")
+_SHAPING = ("step", "lost", "world_size", "newest", "tolerate", "quick", "pattern", "group_info", "strategy", "no_crc")
 
 
 def parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -> Step | None:
@@ -57,7 +57,13 @@ def tree_options(function: _F) -> _F:
             multiple=True,
             help="group_info.pb files that are not beside the slices; {rank} stands for the owner. Repeatable.",
         ),
-        click.option("--no-crc", is_flag=True, help="Do not check the CRC trailer of slices that have one."),
+        click.option(
+            "--strategy",
+            metavar="PATH",
+            multiple=True,
+            help="Strategy files that are not beside the slices; {rank} stands for the owner. Repeatable.",
+        ),
+        click.option("--no-crc", is_flag=True, help="Do not check the CRC of slices that have one."),
     ]
     return _add(function, options)
 
@@ -139,7 +145,7 @@ def given_options(ctx: click.Context) -> list[str]:
         option, value = f"--{name.replace('_', '-')}", ctx.params[name]
         if name == "lost":
             typed += [option, ",".join(map(str, value))]
-        elif name in ("group_info", "tolerate"):
+        elif name in ("group_info", "strategy", "tolerate"):
             typed += [word for path in value for word in (option, path)]
         else:
             typed += [option] if value is True else [option, str(value)]

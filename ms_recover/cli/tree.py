@@ -9,6 +9,7 @@ from typing import Any
 
 from ms_recover.cli.options import cores
 from ms_recover.errors import UnrecoverableError, VerificationError
+from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
 
@@ -17,17 +18,31 @@ def scan_tree(root: str, options: dict[str, Any]) -> Inventory:
     """Scan with the options that `tree_options` adds."""
     from ms_recover import api
 
-    return api.scan(root, pattern=options["pattern"], group_info=options["group_info"], crc=not options["no_crc"])
+    return api.scan(
+        root,
+        pattern=options["pattern"],
+        group_info=options["group_info"],
+        strategy=options["strategy"],
+        crc=not options["no_crc"],
+    )
 
 
 def plan_tree(root: str, options: dict[str, Any], as_json: bool) -> Plan:
     """Scan and plan with the options that `tree_options` and `plan_options` add."""
+    return explain_tree(root, options, None, as_json)[0]
+
+
+def explain_tree(
+    root: str, options: dict[str, Any], rank: int | None, as_json: bool
+) -> tuple[Plan, Explanation | None]:
+    """Plan as `plan_tree` does, and explain the slice of a rank."""
     from ms_recover import api
 
     inventory = scan_tree(root, options)
     with progress_bar("reading", None, as_json) as progress:
-        return api.plan(
+        return api.explain(
             inventory,
+            rank,
             step=options["step"],
             lost=options["lost"],
             world_size=options["world_size"],

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MsRecoverError, StorageError, VerificationError
-from ms_recover.formats.ckpt import check_crc, read_header
+from ms_recover.execution.elsewhere import Fetching, digest_there
+from ms_recover.execution.staging import Staging
+from ms_recover.formats.header import check_crc, read_header
+from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.outcome import ActionResult
-from ms_recover.model.plan import CopyAction, FileState, Replica
 from ms_recover.storage.local import (
     Temporary,
     claim_temporary,
@@ -42,11 +44,17 @@ class CopyOptions:
         True ends the copy without a trace.
     progress : callable
         Told the number of bytes copied since the last call.
+    later : set of str or None
+        Where directories are noted that the caller syncs when everything is done; None to sync them at once.
+    fetching : Staging or None
+        What brings slices of other hosts.
     """
 
     verify: bool
     stop: Callable[[], bool]
     progress: Callable[[int], None]
+    later: set[str] | None = None
+    fetching: Staging | None = None
 
 
 class BadSourceError(Exception):
@@ -63,7 +71,7 @@ class BadSourceError(Exception):
         self.error = error
 
 
-def check_source(root: str, action: CopyAction) -> None:
+def check_source(root: str, replica: Replica) -> None:
     """Check that a source is what the plan saw.
 
     Raises
@@ -73,9 +81,9 @@ def check_source(root: str, action: CopyAction) -> None:
     VerificationError
         When its size or modification time differ.
     """
-    path = os.path.join(root, action.source)
+    path = os.path.join(root, replica.path)
     with explain("reading", path, "plan again: recover-ckpt plan"):
-        _expect(os.stat(path), action.source_state, path)
+        _expect(os.stat(path), replica.state, path)
 
 
 def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResult:
@@ -108,7 +116,10 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
     last: MsRecoverError | None = None
     for replica in (action.replica, *action.alternatives):
         try:
-            result = _copy_from(root, action, replica, options)
+            if options.fetching is not None and options.fetching.where(replica.path) is not None:
+                result = _fetch_from(root, action, replica, options, options.fetching)
+            else:
+                result = _copy_from(root, action, replica, options)
         except BadSourceError as failure:
             last = failure.error
             dropped.append(f"rank {replica.rank}: {last}")
@@ -133,14 +144,14 @@ def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOpt
             options.progress(status.st_size)
             return _result(action, replica, "already there", 0, digest)
         with explain("making the directory of", target_path):
-            make_directory(os.path.dirname(target_path), os.path.dirname(source_path))
+            make_directory(os.path.dirname(target_path), os.path.dirname(source_path), options.later)
         with claim_temporary(target_path) as temporary:
             digest = _fill(temporary, source, source_path, status, replica, options)
             with _blame_source():
                 _expect(os.fstat(source), replica.state, source_path)
-            _check_target(target_path, action)
+            check_target(target_path, action.replaces)
             with explain("committing", target_path):
-                commit(temporary, target_path)
+                commit(temporary, target_path, options.later)
         return _result(action, replica, "copied", status.st_size, digest)
     finally:
         os.close(source)
@@ -179,6 +190,38 @@ def _fill(
             problem = check_crc(source_path, header, stop=options.stop)
         if problem is not None:
             raise VerificationError(f"{source_path} is damaged ({problem}): plan again to repair it")
+    _read_back(temporary, digest, options)
+    return digest
+
+
+def _fetch_from(
+    root: str, action: CopyAction, replica: Replica, options: CopyOptions, fetching: Fetching
+) -> ActionResult:
+    """Copy from a slice of another host."""
+    target_path = os.path.join(root, action.target)
+    if (there := digest_there(target_path, replica, options.stop)) is not None:
+        options.progress(replica.state.bytes)
+        return _result(action, replica, "already there", 0, there)
+    check_target(target_path, action.replaces)
+    with explain("making the directory of", target_path):
+        fetching.make_directory(os.path.dirname(target_path), options.later)
+    with claim_temporary(target_path) as temporary:
+        try:
+            with explain("writing", temporary.path):
+                digest = fetching.fill(temporary, target_path, replica, options.stop, options.progress)
+        except MsRecoverError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
+                raise
+            raise BadSourceError(error) from error
+        _read_back(temporary, digest, options)
+        check_target(target_path, action.replaces)
+        with explain("committing", target_path):
+            commit(temporary, target_path, options.later)
+    return _result(action, replica, "copied", replica.state.bytes, digest)
+
+
+def _read_back(temporary: Temporary, digest: str, options: CopyOptions) -> None:
+    """Compare what the device holds with what was written."""
     if options.verify:
         with explain("reading back", temporary.path):
             back = digest_bytes(temporary.descriptor, options.stop, from_device=True)
@@ -187,7 +230,6 @@ def _fill(
                 f"{temporary.path} reads back as {back}, written was {digest}: the device or its memory alters data; "
                 "check the system log"
             )
-    return digest
 
 
 @contextmanager
@@ -225,19 +267,25 @@ def _same_already(
                     return digest
     finally:
         os.close(target)
-    _check_target(target_path, action)
+    check_target(target_path, action.replaces)
     return None
 
 
-def _check_target(path: str, action: CopyAction) -> None:
-    """Check that under the target's name lies what the plan saw, so that nothing newer is replaced."""
+def check_target(path: str, replaces: FileState | None) -> None:
+    """Check that under the target's name lies what the plan saw, so that nothing newer is replaced.
+
+    Raises
+    ------
+    VerificationError
+        When it is something else.
+    """
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
         raise VerificationError(f"{path} is no file, and in the way of one: move it away, then plan again")
-    if action.replaces is None or _state(status) != action.replaces:
+    if replaces is None or _state(status) != replaces:
         raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
 
 

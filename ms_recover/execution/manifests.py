@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from ms_recover import __version__
 from ms_recover.errors import MsRecoverError, VerificationError
-from ms_recover.formats.ckpt import read_header
+from ms_recover.execution.elsewhere import Fetching
+from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
+from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Digests, Manifest
-from ms_recover.model.plan import CopyAction, Replica
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.local import write_text
@@ -20,8 +21,8 @@ TOOL = f"ms_recover {__version__}"
 STRATEGY_NAME = "strategy.ckpt"
 
 
-def write_manifest(slice_path: str, manifest: Manifest) -> None:
-    """Write a manifest beside its slice, whole or not at all.
+def write_manifest(slice_path: str, manifest: Manifest, later: set[str] | None = None) -> None:
+    """Write a manifest beside its slice, whole or not at all; `later` as for `sync_directory`.
 
     Raises
     ------
@@ -29,14 +30,22 @@ def write_manifest(slice_path: str, manifest: Manifest) -> None:
         When it cannot be written.
     """
     path = slice_path + MANIFEST_SUFFIX
-    write_text(path, encode_manifest(manifest).decode())
+    write_text(path, encode_manifest(manifest).decode(), later)
     if os.geteuid() == 0:  # the job's user rotates it away with its slice
         status = os.stat(slice_path)
         os.chown(path, status.st_uid, status.st_gid)
 
 
 def write_recovered(
-    root: str, action: CopyAction, replica: Replica, digest: str, step: Step, world_size: int, run_id: str | None
+    root: str,
+    action: CopyAction,
+    replica: Replica,
+    digest: str,
+    step: Step,
+    world_size: int,
+    run_id: str | None,
+    later: set[str] | None = None,
+    fetching: Fetching | None = None,
 ) -> None:
     """Give a recovered slice its manifest, with the source named in it.
 
@@ -52,6 +61,10 @@ def write_recovered(
         Of the bytes that were copied.
     step, world_size, run_id
         Of the plan.
+    later : set of str, optional
+        As for `sync_directory`.
+    fetching : Fetching, optional
+        What brought the slice when it was another host's.
 
     Raises
     ------
@@ -60,16 +73,19 @@ def write_recovered(
     """
     target = os.path.join(root, action.target)
     source = os.path.join(root, replica.path)
-    origin = f"recovered from rank {replica.rank} ({replica.path}), by {action.evidence}"
+    host = fetching.where(replica.path) if fetching is not None else None
+    place = replica.path if host is None else f"{host}/{replica.path}"
+    origin = f"recovered from rank {replica.rank} ({place}), by {action.evidence}"
     if action.borrowed:
         origin += f"; of that rank are the values of {', '.join(action.borrowed)}"
-    manifest = _manifest_of(source)
+    manifest = fetching.manifest(replica.path) if fetching is not None and host is not None else manifest_of(source)
     if manifest is None:
         manifest = make_manifest(target, action.rank, step, world_size, action.group, run_id or "")
     if manifest.digests.file != digest:
         raise VerificationError(f"{target} does not hold what the manifest of {source} says: plan again to repair it")
     name = os.path.basename(target)
-    write_manifest(target, replace(manifest, rank=action.rank, file=name, origin=origin, tool=TOOL))
+    recovered = replace(manifest, rank=action.rank, file=name, group=action.group, origin=origin, tool=TOOL)
+    write_manifest(target, recovered, later)
 
 
 def make_manifest(
@@ -109,7 +125,6 @@ def make_manifest(
     if header.problems:
         raise VerificationError(f"{slice_path} gets no manifest: {header.problems[0]}")
     folder, name = os.path.split(slice_path)
-    strategy = os.path.join(folder, STRATEGY_NAME)
     return Manifest(
         run_id=run_id,
         rank=rank,
@@ -121,13 +136,20 @@ def make_manifest(
         digests=digests or digest_file(slice_path, header.contents, stop=stop),
         parameters=header.parameters,
         group=group,
-        strategy_digest=digest_file(strategy).file if os.path.exists(strategy) else None,
+        strategy_digest=strategy_digest(folder),
         origin=origin,
         tool=TOOL,
     )
 
 
-def _manifest_of(slice_path: str) -> Manifest | None:
+def strategy_digest(folder: str) -> str | None:
+    """Return the digest of the strategy file in a rank's directory, None when there is none."""
+    path = os.path.join(folder, STRATEGY_NAME)
+    return digest_file(path).file if os.path.exists(path) else None
+
+
+def manifest_of(slice_path: str) -> Manifest | None:
+    """Return the manifest beside a slice, None when there is none that can be read."""
     if not os.path.isfile(slice_path + MANIFEST_SUFFIX):
         return None
     try:

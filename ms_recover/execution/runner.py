@@ -5,22 +5,29 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.execution.copy import CopyOptions, check_source, run_copy
+from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.leftovers import clear_leftovers
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import write_recovered
+from ms_recover.execution.manifests import manifest_of, write_manifest, write_recovered
+from ms_recover.execution.rebuild import rebuild_slice
+from ms_recover.execution.staging import Staging
 from ms_recover.formats.group_info import encode_group_info
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import CopyAction, GroupWrite, Plan
-from ms_recover.storage.local import StoppedError, claim_temporary, commit, explain
+from ms_recover.model.plan import Action, GroupWrite, Plan
+from ms_recover.storage.local import StoppedError, claim_temporary, commit, explain, sync_directory
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -39,7 +46,8 @@ def check_plan(plan: Plan) -> None:
     if not plan.recoverable:
         raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
     for action in plan.actions:
-        check_source(plan.root, action)
+        for replica in (action.replica,) if isinstance(action, CopyAction) else action.sources:
+            check_source(plan.root, replica)
 
 
 def run_plan(
@@ -50,6 +58,8 @@ def run_plan(
     ranks: Collection[int] | None = None,
     progress: Callable[[int], None] | None = None,
     lock_timeout: float = 600.0,
+    partial: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Carry out a plan. An action that fails does not keep the others from being done.
 
@@ -67,6 +77,11 @@ def run_plan(
         Told the bytes copied since the last call, from any thread.
     lock_timeout : float
         Seconds to wait for another recovery on the same tree, where `ranks` is given; otherwise it is an error at once.
+    partial : bool
+        Where the plan has no step write what survives of the slices that are gone, under other names.
+    elsewhere : Elsewhere, optional
+        The slices of the plan that lie on other hosts. Those that others are put together from are fetched whole into
+        a hidden directory of the tree, which goes at the end.
 
     Returns
     -------
@@ -82,31 +97,42 @@ def run_plan(
     KeyboardInterrupt
         After every temporary file is gone.
     """
-    if plan.step is None:
+    step = plan.step if not partial else plan.considered
+    if step is None:
         raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
-    actions = [action for action in plan.actions if ranks is None or action.rank in ranks]
-    with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
+    planned = plan.partials if plan.step is None else plan.actions
+    actions = [action for action in planned if ranks is None or action.rank in ranks]
+    fetching = Staging(plan.root, elsewhere) if elsewhere is not None else None
+    with (
+        lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout),
+        fetching or nullcontext(),
+    ):
         journal = Journal(plan.root) if ranks is None else None
-        futures = _run_all(plan, actions, journal, jobs, CopyOptions(verify, _never, progress or _ignore))
+        later: set[str] = set()
+        options = CopyOptions(verify, _never, progress or _ignore, later, fetching)
+        futures = _run_all(plan, actions, journal, jobs, options)
         results, codes = [], [0]
         for action, future in zip(actions, futures, strict=True):
             result, code = _result(action, future)
             results.append(result)
             codes.append(code)
         failed = {result.rank for result in results if result.status == "failed"}
-        written, errors = _write_groups(plan, [write for write in plan.group_files if write.rank not in failed], ranks)
+        writes = [write for write in plan.group_files if write.rank not in failed]
+        written, errors = _write_groups(plan, writes, ranks, jobs, later)
+        errors += _sync_all(sorted(later), jobs)
         codes += [code for _, code in errors]
         if any(result.dropped for result in results):
             codes.append(VerificationError.exit_code)
         if journal is not None:
-            clear_leftovers(sorted(_folders(plan)))
+            clear_leftovers(sorted(_folders(plan, actions)))
             journal.close(complete=not failed and not errors)
     texts = tuple(text for text, _ in errors)
-    return Outcome(plan.root, plan.step, tuple(results), tuple(written), verify, texts, max(codes))
+    codes += [UnrecoverableError.exit_code] if plan.step is None else []
+    return Outcome(plan.root, step, tuple(results), tuple(written), verify, texts, max(codes), plan.step is None)
 
 
 def _run_all(
-    plan: Plan, actions: list[CopyAction], journal: Journal | None, jobs: int, options: CopyOptions
+    plan: Plan, actions: Sequence[Action], journal: Journal | None, jobs: int, options: CopyOptions
 ) -> list[Future[ActionResult]]:
     stop = threading.Event()
     options = replace(options, stop=stop.is_set)
@@ -122,7 +148,9 @@ def _run_all(
     return futures
 
 
-def _run_one(plan: Plan, action: CopyAction, journal: Journal | None, options: CopyOptions) -> ActionResult:
+def _run_one(plan: Plan, action: Action, journal: Journal | None, options: CopyOptions) -> ActionResult:
+    if isinstance(action, ComposeAction):
+        return _compose_one(plan, action, journal, options)
     path = os.path.join(plan.root, action.target)
     digest = journal.digest_of(action.target, path) if journal is not None else None
     if digest is not None and digest == action.replica.digest and os.path.exists(path + MANIFEST_SUFFIX):
@@ -134,10 +162,40 @@ def _run_one(plan: Plan, action: CopyAction, journal: Journal | None, options: C
     assert plan.step is not None
     assert result.digest is not None
     replica = next(one for one in (action.replica, *action.alternatives) if one.path == result.source)
-    write_recovered(plan.root, action, replica, result.digest, plan.step, plan.world_size, plan.run_id)
+    write_recovered(
+        plan.root,
+        action,
+        replica,
+        result.digest,
+        plan.step,
+        plan.world_size,
+        plan.run_id,
+        options.later,
+        options.fetching,
+    )
     if journal is not None:
         journal.finished(action.target, path, result.digest)
     return result
+
+
+def _compose_one(plan: Plan, action: ComposeAction, journal: Journal | None, options: CopyOptions) -> ActionResult:
+    def rebuild(action: ComposeAction) -> ActionResult:
+        return rebuild_slice(plan.root, action, plan.step, plan.world_size, plan.run_id, journal, options)
+
+    fetching, path = options.fetching, os.path.join(plan.root, action.target)
+    if fetching is None or (journal is not None and journal.digest_of(action.target, path) is not None):
+        return rebuild(action)
+    staged, failed = fetching.bring(action, options.stop)
+    try:
+        result = rebuild(staged)
+    except MsRecoverError as error:
+        reasons = [*map(str, failed), fetching.tell(str(error))]
+        raise type(failed[0] if failed else error)("; ".join(reasons)) from error
+    manifest = manifest_of(path) if action.kind == "compose" else None
+    if manifest is not None:
+        write_manifest(path, replace(manifest, origin=fetching.tell(manifest.origin)), options.later)
+    dropped = tuple(map(str, failed)) or tuple(map(fetching.tell, result.dropped))
+    return replace(result, source=fetching.tell(result.source), dropped=dropped)
 
 
 def _never() -> bool:
@@ -148,7 +206,7 @@ def _ignore(count: int) -> None:
     pass
 
 
-def _result(action: CopyAction, future: Future[ActionResult]) -> tuple[ActionResult, int]:
+def _result(action: Action, future: Future[ActionResult]) -> tuple[ActionResult, int]:
     try:
         return future.result(), 0
     except StoppedError:
@@ -158,32 +216,58 @@ def _result(action: CopyAction, future: Future[ActionResult]) -> tuple[ActionRes
     except OSError as problem:
         error, code = f"rank {action.rank}, {action.target}: {problem}", 1
     _log.error("rank %d: %s", action.rank, error)
-    failed = ActionResult(action.rank, action.source_rank, action.source, action.target, "failed", error=error)
+    if isinstance(action, CopyAction):
+        rank, source = action.source_rank, action.source
+    else:
+        rank, source = None, f"{len(action.source_ranks)} slices"
+    failed = ActionResult(action.rank, rank, source, action.target, "failed", error=error)
     return failed, code
 
 
 def _write_groups(
-    plan: Plan, writes: Iterable[GroupWrite], ranks: Collection[int] | None
+    plan: Plan, writes: Iterable[GroupWrite], ranks: Collection[int] | None, jobs: int, later: set[str]
 ) -> tuple[list[str], list[tuple[str, int]]]:
-    written, errors = [], []
-    for write in writes:
-        if ranks is not None and write.rank not in ranks:
-            continue
-        try:
-            _write_group(os.path.join(plan.root, write.target), write.restore_ranks)
-            written.append(write.target)
-        except (MsRecoverError, OSError) as error:
-            errors.append((f"writing {write.target}: {error}", getattr(error, "exit_code", 1)))
-    return written, errors
+    """Write rank lists in threads: file systems make several durable for the price of one."""
+    writes = [write for write in writes if ranks is None or write.rank in ranks]
+    with ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover") as pool:
+        problems = list(pool.map(partial(_write_group, plan.root, later), writes))
+    written = [write.target for write, problem in zip(writes, problems, strict=True) if problem is None]
+    return written, [problem for problem in problems if problem is not None]
 
 
-def _folders(plan: Plan) -> set[str]:
+def _sync_all(folders: Sequence[str], jobs: int) -> list[tuple[str, int]]:
+    """Make directories durable in threads; return what went wrong, and its exit code."""
+    with ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover") as pool:
+        problems = list(pool.map(_sync, folders))
+    return [problem for problem in problems if problem is not None]
+
+
+def _sync(folder: str) -> tuple[str, int] | None:
+    try:
+        with explain("syncing", folder):
+            sync_directory(folder)
+    except (MsRecoverError, OSError) as error:
+        return f"{error}", getattr(error, "exit_code", 1)
+    return None
+
+
+def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:
     """Return the directories in which slices are kept and recovered."""
     paths = [verdict.path for verdict in plan.ranks if verdict.path is not None]
+    paths += [action.target for action in actions]
     return {os.path.dirname(os.path.join(plan.root, path)) for path in paths}
 
 
-def _write_group(path: str, ranks: tuple[int, ...]) -> None:
+def _write_group(root: str, later: set[str], write: GroupWrite) -> tuple[str, int] | None:
+    """Write a rank list; return what went wrong, and its exit code."""
+    try:
+        _write_list(os.path.join(root, write.target), write.restore_ranks, later)
+    except (MsRecoverError, OSError) as error:
+        return f"writing {write.target}: {error}", getattr(error, "exit_code", 1)
+    return None
+
+
+def _write_list(path: str, ranks: tuple[int, ...], later: set[str]) -> None:
     """Write a rank list under a temporary name that the next run takes over, should this one be killed."""
     data = encode_group_info(GroupInfo(tuple(sorted(ranks))))
     with claim_temporary(path) as temporary, explain("writing", path):
@@ -192,4 +276,4 @@ def _write_group(path: str, ranks: tuple[int, ...]) -> None:
             folder = os.stat(os.path.dirname(path))
             os.fchown(temporary.descriptor, folder.st_uid, folder.st_gid)
         os.fsync(temporary.descriptor)
-        commit(temporary, path)
+        commit(temporary, path, later)

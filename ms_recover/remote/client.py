@@ -1,0 +1,223 @@
+"""Plan over the trees of other nodes, and fetch from them what this one lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ms_recover import api
+from ms_recover.execution.elsewhere import Elsewhere
+from ms_recover.inventory.read import read_contents
+from ms_recover.model.actions import Replica
+from ms_recover.model.explanation import Explanation
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.outcome import Outcome
+from ms_recover.model.plan import Plan
+from ms_recover.redundancy.contents import Contents
+from ms_recover.remote.peer import Address, Peer
+from ms_recover.remote.union import Union, cut_down, unite
+from ms_recover.storage.local import StoppedError
+from ms_recover.worlds.security import Security
+
+_POLL_S = 0.2
+_GOODBYE_S = 10.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RemotePlan:
+    """What is to be done on this node.
+
+    Parameters
+    ----------
+    plan : Plan
+        With the actions of this node alone.
+    explanation : Explanation or None
+        Of the rank that was asked about.
+    union : Union
+        What it rests on.
+    """
+
+    plan: Plan
+    explanation: Explanation | None
+    union: Union
+
+
+class Peers:
+    """The nodes that serve their trees; a context manager.
+
+    Everything that waits for the network runs in an event loop of its own thread, so that other threads can ask for
+    slices at the same time.
+
+    Parameters
+    ----------
+    addresses : sequence of Address
+        Where they serve.
+    security : Security, optional
+        With the token; from the environment by default.
+    timeout : float
+        Seconds to wait for a server to answer at all.
+
+    Raises
+    ------
+    MsRecoverError
+        On entering, when one cannot be reached, does not accept the token or sends what cannot be.
+    """
+
+    def __init__(
+        self, addresses: Sequence[Address], *, security: Security | None = None, timeout: float = 10.0
+    ) -> None:
+        self._addresses, self._timeout = addresses, timeout
+        self._security = Security.from_environment() if security is None else security
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="peers", daemon=True)
+        self.peers: list[Peer] = []
+        self.served: list[Inventory] = []
+
+    def __enter__(self) -> Peers:
+        self._thread.start()
+        try:
+            for address in self._addresses:
+                self.peers.append(self.wait(self._make(address)))
+            self.served = [self.wait(peer.inventory()) for peer in self.peers]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            with suppress(FutureTimeoutError):
+                asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_GOODBYE_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_GOODBYE_S)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(peer.close() for peer in self.peers), return_exceptions=True)
+
+    async def _make(self, address: Address) -> Peer:
+        return Peer(address, self._security, self._timeout)
+
+    def wait(self, work: Coroutine[Any, Any, _T], stop: Callable[[], bool] = lambda: False) -> _T:
+        """Run something in the event loop and wait for it, from any thread.
+
+        Raises
+        ------
+        StoppedError
+            When `stop` says so; the work is cancelled then, and so it is by Ctrl-C.
+        """
+        tasks: list[asyncio.Task[_T]] = []
+        ended = threading.Event()
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda _: ended.set())
+
+        def give_up() -> None:
+            tasks[0].cancel()
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            while not ended.wait(_POLL_S):
+                if stop():
+                    raise StoppedError
+            return tasks[0].result()
+        finally:
+            if not ended.is_set():
+                self._loop.call_soon_threadsafe(give_up)
+                ended.wait()  # what the work writes to may be closed only then
+
+    def plan(
+        self,
+        local: Inventory,
+        *,
+        ranks: Collection[int] | None = None,
+        explain: int | None = None,
+        jobs: int = 1,
+        progress: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> RemotePlan:
+        """Plan over this node's tree and those that are served.
+
+        Parameters
+        ----------
+        local : Inventory
+            Of this node.
+        ranks : collection of int, optional
+            The ranks that live here; only these need a slice. By default all that have no files on other nodes alone,
+            and every rank of the world needs a slice.
+        explain : int, optional
+            A rank to tell more of.
+        jobs, progress, **options
+            As for `ms_recover.api.plan`.
+
+        Raises
+        ------
+        MsRecoverError
+            As `ms_recover.api.plan` does, and when a server cannot be reached any more.
+        """
+        union = unite(local, self.served)
+        digests: dict[str, Digests] = {}
+
+        def read(files: Sequence[SliceFile]) -> Contents:
+            contents = read_contents(
+                local.root, [file for file in files if file.path not in union.holders], jobs=jobs, progress=progress
+            )
+            for number, peer in enumerate(self.peers):
+                theirs = [file for file in files if union.holders.get(file.path) == number]
+                if theirs:
+                    found = self.wait(peer.digests(theirs, progress))
+                    contents.digests.update(found.digests)
+                    contents.problems.update(found.problems)
+            digests.update(contents.digests)
+            return contents
+
+        made, explanation = api.explain(
+            union.inventory, explain, ranks=ranks, read=read, jobs=jobs, progress=progress, **options
+        )
+        names = [peer.name for peer in self.peers]
+        return RemotePlan(cut_down(made, union, ranks, names, digests), explanation, union)
+
+    def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
+        """Carry out what `plan` found.
+
+        Parameters
+        ----------
+        planned : RemotePlan
+        **options
+            As for `ms_recover.api.apply`.
+
+        Raises
+        ------
+        MsRecoverError
+            As `ms_recover.api.apply` does.
+        """
+        return api.apply(planned.plan, elsewhere=_Held(self, planned.union), **options)
+
+
+class _Held(Elsewhere):
+    """The slices of a union that peers hold."""
+
+    def __init__(self, peers: Peers, union: Union) -> None:
+        self._peers, self._holders = peers, union.holders
+        self._files: Mapping[str, SliceFile] = {file.path: file for file in union.inventory.slices}
+
+    def where(self, path: str) -> str | None:
+        number = self._holders.get(path)
+        return None if number is None else self._peers.peers[number].name
+
+    def manifest(self, path: str) -> Manifest | None:
+        return self._files[path].manifest
+
+    def fetch(self, replica: Replica, take: Callable[[memoryview], None], stop: Callable[[], bool]) -> int:
+        peer = self._peers.peers[self._holders[replica.path]]
+        return self._peers.wait(peer.fetch(replica, take), stop)

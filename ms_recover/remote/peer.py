@@ -1,0 +1,189 @@
+"""One server as its client sees it: asked one thing at a time, joined again when the world with it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from ms_recover.errors import BrokenWorldError, InputError, StorageError, UsageError, VerificationError
+from ms_recover.model.actions import Replica
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.redundancy.contents import Contents
+from ms_recover.remote.inventories import inventory_from_json
+from ms_recover.remote.messages import (
+    MAX_REPLY,
+    RefusedError,
+    ask_digests,
+    ask_inventory,
+    ask_slice,
+    ask_to_leave,
+    read_contents,
+    read_inventory,
+    read_mode,
+)
+from ms_recover.worlds import meeting
+from ms_recover.worlds.manager import WorldManager
+from ms_recover.worlds.security import Security
+from ms_recover.worlds.transfer import Line, SaidInsteadError, TransferError, join, take_file
+
+DEFAULT_PORT = 29610
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+))(?::(?P<port>\d{1,5}))?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``.
+
+        Raises
+        ------
+        UsageError
+            When the text is none of these.
+        """
+        match = _ADDRESS.match(text)
+        port = int(match["port"] or DEFAULT_PORT) if match else 0
+        if match is None or not 0 < port < 1 << 16:
+            raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 10.0.0.2:{DEFAULT_PORT}")
+        return cls(match["six"] or match["host"], port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Peer:
+    """A server; to be made and used in one event loop.
+
+    Parameters
+    ----------
+    address : Address
+    security : Security
+    timeout : float
+        Seconds to wait for it to answer at all, whenever the world has to be made.
+    """
+
+    def __init__(self, address: Address, security: Security, timeout: float) -> None:
+        self.name = str(address)
+        self._address, self._timeout = address, timeout
+        self._manager = WorldManager(security=security)
+        self._line: Line | None = None
+        self._gone: BrokenWorldError | None = None
+        self._busy = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Leave."""
+        async with self._manager:
+            if self._line is not None and not self._line.is_broken:
+                with suppress(BrokenWorldError):
+                    await self._line.say(ask_to_leave())
+
+    async def inventory(self) -> Inventory:
+        """Ask what the server has.
+
+        Raises
+        ------
+        StorageError
+            When it cannot be reached, or is gone.
+        InputError
+            When it refuses, or sends what cannot be.
+        """
+        async with self._asking():
+            line = await self._connect()
+            await line.say(ask_inventory())
+            data = await line.hear(MAX_REPLY, timeout=None)
+            return read_inventory(data, self.name, lambda told: inventory_from_json(told, self.name))
+
+    async def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None] | None) -> Contents:
+        """Ask what slices contain, which the server reads; errors as for `inventory`."""
+        async with self._asking():
+            line = await self._connect()
+            await line.say(ask_digests(files))
+            while True:
+                told = read_contents(await line.hear(MAX_REPLY), self.name, files)
+                if isinstance(told, Contents):
+                    return told
+                if progress is not None:
+                    progress(told)
+
+    async def fetch(self, replica: Replica, take: Callable[[memoryview], None]) -> int:
+        """Bring the bytes of a slice; where the world breaks it is made again, and the rest is asked for.
+
+        Parameters
+        ----------
+        replica : Replica
+        take : callable
+            Given the next bytes, each once.
+
+        Returns
+        -------
+        int
+            The file's permissions.
+
+        Raises
+        ------
+        StorageError, InputError
+            As for `inventory`.
+        """
+
+        def request(offset: int) -> bytes:
+            return ask_slice(replica.path, replica.state, offset)
+
+        async with self._asking():
+            try:
+                return read_mode(await take_file(self._connect, request, replica.state.bytes, take), self.name)
+            except SaidInsteadError as said:
+                read_mode(said.args[0], self.name)
+                raise TransferError("a slice ends too early") from None
+
+    async def _connect(self) -> Line:
+        if self._gone is not None:
+            raise self._gone  # once is enough to wait for it
+        if self._line is None or self._line.is_broken:
+            try:
+                self._line = await join(self._manager, self._address.host, self._address.port, self._timeout)
+            except BrokenWorldError as error:
+                self._gone = error
+                raise
+        return self._line
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        """Ask one thing at a time, and tell what goes wrong in words; the line is not used again then."""
+        async with self._busy:
+            try:
+                yield
+            except RefusedError as error:
+                raise VerificationError(f"{self.name} refuses: {error}") from error
+            except BrokenWorldError as error:
+                await self._hang_up()
+                raise self._in_words(error) from error
+            except TransferError as error:
+                await self._hang_up()
+                raise TransferError(f"{self.name}: {error}") from error
+            except BaseException:
+                await self._hang_up()
+                raise
+
+    async def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    def _in_words(self, error: BrokenWorldError) -> StorageError | InputError:
+        if isinstance(error.__cause__, meeting.RefusedError):
+            return InputError(
+                f"{self.name} does not let this node in ({error.words}): give both sides the same token, with "
+                "--token-file or in the environment"
+            )
+        return StorageError(
+            f"{self.name} cannot be reached, or is gone ({error.cause}{error.words and ': '}{error.words}): see that "
+            f"recover-ckpt serve runs there and the port is open, then run this again"
+        )

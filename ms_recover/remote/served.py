@@ -1,0 +1,134 @@
+"""The tree that a server shows: what a scan knows, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ms_recover.errors import MsRecoverError
+from ms_recover.formats.source import read_small
+from ms_recover.formats.strategy import decode_strategy
+from ms_recover.inventory.read import read_contents
+from ms_recover.inventory.scan import scan
+from ms_recover.model.actions import FileState
+from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.redundancy.contents import Contents
+from ms_recover.remote.inventories import inventory_to_json
+from ms_recover.remote.messages import RefusedError, SliceRequest
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class ServedTree:
+    """A tree that is only read.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    options : dict
+        For `ms_recover.inventory.scan.scan`.
+
+    Raises
+    ------
+    MsRecoverError
+        When it cannot be scanned.
+    """
+
+    def __init__(self, root: str, options: dict[str, Any]) -> None:
+        self.root = os.path.realpath(root)
+        self._options = options
+        self._known: dict[str, SliceFile] = {}
+        self.inventory: Inventory = self.refresh()
+
+    def refresh(self, stop: Callable[[], bool] | None = None) -> Inventory:
+        """Scan again; what lies outside the tree, by a symbolic link, is noted and not served.
+
+        Raises
+        ------
+        MsRecoverError
+            When it cannot be scanned.
+        """
+        found = scan(self.root, stop=stop, **self._options)
+        served = tuple(file for file in found.slices if self._is_inside(file.path))
+        apart = {file.path for file in found.slices} - {file.path for file in served}
+        notes = (*found.notes, *(Note(path, "leads out of the tree that is served") for path in sorted(apart)))
+        groups = tuple(file for file in found.group_files if file.place is None or self._is_inside(file.path))
+        self.inventory = replace(found, slices=served, group_files=groups, notes=notes)
+        self._known = {file.path: file for file in served}
+        return self.inventory
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the inventory with its strategy files as plain JSON values."""
+        strategies: dict[str, bytes] = {}
+        for file in self.inventory.strategy_files:
+            if file.digest in strategies or not (os.path.isabs(file.path) or self._is_inside(file.path)):
+                continue
+            try:
+                data = read_small(os.path.join(self.root, file.path), "a strategy file")
+                if decode_strategy(data, file.path) == file.strategy:  # one of several stages is not
+                    strategies[file.digest] = data
+            except MsRecoverError:
+                continue  # gone since the scan
+        return inventory_to_json(self.inventory, strategies)
+
+    def open(self, wanted: SliceRequest) -> int:
+        """Open a slice that the scan knows.
+
+        Returns
+        -------
+        int
+            Its descriptor.
+
+        Raises
+        ------
+        RefusedError
+            When there is none of that name, it leads out of the tree, or it is not what the client saw.
+        """
+        if wanted.path not in self._known:
+            raise RefusedError(f"{wanted.path} is no slice of the tree that is served: plan again")
+        try:
+            descriptor = os.open(os.path.join(self.root, wanted.path), _FLAGS)
+        except OSError as error:
+            raise RefusedError(f"{wanted.path} cannot be read: {error.strerror}") from None
+        try:
+            status = os.fstat(descriptor)
+            # What was opened, whatever the name has become since.
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            if not stat.S_ISREG(status.st_mode) or not place.startswith(os.path.join(self.root, "")):
+                raise RefusedError(f"{wanted.path} is no file of the tree that is served")
+            check_unchanged(status, wanted)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def digests(self, wanted: Iterable[SliceRequest], progress: Callable[[int], None], jobs: int) -> Contents:
+        """Read slices where they lie; errors as for `open`, but a slice that changed is told as a problem."""
+        files, problems = [], {}
+        for one in wanted:
+            try:
+                os.close(self.open(one))
+                files.append(replace(self._known[one.path], size=one.state.bytes, mtime_ns=one.state.mtime_ns))
+            except RefusedError as error:
+                problems[one.path] = str(error)
+        contents = read_contents(self.root, files, jobs=jobs, progress=progress)
+        contents.problems.update(problems)
+        return contents
+
+    def _is_inside(self, path: str) -> bool:
+        return os.path.realpath(os.path.join(self.root, path)).startswith(os.path.join(self.root, ""))
+
+
+def check_unchanged(status: os.stat_result, wanted: SliceRequest) -> None:
+    """Refuse a slice that is not what the client saw.
+
+    Raises
+    ------
+    RefusedError
+    """
+    if FileState(status.st_size, status.st_mtime_ns) != wanted.state:
+        raise RefusedError(f"{wanted.path} is not what the plan saw: plan again")

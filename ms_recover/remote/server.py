@@ -1,0 +1,246 @@
+"""Serve a tree: one world of two for each client, any number of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ms_recover.errors import BrokenWorldError, FormatError, MsRecoverError, StorageError
+from ms_recover.redundancy.contents import Contents
+from ms_recover.remote.messages import (
+    MAX_REPLY,
+    MAX_REQUEST,
+    RefusedError,
+    Request,
+    SliceRequest,
+    read_request,
+    say_contents,
+    say_inventory,
+    say_mode,
+    say_refused,
+    say_working,
+)
+from ms_recover.remote.peer import Address
+from ms_recover.remote.served import ServedTree, check_unchanged
+from ms_recover.storage.local import StoppedError
+from ms_recover.worlds import stream
+from ms_recover.worlds.manager import WorldManager
+from ms_recover.worlds.security import Security
+from ms_recover.worlds.transfer import WORLD, Line, TransferError, give_file
+
+_log = logging.getLogger(__name__)
+_MEETING_S = 30.0
+_WORKING_S = 5.0
+_MOST_CLIENTS = 64
+_PAUSE_S = 0.2
+
+
+def serve(
+    root: str,
+    *,
+    address: str = "127.0.0.1",
+    port: int,
+    security: Security | None = None,
+    idle: float | None = None,
+    jobs: int = 1,
+    ready: Callable[[str], None] = lambda text: None,
+    **scanning: Any,
+) -> None:
+    """Serve a tree until Ctrl-C or SIGTERM; nothing is written.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    address : str
+        Where to listen; one that is not loopback needs a token.
+    port : int
+        Where to listen.
+    security : Security, optional
+        With the token; from the environment by default.
+    idle : float, optional
+        End after so many seconds without a client.
+    jobs : int
+        Threads that digest slices.
+    ready : callable
+        Told in words what is served where.
+    **scanning
+        For `ms_recover.inventory.scan.scan`.
+
+    Raises
+    ------
+    MsRecoverError
+        When the tree cannot be scanned, the port cannot be had, or there is no token where one is needed.
+    """
+    tree = ServedTree(root, scanning)
+    security = Security.from_environment() if security is None else security
+    server = Server(tree, address, port, security, jobs)
+    asyncio.run(_until_told(server, idle, ready))
+
+
+async def _until_told(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    for number in signals:
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await server.run(idle, ready)
+
+
+class Server:
+    """What `serve` runs.
+
+    Parameters
+    ----------
+    tree : ServedTree
+    address, port
+        Where clients come.
+    security : Security
+    jobs : int
+        Threads that digest slices.
+    """
+
+    def __init__(self, tree: ServedTree, address: str, port: int, security: Security, jobs: int) -> None:
+        self._tree, self._address, self._port = tree, address, port
+        self._security, self._jobs = security, jobs
+        self._clients: set[asyncio.Task[None]] = set()
+        self._last_seen = 0.0
+        self._stop = threading.Event()
+        self._scanning = asyncio.Lock()
+
+    async def run(self, idle: float | None, ready: Callable[[str], None]) -> None:
+        """Take clients until cancelled, or until nobody came for `idle` seconds."""
+        clock = asyncio.get_running_loop().time
+        self._last_seen = clock()
+        try:
+            await self._check_port()
+            ready(f"serving {self._tree.root} at {Address(self._address, self._port)}")
+            while idle is None or self._clients or clock() - self._last_seen < idle:
+                left = _MEETING_S if idle is None else idle if self._clients else self._last_seen + idle - clock()
+                wait = max(min(_MEETING_S, left), _PAUSE_S)
+                if len(self._clients) >= _MOST_CLIENTS or not await self._meet(wait):
+                    await asyncio.sleep(_PAUSE_S if len(self._clients) >= _MOST_CLIENTS else 0)
+        finally:
+            self._stop.set()
+            for task in self._clients:
+                task.cancel()
+            await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _check_port(self) -> None:
+        """Find out before anybody is told; the port itself is taken anew for each client."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM)
+            self._address = str(found[0][4][0])
+            self._security.allow(self._address)
+            stream.listen(self._address, self._port).close()
+        except OSError as error:
+            raise StorageError(
+                f"cannot listen at {self._address} port {self._port}: {error.strerror}; choose another with --port"
+            ) from error
+
+    async def _meet(self, wait: float) -> bool:
+        """Take the next client; return whether one came."""
+        manager = WorldManager(security=self._security)
+        try:
+            await manager.initialize_world(WORLD, 0, 2, self._address, self._port, timeout=wait)
+        except BrokenWorldError as error:
+            _log.info("no client: %s", error)
+            await manager.__aexit__()
+            return False
+        except BaseException:
+            await manager.__aexit__()
+            raise
+        task = asyncio.get_running_loop().create_task(self._attend(manager))
+        self._clients.add(task)
+        task.add_done_callback(self._forget)
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._clients.discard(task)
+        self._last_seen = asyncio.get_running_loop().time()
+
+    async def _attend(self, manager: WorldManager) -> None:
+        """Answer one client until it leaves."""
+        line = Line(manager, 1)
+        try:
+            async with manager:
+                while True:
+                    data = await line.hear(MAX_REQUEST, timeout=None)
+                    try:
+                        request = read_request(data)
+                        if request.ask == "leave":
+                            break
+                        await self._answer(line, request)
+                    except (RefusedError, FormatError) as error:
+                        await line.say(say_refused(str(error)))
+                    except (MsRecoverError, OSError) as error:
+                        if isinstance(error, BrokenWorldError | TransferError):
+                            raise
+                        await line.say(say_refused(f"reading failed: {error}"))
+        except (BrokenWorldError, TransferError) as error:
+            _log.info("a client is gone: %s", error)
+        except StoppedError:
+            pass
+        except Exception:
+            _log.exception("a client could not be answered")
+
+    async def _answer(self, line: Line, request: Request) -> None:
+        if request.ask == "inventory":
+            async with self._scanning:
+                told = await asyncio.to_thread(self._take_stock)
+            await line.say(told)
+        elif request.ask == "digests":
+            await self._digest(line, request)
+        else:
+            await self._give(line, request.slices[0])
+
+    def _take_stock(self) -> bytes:
+        self._tree.refresh(self._stop.is_set)
+        told = say_inventory(self._tree.to_json())
+        if len(told) > MAX_REPLY:
+            raise RefusedError(
+                f"what {self._tree.root} holds takes {len(told)} bytes to tell: remove old steps from it"
+            )
+        return told
+
+    async def _digest(self, line: Line, request: Request) -> None:
+        read = 0
+
+        def progress(count: int) -> None:
+            nonlocal read
+            if self._stop.is_set() or line.is_broken:
+                raise StoppedError
+            read += count
+
+        reading: asyncio.Task[Contents] = asyncio.get_running_loop().create_task(
+            asyncio.to_thread(self._tree.digests, request.slices, progress, self._jobs)
+        )
+        told = 0
+        try:
+            while not (await asyncio.wait([reading], timeout=_WORKING_S))[0]:
+                now = read
+                await line.say(say_working(now - told))
+                told = now
+            await line.say(say_contents(reading.result()))
+        finally:
+            reading.cancel()
+
+    async def _give(self, line: Line, wanted: SliceRequest) -> None:
+        descriptor = await asyncio.to_thread(self._tree.open, wanted)
+        try:
+            reached = await give_file(line, descriptor, wanted.offset, wanted.state.bytes)
+            status = os.fstat(descriptor)
+            check_unchanged(status, wanted)
+            if reached != wanted.state.bytes:
+                raise RefusedError(f"{wanted.path} ends at byte {reached}: it changes while it is read")
+            await line.say(say_mode(status.st_mode))
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,150 @@
+"""One inventory of several nodes, and a plan over it cut down to what is to be done on one of them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from ms_recover.model.actions import CopyAction, FileState, Replica
+from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.manifest import Digests
+from ms_recover.model.plan import Action, Plan, RankVerdict
+from ms_recover.model.steps import Step
+
+
+@dataclass(frozen=True)
+class Union:
+    """What this node and those that serve have together.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        Of all; paths are relative to this node's root or to that of the node that `holders` names.
+    holders : dict of str to int
+        Path of a slice to the served inventory it comes from; slices of this node are not in it.
+    replaced : dict of str to FileState
+        Damaged slices of this node for which another node has one of the same name.
+    away : frozenset of int
+        Ranks that have files on other nodes and none here.
+    """
+
+    inventory: Inventory
+    holders: dict[str, int]
+    replaced: dict[str, FileState]
+    away: frozenset[int]
+
+    def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
+        """Whether a rank's slice belongs on this node: as given, or because no other node has files of it alone."""
+        return rank in ranks if ranks is not None else rank not in self.away
+
+
+def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
+    """Put inventories together.
+
+    A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
+    has a sound one.
+
+    Parameters
+    ----------
+    local : Inventory
+        Of this node.
+    served : sequence of Inventory
+        Of the others; the roots are what they are called.
+    """
+    inventories = [local, *served]
+    by_place: dict[tuple[int, Step], dict[int, list[SliceFile]]] = {}
+    for number, inventory in enumerate(inventories):
+        for file in inventory.slices:
+            by_place.setdefault((file.rank, file.step), {}).setdefault(number, []).append(file)
+    slices: dict[str, SliceFile] = {}
+    holders: dict[str, int] = {}
+    replaced: dict[str, FileState] = {}
+    for held in by_place.values():
+        best = next((n for n in sorted(held) if any(file.problem is None for file in held[n])), min(held))
+        for file in held[best]:
+            if slices.setdefault(file.path, file) is file and best:
+                holders[file.path] = best - 1
+        for file in held.get(0, []) if best else ():
+            if slices.setdefault(file.path, file) is not file:
+                replaced[file.path] = FileState(file.size, file.mtime_ns)
+    groups = {file.path: file for inventory in reversed(inventories) for file in inventory.group_files}
+    strategies = {
+        (file.path, file.rank): file for inventory in reversed(inventories) for file in inventory.strategy_files
+    }
+    notes = [Note(f"{inventory.root}/{note.path}", note.reason) for inventory in served for note in inventory.notes]
+    ranks = {rank for inventory in inventories for rank in inventory.ranks}
+    together = Inventory(
+        root=local.root,
+        ranks=tuple(sorted(ranks)),
+        slices=tuple(sorted(slices.values(), key=lambda file: (file.rank, file.step, file.path))),
+        group_files=tuple(groups[path] for path in sorted(groups)),
+        strategy_files=tuple(strategies[key] for key in sorted(strategies)),
+        notes=(*local.notes, *notes),
+    )
+    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)))
+
+
+def cut_down(
+    plan: Plan, union: Union, ranks: Collection[int] | None, names: Sequence[str], digests: dict[str, Digests]
+) -> Plan:
+    """Return a plan over a union with the actions of this node alone.
+
+    Parameters
+    ----------
+    plan : Plan
+        Over the inventory of `union`.
+    union : Union
+    ranks : collection of int or None
+        The ranks that live here; None for those that have no files on other nodes only.
+    names : sequence of str
+        What the served inventories are called.
+    digests : dict of str to Digests
+        Of slices that were read.
+    """
+    hosts = {path: names[number] for path, number in union.holders.items()}
+    files = {file.path: file for file in union.inventory.slices}
+    verdicts, brought = [], []
+    for verdict in plan.ranks:
+        here = union.lives_here(verdict.rank, ranks)
+        if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
+            action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
+            brought.append(action)
+            told = replace(verdict, state="missing", verdict="copy", reason=action.reason)
+            verdicts.append(replace(told, source_rank=verdict.rank, source=verdict.path))
+        elif here and verdict.source in hosts:
+            verdicts.append(replace(verdict, reason=f"{verdict.reason}; fetched from {hosts[verdict.source]}"))
+        elif not here and verdict.verdict != "keep":
+            verdicts.append(replace(verdict, reason=f"{verdict.reason}; it lives elsewhere: recover it there"))
+        else:
+            verdicts.append(verdict)
+    actions = [_on_this_node(action, union) for action in plan.actions if union.lives_here(action.rank, ranks)]
+    return replace(
+        plan,
+        actions=tuple(sorted([*actions, *brought], key=lambda action: action.rank)),
+        partials=tuple(action for action in plan.partials if union.lives_here(action.rank, ranks)),
+        group_files=tuple(write for write in plan.group_files if union.lives_here(write.rank, ranks)),
+        ranks=tuple(verdicts),
+    )
+
+
+def _on_this_node(action: Action, union: Union) -> Action:
+    """Return an action that replaces what this node has under the target's name, not what another has."""
+    if action.target not in union.holders:
+        return action
+    return replace(action, replaces=union.replaced.get(action.target))
+
+
+def _bring(verdict: RankVerdict, file: SliceFile, union: Union, host: str, read: Digests | None) -> CopyAction:
+    digests = read or (file.manifest.digests if file.manifest is not None else None)
+    replica = Replica(
+        file.rank, file.path, FileState(file.size, file.mtime_ns), digests.file if digests is not None else None
+    )
+    return CopyAction(
+        rank=file.rank,
+        replica=replica,
+        target=file.path,
+        replaces=union.replaced.get(file.path),
+        reason=f"its own slice is at {host}; {verdict.reason}",
+        evidence=verdict.evidence or "structure",
+        group=file.manifest.group if file.manifest is not None else (file.rank,),
+    )

@@ -1,0 +1,101 @@
+"""Several nodes as one, and what of a plan over them is to be done here."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.errors import UsageError
+from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.planning.planner import make_plan
+from ms_recover.remote.peer import DEFAULT_PORT, Address
+from ms_recover.remote.union import cut_down, unite
+from tests.unit.helpers import OLDER, STEP, group_file, slice_file, tree
+
+GROUPS = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
+
+
+def node(*slices, ranks=None, name="here"):
+    held = ranks if ranks is not None else {file.rank for file in slices}
+    return replace(tree(list(slices), {rank: GROUPS[rank] for rank in held}), root=name)
+
+
+def planned(local, *served, ranks=None):
+    union = unite(local, served)
+    plan = make_plan(union.inventory, ranks=ranks, world_size=4)
+    return cut_down(plan, union, ranks, [one.root for one in served], {})
+
+
+def test_what_is_missing_here_comes_from_there():
+    here, there = node(slice_file(0)), node(slice_file(2), slice_file(3), name="there:1")
+    plan = planned(here, there)
+    [action] = plan.actions
+    assert isinstance(action, CopyAction)
+    assert (action.rank, action.source_rank, action.replaces) == (1, 3, None)
+    assert plan.ranks[1].reason.endswith("fetched from there:1")
+    assert [write.rank for write in plan.group_files] == [1]
+
+
+def test_a_sound_slice_of_this_node_counts_first():
+    here, there = node(slice_file(0), slice_file(1)), node(slice_file(0), slice_file(3), name="there:1")
+    union = unite(here, [there])
+    assert union.holders == {"ckpt_dir3/test-2_8.ckpt": 0}
+    assert not union.replaced
+    assert union.away == {3}
+
+
+def test_the_own_slice_comes_back_over_a_damaged_one():
+    here = node(slice_file(0), slice_file(1, problem="cut off", size=40, mtime=9))
+    there = node(slice_file(1), slice_file(2), name="there:1")
+    plan = planned(here, there)
+    actions = {action.rank: action for action in plan.actions}
+    assert actions[1].source_rank == 1
+    assert actions[1].replaces == FileState(40, 9)
+    assert plan.ranks[1].verdict == "copy"
+    assert "its own slice is at there:1" in plan.ranks[1].reason
+    assert actions[3].source_rank == 1  # nobody has rank 3, so it lives here
+
+
+def test_what_is_replaced_is_the_file_of_this_node():
+    """Also where the plan knows a peer's damaged slice of the same name."""
+    here = node(slice_file(0, problem="cut off", size=40, mtime=9))
+    there = node(slice_file(0), slice_file(2), slice_file(3), name="there:1")
+    union = unite(here, [there])
+    plan = make_plan(union.inventory, world_size=4, lost=[0])
+    [action, _] = cut_down(plan, union, None, ["there:1"], {}).actions
+    assert (action.rank, action.source_rank) == (0, 2)
+    assert action.replaces == FileState(40, 9)
+
+
+def test_ranks_of_other_nodes_are_left_to_them():
+    here, there = node(slice_file(0), slice_file(1)), node(slice_file(2), ranks=(2, 3), name="there:1")
+    plan = planned(here, there)
+    assert plan.recoverable
+    assert not plan.actions
+    assert "recover it there" in plan.ranks[3].reason
+    [action] = planned(here, there, ranks=[3]).actions
+    assert (action.rank, action.source_rank) == (3, 1)
+
+
+def test_only_given_ranks_need_a_slice():
+    here, there = node(slice_file(0, OLDER), ranks=(0,)), node(slice_file(2), slice_file(2, OLDER), name="there:1")
+    assert planned(here, there).step is None
+    plan = planned(here, there, ranks=[0])
+    assert plan.step == STEP
+    assert [action.rank for action in plan.actions] == [0]
+
+
+def test_lists_of_this_node_come_first():
+    here, there = node(slice_file(0)), node(slice_file(2), name="there:1")
+    mine, theirs = replace(group_file(5, [5]), problem="mine"), replace(group_file(5, [5]), problem="theirs")
+    union = unite(replace(here, group_files=(mine,)), [replace(there, group_files=(theirs,))])
+    assert union.inventory.group_files == (mine,)
+
+
+def test_addresses():
+    assert Address.parse("10.0.0.2:80") == Address("10.0.0.2", 80)
+    assert Address.parse("node-7") == Address("node-7", DEFAULT_PORT)
+    assert Address.parse("[::1]:9") == Address("::1", 9)
+    assert str(Address.parse("[::1]:9")) == "[::1]:9"
+    for text in ("", ":80", "a:b", "a:0", "a:70000", "::1", "a b:1", "a/b:1", "a:1:2"):
+        with pytest.raises(UsageError):
+            Address.parse(text)
