@@ -185,14 +185,17 @@ def _why_rejected(assessment: StepAssessment, name_run: bool) -> str:
 
 
 def _group_writes(inventory: Inventory, groups: GroupMap, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
-    """Give ranks their lists back where their peers have theirs beside their slices."""
+    """Give ranks their lists back where their peers have theirs beside their slices.
+
+    A rank that is alone in its group needs none.
+    """
     have = {file.rank for file in inventory.group_files if file.place is not None and file.info is not None}
     places = {file.rank: file.place for file in inventory.group_files if file.place is not None}
     writes = []
     for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
         place = places[peers[0]] if peers else None
-        if place is not None and place.names_rank and groups.knows(rank):
+        if place is not None and place.names_rank and len(groups.of(rank)) > 1:
             writes.append(GroupWrite(rank, place.of(rank), groups.of(rank)))
     return tuple(writes)
 
