@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.parts import Parts
 from ms_recover.redundancy.layouts import cell_of, shape_at
+from ms_recover.redundancy.structure import is_misread
 
 _MAP = "MapTensor"
+_MOST_LISTS = 64
 
 
 class NotComposableError(Exception):
@@ -52,6 +55,11 @@ def expected_parameters(parts: Parts, rank: int, step: Step, *, complete: bool =
     orders = {tuple(parameter.name for parameter in file.parameters): file for file in lists}
     if len({frozenset(order) for order in orders}) == 1:
         return _composable(_here(parts, rank, parameter) for parameter in lists[0].parameters)
+    for one, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
+        if is_misread(one.parameters, other.parameters):
+            raise NotComposableError(
+                f"{one.path} and {other.path} list the same but for one name, which may be damaged"
+            )
     known = {parameter.name: parameter for file in lists for parameter in file.parameters}
     order = merge_orders(orders)
     wanted = order if complete else _dealt(parts, rank, step, order, known)

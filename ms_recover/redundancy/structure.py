@@ -208,7 +208,7 @@ def _find_odd(
             elsewhere = total[structure.named] - inside[structure.named] if len(inside) > 1 else 0
             support[structure] = count - 1 + history + elsewhere
         fine = [file for file in held if support[lists.of(file)] > 0]
-        odd = [file for file in held if fine and file not in fine and _is_misread(file.parameters, fine[0].parameters)]
+        odd = [file for file in held if fine and file not in fine and is_misread(file.parameters, fine[0].parameters)]
         for file in odd:
             findings.damaged[file.path] = (
                 f"does not list what {fine[0].path} lists, though their ranks hold the same slice: "
@@ -224,7 +224,7 @@ def _find_odd(
                 findings.deduplicated.setdefault(step, text)
 
 
-def _is_misread(one: Structure, other: Structure) -> bool:
+def is_misread(one: Structure, other: Structure) -> bool:
     """Whether one list looks like the other with a flaw in it, rather than the list of other parameters."""
     if len(one) != len(other):
         return False
