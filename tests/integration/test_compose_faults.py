@@ -346,8 +346,8 @@ def test_interrupting_leaves_no_temporary_file(number: int, partial: bool, tmp_p
         if process.returncode == 130:
             struck += 1
             assert b"interrupted" in errors
-        else:
-            assert process.returncode == (4 if partial else 0), errors
+        else:  # it was done, perhaps so far that the interpreter no longer listened
+            assert process.returncode in (4 if partial else 0, -number), errors
         if struck >= 2:
             break
     assert struck > 0

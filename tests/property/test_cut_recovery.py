@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -75,19 +75,25 @@ def scenes(draw: st.DrawFn, evidence: str, kinds: Mapping[str, mishaps.Mishap] =
     return CutScene(6, 1, evidence, tuple(strikes), frozenset(gone), True)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(SAVED))
 def test_with_saved_manifests_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(SEALED))
 def test_in_a_sealed_tree_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(NONE, {kind: strike for kind, strike in KINDS.items() if kind != BELIEVED}))
 def test_without_manifests_a_recovery_is_complete(scene: CutScene) -> None:
     recover(scene)
@@ -98,7 +104,9 @@ for unknowable in (BELIEVED, "the part of another rank"):
     del SHOWN[unknowable]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(NONE, SHOWN))
 def test_a_wrong_strategy_file_puts_nothing_wrong_together(scene: CutScene) -> None:
     """Also without manifests: where slices are whole or visibly damaged, only how they are cut can be mistaken."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hypothesis import event, example, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -296,7 +296,9 @@ def scene(evidence: str, *kinds: str, data_parallel: int = 2) -> Scene:
 BESIDE = "a foreign run's slice beside it"
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(SAVED))
 @example(scene(SAVED, "manifest of a larger world", BESIDE))
 @example(scene(SAVED, "a slice of another layout", BESIDE))
@@ -305,7 +307,9 @@ def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
     recover(scene)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(SEALED))
 @example(scene(SEALED, "manifest of a larger world", BESIDE))
 @example(scene(SEALED, "bit flip in the first byte", BESIDE, data_parallel=3))
@@ -313,7 +317,9 @@ def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     recover(scene)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(scenes(NONE))
 @example(scene(NONE, "bit flip in the first byte", BESIDE, data_parallel=3))
 def test_without_manifests_a_recovery_is_complete_and_not_mixed(scene: Scene) -> None:
