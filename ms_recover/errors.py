@@ -11,7 +11,10 @@
     │   └── ContradictionError                   inputs that cannot all be true
     ├── UnrecoverableError    (RuntimeError)  4  some rank's slice cannot be had from anybody
     ├── VerificationError     (RuntimeError)  5  bytes differ from what was promised
-    └── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or erred
+    ├── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or erred
+    └── DeviceLostError    (RuntimeError)     7  a device of a split model died, froze or erred
+        ├── PartError                            a part of a split model raises on these inputs, on every device
+        └── NoDeviceLeftError                    no device is left that could compute any of the answer
 
 Each message says what is wrong, where (rank, step, path) and what to do next.
 """
@@ -99,3 +102,31 @@ class BrokenWorldError(MsRecoverError, ConnectionError):
 
     def __reduce__(self) -> tuple[type[BrokenWorldError], tuple[str, int, int, str, str]]:
         return type(self), (self.world, self.epoch, self.rank, self.cause, self.words)
+
+
+class DeviceLostError(MsRecoverError, RuntimeError):
+    """A device of a split model died, froze or erred, and its work is not to be done again.
+
+    Parameters
+    ----------
+    words : str
+        What happened, and what to do next.
+    device, part : int, optional
+        Which, where it is known.
+    cause : str
+        eof, reset, heartbeat, timeout, raised, start, or empty.
+    """
+
+    exit_code = 7
+
+    def __init__(self, words: str, device: int | None = None, part: int | None = None, cause: str = "") -> None:
+        super().__init__(words)
+        self.device, self.part, self.cause = device, part, cause
+
+
+class PartError(DeviceLostError):
+    """A part of a split model raises on these inputs wherever it runs: the inputs or the model are at fault."""
+
+
+class NoDeviceLeftError(DeviceLostError):
+    """No device is left that could compute any of the answer."""

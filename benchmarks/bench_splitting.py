@@ -1,0 +1,180 @@
+"""Time a split model: throughput over devices, what the pipeline adds to the ideal schedule, and recovery, in steps.
+
+Splitters take turns (A B A B), so that whatever else the machine does hits all alike; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter, Span
+
+TABLE = Path(__file__).with_name("splitting.md")
+WIDTH, BLOCKS, ROWS = 1024, 12, 4096
+
+
+class Block(nn.Cell):
+    """A layer that computes much and weighs little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(WIDTH, WIDTH, activation="relu")
+
+    def construct(self, x: ms.Tensor) -> ms.Tensor:
+        """Return the sum of input and layer."""
+        return x + self.dense(x)
+
+
+def model() -> nn.Cell:
+    made = nn.SequentialCell(*[Block() for _ in range(BLOCKS)])
+    made.set_train(False)
+    return made
+
+
+def ideal(spans: Sequence[Span], parts: int) -> float:
+    """Return the seconds that chunks would take with the compute times measured and nothing else.
+
+    A chunk begins at a part when the part is free and the part before has done it.
+    """
+    chunks = sorted({span.rows for span in spans})
+    took = {(span.rows, span.part): span.ended - span.began for span in spans}
+    free = [0.0] * parts
+    for rows in chunks:
+        at = 0.0
+        for part in range(parts):
+            at = max(at, free[part]) + took[rows, part]
+            free[part] = at
+    return max(free)
+
+
+def throughput(turns: int, devices: Sequence[int]) -> list[str]:
+    cell, x = model(), ms.Tensor(np.random.default_rng(0).standard_normal((ROWS, WIDTH)), ms.float32)
+    rows = [
+        "| split | devices | chunks | median | times one device | over the ideal schedule |",
+        "|---|---|---|---|---|---|",
+    ]
+    for split in ("layers", "batch"):
+        taken: dict[int, list[float]] = {count: [] for count in devices}
+        over: dict[int, list[float]] = {count: [] for count in devices}
+        with ExitStack() as stack:
+            splitters = {count: stack.enter_context(ModelSplitter(cell, count, split, threads=1)) for count in devices}
+            for splitter in splitters.values():
+                splitter.forward(x)
+            for _ in range(turns):
+                for count, splitter in splitters.items():
+                    before = len(splitter.spans)
+                    began = time.perf_counter()
+                    splitter.forward(x)
+                    taken[count].append(time.perf_counter() - began)
+                    if split == "layers":
+                        over[count].append(taken[count][-1] / ideal(splitter.spans[before:], count) - 1)
+            one = statistics.median(taken[devices[0]])
+            for count, splitter in splitters.items():
+                middle = statistics.median(taken[count])
+                report = splitter.last_report
+                extra = f"{statistics.median(over[count]) * 100:+.0f} %" if over[count] else ""
+                rows.append(
+                    f"| {split} | {count} | {report.chunks if report else ''} | {middle * 1e3:.0f} ms "
+                    f"| {one / middle:.2f} | {extra} |"
+                )
+    return rows
+
+
+def recovery(times: int, spares: int) -> list[str]:
+    cell, x = model(), ms.Tensor(np.random.default_rng(0).standard_normal((ROWS // 4, WIDTH)), ms.float32)
+    steps: dict[str, list[float]] = {}
+    with FaultTolerantModelSplitter(cell, 2, spares=spares, max_restarts=10 * times, threads=1) as splitter:
+        splitter.forward(x)
+        plain = []
+        for _ in range(3):
+            began = time.perf_counter()
+            splitter.forward(x)
+            plain.append(time.perf_counter() - began)
+        for turn in range(times):
+            struck: list[float] = []
+
+            def strike(turn: int = turn, struck: list[float] = struck) -> None:
+                time.sleep(min(plain) / 3)
+                process = splitter.processes[turn % 2]
+                assert process is not None
+                struck.append(time.perf_counter())
+                os.kill(process, signal.SIGKILL)
+
+            before, origin = len(splitter.events), time.perf_counter() - splitter.now
+            striker = threading.Thread(target=strike)
+            striker.start()
+            splitter.forward(x)
+            done = time.perf_counter()
+            striker.join()
+            news = splitter.events[before:]
+            lost = next(event for event in news if event.kind == "lost")
+            back = next(event for event in news if event.kind == "recovered")
+            found = {"detection": lost.at + origin - struck[0], **dict(back.phases)}
+            found["rerun"] = done - (back.at + origin)
+            found["kill to answer"] = done - struck[0]
+            for name, seconds in found.items():
+                steps.setdefault(name, []).append(seconds)
+            deadline = time.monotonic() + 60
+            while spares and time.monotonic() < deadline and splitter.spares < spares:
+                time.sleep(0.05)
+    cells = " | ".join(f"{statistics.median(taken) * 1e3:.0f} ms" for taken in steps.values())
+    own = [statistics.median(steps[name]) for name in ("detection", "proof", "weights")]
+    return [
+        f"| {spares} | {min(plain) * 1e3:.0f} ms | {cells} | {sum(own) * 1e3:.0f} ms |",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} beside this file")
+    options = parser.parse_args()
+    table = "\n".join(
+        [
+            "# A split model in figures",
+            "",
+            f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, MindSpore {ms.__version__}, NumPy {np.__version__}.",
+            f"One thread per process; {BLOCKS} layers of {WIDTH} x {WIDTH}, float32, {ROWS} rows. Medians of turns",
+            "that alternate. `python benchmarks/bench_splitting.py --write` measures again.",
+            "",
+            "## Throughput",
+            "",
+            "The ideal schedule has the compute times measured in the same forward and nothing else: a part begins a",
+            "chunk when it is free and the part before has done it.",
+            "",
+            *throughput(options.turns, options.devices),
+            "",
+            "## From a kill to the answer",
+            "",
+            f"A worker of two is killed within a forward of {ROWS // 4} rows, {options.kills} times; medians.",
+            "Proof is finding the slice and checking its bytes. Start is MindSpore's import, unless a spare waits.",
+            "",
+            "| spares | no fault | detection | start | proof | weights | rerun | kill to answer | without start, rerun |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *recovery(options.kills, 0),
+            *recovery(options.kills, 1),
+            "",
+        ]
+    )
+    print(table)
+    if options.write:
+        TABLE.write_text(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Which device gets which stages: contiguous parts as even as they can be (pure)."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from ms_recover.errors import UsageError
+
+
+def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
+    """Cut a row of stages into contiguous parts, none of them empty, so that the costliest part costs least.
+
+    Of several such cuts the most even one is taken: that with the least sum of the parts' squared costs, of those the
+    one with the least sum of their squared numbers of stages, of those the one whose parts are shortest from the front.
+    Sums are exact, so that the order of additions decides nothing.
+
+    Parameters
+    ----------
+    costs : sequence of float
+        Cost of each stage, in any unit; finite and not negative.
+    parts : int
+        At least 1 and at most as many as there are stages.
+
+    Returns
+    -------
+    tuple of range
+        Indexes of the stages of each part.
+
+    Raises
+    ------
+    UsageError
+        When there are no stages, a cost is no finite number or negative, or the number of parts cannot be had.
+    """
+    prefix = [0, *accumulate(_whole(costs))]
+    stages = len(costs)
+    if not 1 <= parts <= stages:
+        raise UsageError(f"{stages} stages cannot be cut into {parts} parts: give a number from 1 to {stages}")
+    bound = _bottleneck(prefix, parts)
+    # the least and the greatest number of stages that the first k parts can take together
+    most, least = [0], [stages]
+    for k in range(parts):
+        most.append(min(bisect_right(prefix, prefix[most[-1]] + bound) - 1, stages - (parts - k - 1)))
+        least.append(max(bisect_left(prefix, prefix[least[-1]] - bound), parts - k - 1))
+    least.reverse()
+
+    # Evenness of the first k parts by where they end; squares obey the quadrangle inequality, so that the best start
+    # of the last part never moves back when its end moves on, and halving the range of ends halves that of starts.
+    unit = stages * stages + 1  # above every sum of squared lengths: one number that compares like the pair
+    best, starts = {0: 0}, list[dict[int, int]]()
+    for k in range(1, parts + 1):
+        found: dict[int, int] = {}
+        chosen: dict[int, int] = {}
+        todo = [(least[k], most[k], least[k - 1], most[k - 1])]
+        while todo:
+            low, high, first, last = todo.pop()
+            end = (low + high) // 2
+            begin = max(first, bisect_left(prefix, prefix[end] - bound))
+            found[end], chosen[end] = min(
+                (best[start] + (prefix[end] - prefix[start]) ** 2 * unit + (end - start) ** 2, start)
+                for start in range(begin, min(last, end - 1) + 1)
+            )
+            if low < end:
+                todo.append((low, end - 1, first, chosen[end]))
+            if end < high:
+                todo.append((end + 1, high, chosen[end], last))
+        best = found
+        starts.append(chosen)
+
+    cuts = [stages]
+    for chosen in reversed(starts):
+        cuts.append(chosen[cuts[-1]])
+    cuts.reverse()
+    return tuple(range(start, stop) for start, stop in pairwise(cuts))
+
+
+def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
+    """Tell which part each device holds when there may be more devices than parts.
+
+    The first devices hold the parts in order. Each further one holds once more the part whose cost divided by the
+    number of its holders is greatest; of equals that with fewer holders, then the first.
+
+    Parameters
+    ----------
+    costs : sequence of float
+        Cost of each stage.
+    parts : sequence of range
+        Stages of each part, as `partition` returns them.
+    devices : int
+        At least as many as there are parts.
+
+    Returns
+    -------
+    tuple of tuple of int
+        For each device the parts that it holds: one.
+
+    Raises
+    ------
+    UsageError
+        When there are fewer devices than parts, or a cost is no finite number or negative.
+    """
+    if not 1 <= len(parts) <= devices:
+        raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")
+    prefix = [0, *accumulate(_whole(costs))]
+    weights = [prefix[part.stop] - prefix[part.start] for part in parts]
+    holders = [1] * len(parts)
+    held = list(range(len(parts)))
+    while len(held) < devices:
+        # compared as fractions with one denominator: exact
+        common = math.lcm(*holders)
+        shares = [weight * (common // count) for weight, count in zip(weights, holders, strict=True)]
+        part = min(range(len(parts)), key=lambda index: (-shares[index], holders[index], index))
+        holders[part] += 1
+        held.append(part)
+    return tuple((part,) for part in held)
+
+
+def _whole(costs: Sequence[float]) -> list[int]:
+    """Return the costs as whole numbers in a common unit: every float is a whole number of some power of two."""
+    if not len(costs):
+        raise UsageError("there are no stages to cut into parts")
+    pairs = []
+    for index, cost in enumerate(costs):
+        value = cost if isinstance(cost, int) else float(cost)
+        if not 0 <= value < math.inf:  # NaN fails as well
+            raise UsageError(f"stage {index} costs {value}: costs have to be finite and not negative")
+        pairs.append(value.as_integer_ratio())
+    unit = max(denominator for _, denominator in pairs)
+    return [numerator * (unit // denominator) for numerator, denominator in pairs]
+
+
+def _bottleneck(prefix: Sequence[int], parts: int) -> int:
+    """Return the least possible cost of the costliest part."""
+    largest = max(after - before for before, after in pairwise(prefix))
+    low = max(largest, -(-prefix[-1] // parts))
+    high = low + largest
+    while low < high:
+        middle = (low + high) // 2
+        end = used = 0
+        while end < len(prefix) - 1 and used < parts:
+            end = bisect_right(prefix, prefix[end] + middle) - 1
+            used += 1
+        low, high = (low, middle) if end == len(prefix) - 1 else (middle + 1, high)
+    return low

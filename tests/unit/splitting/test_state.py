@@ -1,0 +1,667 @@
+"""What a splitter does about what happens: each test a short story of events and instructions."""
+
+import pytest
+
+from ms_recover.splitting.state import (
+    DEPTH,
+    Dropped,
+    End,
+    Fail,
+    Finish,
+    Load,
+    Note,
+    Run,
+    SplitterState,
+    Start,
+)
+
+LINE = ([0], [1], [2])
+WHOLE = ([0], [0], [0])
+
+
+def made(policy, holders=LINE, costs=None, max_restarts=3):
+    """A splitter that has not begun."""
+    parts = 1 + max(part for held in holders for part in held)
+    return SplitterState(holders, costs or [1.0] * parts, policy, max_restarts)
+
+
+def come(state, device):
+    """Let the process of a device be there and hold its parts; return what that leads to."""
+    generation = state.devices[device].generation
+    done = state.ready(device, generation)
+    for load in [one for one in done if isinstance(one, Load)]:
+        done += state.held(device, generation, load.part)
+    return done
+
+
+def at_work(policy, holders=LINE, costs=None, max_restarts=3):
+    """A splitter whose devices are all at work."""
+    state = made(policy, holders, costs, max_restarts)
+    state.begun()
+    for device in range(len(holders)):
+        come(state, device)
+    return state
+
+
+def ran(state, device, chunk, part):
+    return state.ran(device, state.devices[device].generation, chunk, part)
+
+
+def raised(state, device, chunk, part):
+    return state.raised(device, state.devices[device].generation, chunk, part, "ValueError: no")
+
+
+def kill(state, device, cause="eof"):
+    return state.lost(device, state.devices[device].generation, cause, "killed by SIGKILL")
+
+
+def of(kind, instructions):
+    """The instructions of a kind, or the notes of one."""
+    if isinstance(kind, str):
+        return [one for one in instructions if isinstance(one, Note) and one.kind == kind]
+    return [one for one in instructions if isinstance(one, kind)]
+
+
+def go_through(state, chunks, outcome=None):
+    """Let the devices compute what they are sent until the forward ends; return everything that was said."""
+    said = state.asked(chunks)
+    sent = of(Run, said)
+    while sent:
+        run = sent.pop(0)
+        more = ran(state, run.device, run.chunk, run.part)
+        sent += of(Run, more)
+        said += more
+    assert [one for one in said if isinstance(one, Finish | Fail)] == [outcome or Finish()]
+    assert not state.busy
+    return said
+
+
+# --- starting ---------------------------------------------------------------------------------------------------
+
+
+def test_devices_start_load_and_are_ready():
+    state = made("plain", ([0], [1, 2]))
+    assert not any(device.serving for device in state.devices)
+    assert state.begun() == [Start(0, 1), Start(1, 1)]
+    assert not state.settled
+    assert state.ready(1, 1) == [Load(1, 1), Load(1, 2)]
+    assert state.held(1, 1, 2) == []
+    assert not state.devices[1].alive
+    assert state.held(1, 1, 1) == [Note("ready", 1)]
+    assert state.devices[1].alive
+    assert not state.settled
+    assert come(state, 0) == [Load(0, 0), Note("ready", 0)]
+    assert state.settled
+    assert state.start_fault() is None
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip"])
+def test_a_device_that_does_not_start_is_the_end_of_the_beginning(policy):
+    state = made(policy)
+    state.begun()
+    come(state, 0), come(state, 2)
+    assert state.lost(1, 1, "start", "no memory") == [
+        End(1, 1),
+        Note("lost", 1, None, None, "start", "no memory"),
+    ]
+    assert state.settled
+    assert state.start_fault() == Fail("lost", 1, None, "start", "no memory")
+
+
+def test_a_device_that_does_not_start_tries_again_and_then_leaves_its_part_to_another():
+    state = made("recover", max_restarts=1)
+    state.begun()
+    come(state, 0)
+    assert state.lost(1, 1, "start", "no")[-1] == Start(1, 2)
+    assert not state.settled
+    said = state.lost(1, 2, "start", "still no")
+    assert of("retired", said) == [Note("retired", 1, None, None, "start", "still no")]
+    assert not of(Start, said)
+    assert of("moved", said) == [Note("moved", 0, 1, None, "", "from device 1")]
+    assert said[-1] == Load(0, 1)
+    come(state, 2)
+    assert state.settled
+    assert state.start_fault() is None
+    state.held(0, 1, 1)
+    go_through(state, range(4))
+
+
+def test_when_no_device_starts_it_ends_however_often_they_may_try():
+    state = made("recover", max_restarts=5)
+    starts = of(Start, state.begun())
+    tried = 0
+    while starts:
+        device, generation = starts.pop()
+        starts += of(Start, state.lost(device, generation, "start", "no"))
+        tried += 1
+    assert tried == 3 * (1 + 5)
+    assert state.settled
+    assert state.start_fault() == Fail("lost", 0, None, "start", "no")
+    assert [(fail.kind, fail.cause) for fail in state.asked([0])] == [("none left", "start")]
+
+
+# --- chunks and parts -------------------------------------------------------------------------------------------
+
+
+def test_chunks_go_through_the_parts_in_order_all_parts_at_work():
+    state = at_work("plain")
+    assert state.asked([0, 1, 2]) == [Run(0, 0, 0), Run(0, 0, 1)]
+    assert ran(state, 0, 0, 0) == [Run(1, 1, 0), Run(0, 0, 2)]
+    assert ran(state, 0, 1, 0) == [Run(1, 1, 1)]
+    assert ran(state, 1, 0, 1) == [Run(2, 2, 0)]
+    assert ran(state, 2, 0, 2) == []
+    assert ran(state, 0, 2, 0) == [Run(1, 1, 2)]
+    assert ran(state, 1, 1, 1) == [Run(2, 2, 1)]
+    assert ran(state, 1, 2, 1) == [Run(2, 2, 2)]
+    assert ran(state, 2, 1, 2) == []
+    assert state.busy
+    assert ran(state, 2, 2, 2) == [Finish()]
+    assert not state.busy
+    assert (state.dropped, state.lost_now, state.redone) == ({}, [], 0)
+
+
+def test_a_device_gets_no_more_than_it_computes_and_one_on_its_way():
+    state = at_work("plain", ([0],))
+    assert len(of(Run, state.asked(range(5)))) == DEPTH == 2
+    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+
+
+def test_the_whole_model_everywhere_spreads_the_chunks():
+    state = at_work("plain", WHOLE)
+    assert [(run.device, run.chunk) for run in state.asked(range(7))] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (0, 3),
+        (1, 4),
+        (2, 5),
+    ]
+    assert ran(state, 1, 1, 0) == [Run(1, 0, 6)]
+
+
+def test_a_part_held_twice_works_twice():
+    state = at_work("plain", ([0], [1], [1]))
+    state.asked([0, 1])
+    assert ran(state, 0, 0, 0) == [Run(1, 1, 0)]
+    assert ran(state, 0, 1, 0) == [Run(2, 1, 1)]
+
+
+def test_older_chunks_go_first():
+    state = at_work("plain", ([0, 1],))
+    assert state.asked([0, 1, 2]) == [Run(0, 0, 0), Run(0, 0, 1)]
+    assert ran(state, 0, 0, 0) == [Run(0, 1, 0)]
+    assert ran(state, 0, 1, 0) == [Run(0, 1, 1)]
+    assert ran(state, 0, 0, 1) == [Run(0, 0, 2)]
+
+
+def test_no_chunks_are_done_at_once():
+    assert at_work("plain").asked([]) == [Finish()]
+
+
+def test_a_chunk_waits_for_a_device_that_is_on_its_way():
+    state = made("skip")
+    state.begun()
+    assert state.asked([0]) == []
+    assert come(state, 0) == [Load(0, 0), Note("ready", 0), Run(0, 0, 0)]
+
+
+def test_a_part_that_nobody_was_given_is_nobodys_fault():
+    state = SplitterState([[0]], [1.0, 1.0], "plain")
+    state.begun()
+    come(state, 0)
+    assert state.asked([0]) == [Fail("lost", None, 1, "", "no device holds it")]
+
+
+# --- plain and raise --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise"])
+def test_work_that_is_lost_raises(policy):
+    state = at_work(policy)
+    state.asked([0, 1, 2])
+    ran(state, 0, 0, 0)
+    assert kill(state, 1) == [
+        End(1, 1),
+        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
+        Fail("lost", 1, 1, "eof", "killed by SIGKILL"),
+    ]
+    assert not state.busy
+    assert state.lost_now == [1]
+    assert [device.alive for device in state.devices] == [True, False, True]
+    assert state.settled
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise"])
+def test_a_device_that_every_chunk_still_needs_is_missed_at_once(policy):
+    state = at_work(policy)
+    state.asked([0, 1])
+    assert kill(state, 2)[-1] == Fail("lost", 2, 2, "eof", "killed by SIGKILL")
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise"])
+def test_a_device_that_no_chunk_needs_any_more_is_not_missed(policy):
+    state = at_work(policy)
+    state.asked([0])
+    ran(state, 0, 0, 0)
+    assert kill(state, 0) == [End(0, 1), Note("lost", 0, None, None, "eof", "killed by SIGKILL")]
+    ran(state, 1, 0, 1)
+    assert ran(state, 2, 0, 2) == [Finish()]
+    assert state.asked([1]) == [Fail("lost", 0, 0, "eof", "killed by SIGKILL")]
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise"])
+def test_others_that_hold_the_part_do_without_an_idle_device(policy):
+    state = at_work(policy, WHOLE)
+    kill(state, 1)
+    assert state.lost_now == []
+    said = go_through(state, range(6))
+    assert {run.device for run in of(Run, said)} == {0, 2}
+
+
+def test_plain_raises_and_keeps_the_device():
+    state = at_work("plain")
+    state.asked([0, 1])
+    assert raised(state, 0, 0, 0) == [Fail("part", 0, 0, "raised", "ValueError: no")]
+    assert state.devices[0].alive
+    assert state.lost_now == []
+    assert raised(state, 0, 1, 0) == []
+    go_through(state, [2, 3])
+
+
+def test_raise_loses_a_device_that_raises():
+    state = at_work("raise")
+    state.asked([0, 1])
+    assert raised(state, 0, 0, 0) == [
+        End(0, 1),
+        Note("lost", 0, 0, 0, "raised", "ValueError: no"),
+        Fail("lost", 0, 0, "raised", "ValueError: no"),
+    ]
+    assert not state.devices[0].alive
+
+
+# --- skip -------------------------------------------------------------------------------------------------------
+
+
+def test_skip_leaves_out_what_a_device_was_at():
+    state = at_work("skip", WHOLE)
+    state.asked(range(6))
+    said = kill(state, 1)
+    why = Dropped(1, 0, "eof", "killed by SIGKILL")
+    assert of("dropped", said) == [Note("dropped", 1, 0, chunk, "eof", "killed by SIGKILL") for chunk in (1, 4)]
+    assert not of(Start, said)
+    for device, chunk in ((0, 0), (2, 2), (0, 3)):
+        assert ran(state, device, chunk, 0) == []
+    assert ran(state, 2, 5, 0) == [Finish()]
+    assert state.dropped == {1: why, 4: why}
+    assert state.lost_now == [1]
+
+
+def test_skip_loses_a_device_that_raises_and_does_not_try_again():
+    state = at_work("skip", WHOLE)
+    state.asked(range(3))
+    said = raised(state, 1, 1, 0)
+    assert said[0] == End(1, 1)
+    assert state.dropped == {1: Dropped(1, 0, "raised", "ValueError: no")}
+    ran(state, 0, 0, 0)
+    assert ran(state, 2, 2, 0) == [Finish()]
+
+
+def test_skip_gives_up_at_once_what_can_never_come_through():
+    state = at_work("skip")
+    state.asked(range(4))
+    ran(state, 0, 0, 0)
+    ran(state, 1, 0, 1)
+    ran(state, 2, 0, 2)
+    said = kill(state, 1)
+    assert said[-1] == Finish()
+    assert {chunk: (why.device, why.part) for chunk, why in state.dropped.items()} == {1: (1, 1), 2: (1, 1), 3: (1, 1)}
+    assert state.asked([4, 5])[-1] == Fail("none left", 1, 1, "eof", "killed by SIGKILL")
+
+
+def test_skip_with_nothing_left_fails():
+    state = at_work("skip", ([0], [0]))
+    state.asked(range(4))
+    assert not of(Fail, kill(state, 0))
+    said = kill(state, 1, "heartbeat")
+    assert said[-1].kind == "none left"
+    assert set(state.dropped) == {0, 1, 2, 3}
+
+
+def test_skip_waits_for_a_device_that_starts_again():
+    state = at_work("skip", ([0],))
+    kill(state, 0)
+    state.reset()
+    assert state.asked([0]) == []
+    assert Run(0, 0, 0) in come(state, 0)
+    assert ran(state, 0, 0, 0) == [Finish()]
+
+
+def test_a_chunk_given_up_keeps_its_place_at_the_device_until_it_answers():
+    state = at_work("skip", ([0, 1], [2]))
+    state.asked([0, 1])
+    kill(state, 1)
+    state.reset()
+    come(state, 1)
+    assert state.asked([2, 3]) == []
+    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+
+
+# --- recover ----------------------------------------------------------------------------------------------------
+
+
+def test_recover_does_the_lost_work_again_in_a_fresh_process():
+    state = at_work("recover")
+    state.asked([0, 1, 2])
+    ran(state, 0, 0, 0)
+    ran(state, 0, 1, 0)
+    assert kill(state, 1) == [
+        End(1, 1),
+        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
+        Start(1, 2),
+        Note("redone", 1, 1, 0),
+        Note("redone", 1, 1, 1),
+    ]
+    assert not state.devices[1].alive
+    assert come(state, 1) == [Load(1, 1), Note("recovered", 1, cause="eof"), Run(1, 1, 0), Run(1, 1, 1)]
+    for device, chunk, part in ((1, 0, 1), (2, 0, 2), (1, 1, 1), (2, 1, 2), (0, 2, 0), (1, 2, 1)):
+        assert not of(Finish, ran(state, device, chunk, part))
+    assert ran(state, 2, 2, 2) == [Finish()]
+    assert (state.lost_now, state.redone, state.dropped) == ([1], 2, {})
+
+
+def test_recover_lets_others_that_hold_the_part_do_it_at_once():
+    state = at_work("recover", WHOLE)
+    state.asked([0, 1, 2])
+    assert of(Run, kill(state, 2)) == [Run(0, 0, 2)]
+
+
+def test_recover_while_idle():
+    state = at_work("recover")
+    assert kill(state, 2) == [End(2, 1), Note("lost", 2, None, None, "eof", "killed by SIGKILL"), Start(2, 2)]
+    assert state.lost_now == []
+    assert not state.settled
+    come(state, 2)
+    go_through(state, range(3))
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
+@pytest.mark.parametrize("when", ["before ready", "while loading"])
+def test_lost_on_its_way(policy, when):
+    state = at_work(policy)
+    kill(state, 1)
+    if policy != "recover":
+        assert state.reset() == [Note("reset"), Start(1, 2)]
+    if when == "while loading":
+        state.ready(1, 2)
+    said = state.lost(1, 2, "timeout", "slow")
+    assert said[:2] == [End(1, 2), Note("lost", 1, None, None, "timeout", "slow")]
+    assert said[2:] == ([Start(1, 3)] if policy == "recover" else [])
+    assert state.settled == (policy != "recover")
+    assert state.ready(1, 2) == []
+    assert state.held(1, 2, 1) == []
+    assert not state.devices[1].held
+
+
+def test_a_chunk_that_raises_is_done_again_elsewhere():
+    state = at_work("recover", WHOLE)
+    state.asked([0, 1, 2])
+    said = raised(state, 0, 0, 0)
+    assert said[:2] == [End(0, 1), Note("lost", 0, 0, 0, "raised", "ValueError: no")]
+    assert of(Run, said) == [Run(1, 0, 0)]
+    ran(state, 1, 1, 0)
+    ran(state, 2, 2, 0)
+    assert ran(state, 1, 0, 0) == [Finish()]
+    assert state.devices[0].losses == 1
+
+
+def test_a_chunk_that_raises_again_is_the_fault_of_what_it_was_given():
+    state = at_work("recover", WHOLE)
+    state.asked([0])
+    raised(state, 0, 0, 0)
+    assert raised(state, 1, 0, 0) == [Fail("part", 1, 0, "raised", "ValueError: no")]
+    assert state.devices[1].alive
+    assert [device.losses for device in state.devices] == [0, 0, 0]
+    come(state, 0)
+    go_through(state, [1, 2])
+
+
+def test_inputs_of_which_every_chunk_raises_wear_out_no_device():
+    state = at_work("recover", WHOLE, max_restarts=1)
+    for number in range(0, 60, 6):
+        said = state.asked(range(number, number + 6))
+        while at := next((device for device in state.devices if device.running or not device.alive), None):
+            said += raised(state, at.number, *at.running[0]) if at.running else come(state, at.number)
+        assert [fail.kind for fail in of(Fail, said)] == ["part"]
+        assert [device.losses for device in state.devices] == [0, 0, 0]
+    go_through(state, range(100, 104))
+
+
+def test_a_device_retired_over_what_raises_everywhere_comes_back():
+    state = at_work("recover", max_restarts=0)
+    state.asked([0])
+    said = raised(state, 0, 0, 0)
+    assert of("retired", said)
+    assert of("moved", said) == [Note("moved", 1, 0, None, "", "from device 0")]
+    assert state.held(1, 1, 0) == [Run(1, 0, 0)]
+    assert raised(state, 1, 0, 0) == [Start(0, 2), Fail("part", 1, 0, "raised", "ValueError: no")]
+    assert not state.devices[0].retired
+    assert state.devices[1].alive
+
+
+def test_what_an_abandoned_chunk_raises_is_no_loss_under_recover():
+    state = at_work("recover")
+    state.asked([0])
+    state.abandoned()
+    assert raised(state, 0, 0, 0) == []
+    assert state.devices[0].alive
+    assert not state.devices[0].running
+
+
+# --- retiring ---------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_keeps_failing_is_retired_and_its_part_moves_to_who_has_least_to_do():
+    state = at_work("recover", costs=[1.0, 5.0, 0.5], max_restarts=2)
+    state.asked([0])
+    ran(state, 0, 0, 0)
+    for _ in range(2):
+        assert of(Start, kill(state, 1))
+        come(state, 1)
+    said = kill(state, 1)
+    assert said == [
+        End(1, 3),
+        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
+        Note("retired", 1, None, None, "eof", "killed by SIGKILL"),
+        Note("moved", 2, 1, None, "", "from device 1"),
+        Load(2, 1),
+        Note("redone", 1, 1, 0),
+    ]
+    assert state.settled
+    assert state.held(2, 1, 1) == [Run(2, 1, 0)]
+    assert ran(state, 2, 0, 1) == [Run(2, 2, 0)]
+    assert ran(state, 2, 0, 2) == [Finish()]
+
+
+def test_the_parts_of_one_device_are_spread():
+    state = at_work("recover", ([0, 1], [2], [3]), costs=[2.0, 1.0, 1.0, 1.5], max_restarts=0)
+    moved = of("moved", kill(state, 0))
+    assert [(note.device, note.part) for note in moved] == [(1, 0), (2, 1)]
+
+
+def test_a_part_that_somebody_else_holds_does_not_move():
+    state = at_work("recover", ([0], [1], [1]), max_restarts=0)
+    assert not of("moved", kill(state, 2))
+    go_through(state, range(3))
+
+
+def test_a_part_may_move_to_a_device_that_starts_again_itself():
+    state = at_work("recover", ([0], [1]), max_restarts=1)
+    state.asked([0])
+    kill(state, 1)
+    kill(state, 0)
+    said = kill(state, 1)
+    assert of("moved", said) == [Note("moved", 0, 1, None, "", "from device 1")]
+    assert not of(Load, said)
+    assert state.ready(0, 2) == [Load(0, 0), Load(0, 1)]
+    assert state.held(0, 2, 0) == [Run(0, 0, 0)]
+    assert not state.devices[0].alive
+    assert state.held(0, 2, 1) == [Note("recovered", 0, cause="eof")]
+    assert ran(state, 0, 0, 0) == [Run(0, 1, 0)]
+    assert ran(state, 0, 0, 1) == [Finish()]
+
+
+def test_an_heir_that_cannot_load_the_part_is_lost_and_tries_again():
+    state = at_work("recover", ([0], [1]), max_restarts=1)
+    kill(state, 1)
+    assert of(Load, kill(state, 1)) == [Load(0, 1)]
+    assert of(Start, kill(state, 0, "weights")) == [Start(0, 2)]
+    assert state.ready(0, 2) == [Load(0, 0), Load(0, 1)]
+
+
+def test_with_all_devices_retired_none_is_left():
+    state = at_work("recover", WHOLE, max_restarts=0)
+    state.asked(range(3))
+    kill(state, 0)
+    kill(state, 1)
+    assert kill(state, 2)[-1] == Fail("none left", 0, 0, "eof", "killed by SIGKILL")
+    assert all(device.retired for device in state.devices)
+    assert state.settled
+    assert state.asked([3]) == [Fail("none left", 0, 0, "eof", "killed by SIGKILL")]
+
+
+def test_a_chunk_that_strikes_down_every_process_is_to_blame():
+    state = at_work("recover", WHOLE, max_restarts=1)
+    said = state.asked([0])
+    struck = 0
+    while state.busy:
+        (run,) = of(Run, said)
+        struck += 1
+        said = kill(state, run.device)
+        if of(Start, said) and state.busy:
+            said += come(state, run.device)
+    assert struck == 2 * (1 + 1) + 1
+    assert said[-1] == Fail("part", 2, 0, "eof", "killed by SIGKILL, as every process that got these rows")
+    assert [device.losses for device in state.devices] == [0, 0, 0]
+    assert not any(device.retired for device in state.devices)
+    assert of(Start, said) == [Start(0, 3), Start(1, 3), Start(2, 2)]
+    for device in range(3):
+        come(state, device)
+    go_through(state, range(1, 7))
+
+
+def test_a_neighbour_of_a_deadly_chunk_is_not_blamed():
+    state = at_work("recover", WHOLE, max_restarts=5)
+    state.asked([0, 1, 2, 3])
+    said = kill(state, 0)  # at 0, with 3 on its way
+    assert of("redone", said) == [Note("redone", 0, 0, 0), Note("redone", 0, 0, 3)]
+    assert set(state._strikes) == {0}
+
+
+# --- reset ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_reset_brings_back_what_was_lost(policy):
+    state = at_work(policy)
+    kill(state, 0)
+    kill(state, 2)
+    assert state.reset() == [Note("reset"), Start(0, 2), Start(2, 2)]
+    assert not state.settled
+    assert come(state, 0) == [Load(0, 0), Note("recovered", 0, cause="eof")]
+    come(state, 2)
+    assert state.settled
+    go_through(state, range(5))
+
+
+def test_reset_brings_back_the_retired_with_the_parts_they_had():
+    state = at_work("recover", max_restarts=0)
+    kill(state, 1)
+    kill(state, 0)
+    assert state.devices[2].parts == {0, 1, 2}
+    assert state.reset() == [Note("reset"), Start(0, 2), Start(1, 2)]
+    assert [device.parts for device in state.devices] == [{0}, {1}, {2}]
+    assert not any(device.retired or device.losses for device in state.devices)
+    come(state, 0), come(state, 1)
+    go_through(state, range(5))
+
+
+def test_reset_while_devices_start_starts_none_twice():
+    state = at_work("recover", max_restarts=1)
+    kill(state, 0), kill(state, 1), kill(state, 1)
+    assert state.devices[2].parts | state.devices[0].parts == {0, 1, 2}
+    assert state.reset() == [Note("reset"), Start(1, 3)]
+    assert state.ready(0, 2) == [Load(0, 0)]
+    state.held(0, 2, 0)
+    come(state, 1)
+    assert state.settled
+    go_through(state, range(5))
+
+
+def test_after_reset_a_device_may_fail_as_often_as_before():
+    state = at_work("recover", ([0],), max_restarts=1)
+    kill(state, 0)
+    state.reset()
+    assert of(Start, kill(state, 0))
+    assert of("retired", kill(state, 0))
+
+
+def test_reset_with_nothing_lost_does_nothing():
+    assert at_work("skip").reset() == [Note("reset")]
+
+
+def test_reset_loads_again_what_has_not_come_yet():
+    state = made("skip")
+    state.begun()
+    state.ready(0, 1)
+    assert state.reset() == [Note("reset"), Load(0, 0)]
+
+
+# --- what comes late --------------------------------------------------------------------------------------------
+
+
+def test_a_former_process_is_not_heard_any_more():
+    state = at_work("recover")
+    state.asked([0, 1])
+    kill(state, 0)
+    assert state.ready(0, 1) == []
+    assert state.held(0, 1, 0) == []
+    assert state.ran(0, 1, 0, 0) == []
+    assert state.raised(0, 1, 0, 0, "late") == []
+    assert state.lost(0, 1, "reset", "twice") == []
+    assert state.devices[0].losses == 1
+    come(state, 0)
+    assert state.ran(0, 1, 0, 0) == []
+    assert state.ran(0, 2, 0, 0) != []
+
+
+def test_what_a_device_was_not_sent_is_not_believed():
+    state = at_work("plain")
+    state.asked([0])
+    assert ran(state, 1, 0, 1) == []
+    assert ran(state, 0, 7, 0) == []
+    assert raised(state, 2, 0, 2) == []
+    assert state.busy
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
+def test_answers_to_a_forward_that_was_abandoned_only_make_room(policy):
+    state = at_work(policy, ([0],))
+    state.asked([0, 1])
+    assert state.abandoned() == []
+    assert not state.busy
+    assert state.asked([2]) == []
+    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+    assert ran(state, 0, 1, 0) == []
+    assert ran(state, 0, 2, 0) == [Finish()]
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
+def test_a_device_lost_over_an_abandoned_chunk_takes_nothing_along(policy):
+    state = at_work(policy, ([0], [0]))
+    state.asked([0, 1, 2, 3])
+    state.abandoned()
+    said = kill(state, 0)
+    assert said[2:] == ([Start(0, 2)] if policy == "recover" else [])
+    assert (state.dropped, state.redone, state.lost_now) == ({}, 0, [])
+    assert state.asked([4]) == []
+    assert ran(state, 1, 1, 0) == [Run(1, 0, 4)]

@@ -1,0 +1,225 @@
+"""The page that draws what a splitter's devices did."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ms_recover.errors import StorageError, UsageError
+from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
+from ms_recover.splitting.summary import losses, outages, redone_spans, ticks, together
+from ms_recover.splitting.timeline import EVENTS, SPANS, timeline_html, write_timeline
+
+ROWS = [(start, start + 5) for start in range(0, 80, 5)]
+LOST, BACK = 10.62, 12.92
+
+
+def pipeline() -> tuple[list[Span], list[Event], list[ForwardReport]]:
+    """Sixteen chunks through four devices; device 2 dies in its fifth chunk and is back 2.3 s later."""
+    spans, ended = [], dict.fromkeys(ROWS, 9.0)
+    for device in range(4):
+        free = 9.0
+        for number, rows in enumerate(ROWS):
+            began = max(free, ended[rows])
+            if device == 2 and number == 4:
+                spans.append(Span(2, 2, 0, rows, began, LOST, "lost"))
+                began = BACK
+            free = ended[rows] = began + 0.25
+            spans.append(Span(device, device, 0, rows, began, free))
+    events = [Event(8.0 + device / 10, "ready", device) for device in range(4)]
+    events += [
+        Event(LOST, "lost", 2, 2, None, "eof", "process ended by SIGKILL"),
+        Event(LOST, "redone", 2, 2, ROWS[4]),
+        Event(LOST, "redone", 2, 2, ROWS[5]),
+        Event(BACK, "recovered", 2, None, None, "eof", "", BACK - LOST),
+    ]
+    return spans, events, [ForwardReport(0, 80, 16, (), 2, (2,), 7.5)]
+
+
+class Page(HTMLParser):
+    """Looks at a page as a browser would, and at its drawing as strict XML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        self.drawings = [ElementTree.fromstring(part) for part in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def having(self, kind: str) -> list[dict[str, str | None]]:
+        return [attrs for _, attrs in self.tags if kind in (attrs.get("class") or "").split()]
+
+
+def test_the_page_shows_every_span_and_every_fault_and_loads_nothing() -> None:
+    text = timeline_html(*pipeline())
+    page = Page(text)
+    assert len(page.having("s")) == 65
+    assert len(page.having("m")) == 3  # lost; two chunks redone are one mark; recovered
+    assert len([attrs for attrs in page.having("down") if "%" in (attrs.get("x") or "")]) == 1
+    assert len([attrs for attrs in page.having("again") if "%" in (attrs.get("x") or "")]) == 2
+    assert "&#215;2" in text
+    assert (
+        "<b>Device 2 lost</b> at 10.620 s (eof: process ended by SIGKILL), back after 2.30 s, 2 chunks redone" in text
+    )
+    assert "forward 0 · 7.50 s" in text
+    assert "rows 20:25 · part 2 · device 2 · forward 0" in text
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert not [attrs for _, attrs in page.tags if "src" in attrs]
+    assert all((attrs.get("href") or "#").startswith("#") for _, attrs in page.tags)
+    assert "default-src 'none'" in text
+
+
+def test_a_chunk_has_one_colour_on_all_devices() -> None:
+    text = timeline_html(*pipeline())
+    colours: dict[str, set[str]] = {}
+    for key, kind in re.findall(r'data-k="([^"]+)"><title>[^<]*</title><rect [^>]*class="(h\d+)', text):
+        colours.setdefault(key, set()).add(kind)
+    assert len(colours) == 16
+    assert all(len(kinds) == 1 for kinds in colours.values())
+    assert len({kind for kinds in colours.values() for kind in kinds}) == 16
+
+
+def test_spans_stand_where_they_were() -> None:
+    spans = [Span(0, 0, 0, (0, 1), 100.0, 110.0), Span(0, 0, 0, (1, 2), 190.0, 200.0)]
+    plot = next(d for d in Page(timeline_html(spans, [], [])).drawings if d.get("id") == "plot")
+    start, length = float(plot.get("data-start") or ""), float(plot.get("data-length") or "")
+    assert start < 100
+    assert start + length > 200
+    boxes = [group.find("rect") for group in plot.findall("g") if group.get("class") == "s"]
+    for box, span in zip(boxes, spans, strict=True):
+        assert box is not None
+        x, width = (float((box.get(name) or "").rstrip("%")) / 100 * length for name in ("x", "width"))
+        assert x + start == pytest.approx(span.began, abs=0.001)
+        assert width == pytest.approx(10.0, abs=0.001)
+
+
+def test_nothing_at_all() -> None:
+    text = timeline_html([], [], [])
+    assert "Nothing to draw yet" in text
+    assert "No device was lost" in text
+    Page(text)
+
+
+@pytest.mark.parametrize("moment", [0.0, 5.0, 1e9])
+def test_one_moment_only(moment: float) -> None:
+    Page(timeline_html([Span(0, 0, 0, (0, 1), moment, moment)], [Event(moment, "lost", 0)], []))
+
+
+def test_texts_are_escaped() -> None:
+    bad = "<script>alert(1)</script> & \" ' \x00\x1b\ud800\n"
+    text = timeline_html(*pipeline()[:1], [Event(9.5, "lost", 1, 1, (0, 5), bad, bad)], [], title=bad)
+    assert "<script>alert" not in text
+    assert text.isprintable() or not set(text) & {"\x00", "\x1b", "\ud800"}
+    text.encode()
+    assert sum(tag == "script" for tag, _ in Page(text).tags) == 1
+
+
+def test_raised_missing_and_unreported_forwards() -> None:
+    spans = [
+        Span(0, 0, 0, (0, 5), 1.0, 2.0, "raised"),
+        Span(0, 0, 1, (0, 5), 3.0, 4.0),
+        Span(0, 1, 1, (0, 5), 4.0, 5.0),
+    ]
+    gap = Missing(0, 5, 0, 0, "raised", "no")
+    text = timeline_html(spans, [Event(2.0, "reset")], [ForwardReport(0, 5, 1, (gap,)), ForwardReport(7, 5, 1)])
+    assert "5 rows missing" in text
+    assert "forward 1: no report" in text
+    assert "1 forward without a span here cannot be placed" in text
+    assert ">p1 0:5</text>" in text  # a device with several parts says which
+    page = Page(text)
+    assert [attrs for attrs in page.having("raised") if "%" in (attrs.get("x") or "")]
+    assert len(page.having("m")) == 1
+
+
+def test_many_spans_and_events_make_no_endless_page() -> None:
+    spans, events, reports = pipeline()
+    times = 20_000 // len(spans) + 1
+    many = [replace(s, call=n, began=s.began + n * 9, ended=s.ended + n * 9) for n in range(times) for s in spans]
+    faults = [replace(e, at=e.at + n * 9) for n in range(times) for e in events]
+    text = timeline_html(many, faults, [replace(reports[0], call=n) for n in range(times)])
+    page = Page(text)
+    assert len(page.having("s")) == SPANS
+    assert f"Only the last {SPANS} of {len(many)} spans are drawn" in text
+    assert f"Events (the last {EVENTS} of {len(faults)})" in text
+    assert f"The last 6 of {times} losses" in text
+    assert len(text) < 3_000_000
+
+
+def test_outages_end_with_what_ended_them() -> None:
+    events = [Event(1, "ready", 0), Event(2, "lost", 0), Event(3, "lost", 0), Event(4, "recovered", 0)]
+    events += [Event(5, "lost", 1), Event(6, "retired", 1), Event(7, "lost", 2)]
+    assert [(loss.at, end and end.at) for loss, end in outages(events)[0]] == [(2, 3), (3, 4)]
+    assert [words for _, words in losses(events)] == [
+        "at 2.000 s, failed again after 1.00 s",
+        "at 3.000 s, back after 1.00 s",
+        "at 5.000 s, retired",
+        "at 7.000 s, not back since",
+    ]
+
+
+def test_a_chunk_is_redone_by_the_first_span_after_the_event() -> None:
+    spans = [Span(0, 1, 0, (0, 5), at, at + 0.5) for at in (1.0, 2.0, 3.0)]
+    assert redone_spans(spans, [Event(1.7, "redone", 9, 1, (0, 5))]) == {1}
+    assert redone_spans(spans, [Event(1.7, "redone", 9, 2, (0, 5)), Event(4.0, "redone", 9, 1, (0, 5))]) == set()
+
+
+def test_events_of_a_kind_and_moment_are_one() -> None:
+    events = [Event(1.0, "lost", 0), Event(1.0, "redone", 0), Event(1.0, "redone", 0), Event(3.0, "redone", 0)]
+    assert [len(group) for group in together(events, 0.5)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "names"),
+    [
+        (0.0, 0.01, ["0 ms", "1 ms", "2 ms"]),
+        (9.0, 10.0, ["9.0 s", "9.1 s", "9.2 s"]),
+        (9.0001, 9.0002, ["9.00010 s", "9.00011 s", "9.00012 s"]),
+        (0.0, 100.0, ["0 s", "10 s", "20 s"]),
+        (10.0, 3600.0, ["10 min", "20 min", "30 min"]),
+    ],
+)
+def test_ticks(start: float, end: float, names: list[str]) -> None:
+    found = ticks(start, end, 11)
+    assert [name for _, name in found][:3] == names
+    assert len(found) <= 12
+    assert all(start <= moment <= end for moment, _ in found)
+
+
+def test_written_whole_over_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "timeline.html"
+    target.write_text("old")
+    write_timeline(target, *pipeline(), title="mine")
+    assert target.read_text() == timeline_html(*pipeline(), title="mine")
+    assert os.listdir(tmp_path) == ["timeline.html"]
+
+
+def test_a_name_alone_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_timeline("t.html", [], [], [])
+    assert (tmp_path / "t.html").exists()
+
+
+def test_names_that_cannot_be_meant(tmp_path: Path) -> None:
+    for name in ("", tmp_path, tmp_path / "no" / "t.html", "a\0b"):
+        with pytest.raises(UsageError):
+            write_timeline(name, [], [], [])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match="free some space"):
+        write_timeline(tmp_path / "t.html", [], [], [])
+    assert os.listdir(tmp_path) == []
