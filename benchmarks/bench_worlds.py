@@ -1,7 +1,9 @@
 """Time worlds against raw sockets, the cost of further worlds, all_reduce, and how soon faults are noticed.
 
-Each process is a real one. Raw sockets and worlds take turns, so that whatever else the machine does hits both alike;
-a figure is the best of its turns (lowest round trip, highest throughput), for other load only ever adds.
+Each process is a real one. What is compared takes turns, so that whatever else the machine does hits both alike.
+Against raw sockets a figure is the best of its turns (lowest round trip, highest throughput), for other load only ever
+adds. A change by further worlds is the median over rounds; in each, a world with others is held against the same world
+alone, right before and right after, in the same two processes. No further worlds show how far chance goes.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +28,27 @@ from ms_recover.worlds import BrokenWorldError, WorldManager
 
 TABLE = Path(__file__).with_name("worlds.md")
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
+FURTHER = {False: (0, 1, 3, 7), True: (1, 3, 7)}
+"""How many further worlds, idle and busy."""
 LIMIT = 120.0
+
+
+class Do(IntEnum):
+    """What the other process is told to do, in an order of three numbers: bytes, times, and this; no times: end."""
+
+    TAKE = 0
+    ECHO = 1
+    GROW = 2
+    """Make further worlds, at the ports that come next; busy ones when the number of bytes is not 0."""
+    SHRINK = 3
+    """Remove them."""
+
+
+def order(size: int, times: int, do: Do) -> np.ndarray:
+    return np.array([size, times, do], np.int64)
+
+
+END = order(0, 0, Do.TAKE)
 
 
 def free_port() -> int:
@@ -49,52 +72,92 @@ def fill(sock: socket.socket, view: memoryview) -> None:
 
 
 def raw_peer(port: int) -> None:
-    """Echo, then take in, for each order: bytes, times, and whether to echo."""
+    """Take in or echo, as ordered."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        order = np.empty(3, np.int64)
+        asked = END.copy()
         while True:
-            fill(sock, order.view(np.uint8).data)
-            size, times, echo = map(int, order)
+            fill(sock, asked.view(np.uint8).data)
+            size, times, do = map(int, asked)
             if not times:
                 return
             buffer = np.zeros(size, np.uint8).data
             for _ in range(times):
                 fill(sock, buffer)
-                if echo:
+                if do == Do.ECHO:
                     sock.sendall(buffer)
-            if not echo:
+            if do == Do.TAKE:
                 sock.sendall(b"!")
 
 
-async def world_peer(ports: list[int], busy: bool) -> None:
-    """Be rank 1 in one world per port; serve orders in the first, and echo in the others when they are busy."""
+async def loop_fill(sock: socket.socket, view: memoryview) -> None:
+    at = 0
+    while at < len(view):
+        at += await asyncio.get_running_loop().sock_recv_into(sock, view[at:])
+
+
+async def loop_peer(port: int) -> None:
+    """Echo, as ordered, with nothing but the event loop's own calls."""
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        asked = END.copy()
+        while True:
+            await loop_fill(sock, asked.view(np.uint8).data)
+            size, times, _ = map(int, asked)
+            if not times:
+                return
+            buffer = np.zeros(size, np.uint8).data
+            for _ in range(times):
+                await loop_fill(sock, buffer)
+                await loop.sock_sendall(sock, buffer)
+
+
+async def world_peer(port: int) -> None:
+    """Be rank 1: take in or echo, and make and remove further worlds, as ordered in the first."""
     async with WorldManager() as manager:
-        for index, port in enumerate(ports):
-            await manager.initialize_world(f"w{index}", 1, 2, port=port, timeout=LIMIT)
+        await manager.initialize_world("w0", 1, 2, port=port, timeout=LIMIT)
         c = manager.communicator
+        names: list[str] = []
+        echoes: list[asyncio.Future[None]] = []
 
         async def echo(world: str) -> None:
             while True:
                 await c.send(await c.recv(0, world=world), 0, world=world)
 
-        others = [asyncio.ensure_future(echo(f"w{index}")) for index in range(1, len(ports)) if busy]
-        try:
-            while True:
-                size, times, back = map(int, await c.recv(0, world="w0"))
-                if not times:
-                    break
+        while True:
+            size, times, do = map(int, await c.recv(0, world="w0"))
+            if not times:
+                return
+            if do == Do.GROW:
+                names = await make_worlds(manager, 1, (await c.recv(0, world="w0")).tolist())
+                echoes = [asyncio.ensure_future(echo(name)) for name in names if size]
+            elif do == Do.SHRINK:
+                await end(echoes)
+                for name in names:
+                    await manager.remove_world(name)
+            else:
                 buffer = np.zeros(size, np.uint8)
                 for _ in range(times):
                     await c.recv(0, world="w0", out=buffer)
-                    if back:
+                    if do == Do.ECHO:
                         await c.send(buffer, 0, world="w0")
-                if not back:
-                    await c.send(np.zeros(1), 0, world="w0")
-        finally:
-            for other in others:
-                other.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            if do != Do.ECHO:
+                await c.send(np.zeros(1), 0, world="w0")
+
+
+async def make_worlds(manager: WorldManager, rank: int, ports: list[int]) -> list[str]:
+    names = [f"w{index}" for index in range(1, len(ports) + 1)]
+    for name, port in zip(names, ports, strict=True):
+        await manager.initialize_world(name, rank, 2, port=port, timeout=LIMIT)
+    return names
+
+
+async def end(tasks: list[asyncio.Future[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def reducer(port: int, rank: int, size: int, times: int) -> list[float]:
@@ -153,7 +216,7 @@ def raw_turn(sock: socket.socket, best: Best) -> None:
         buffer = np.zeros(size, np.uint8).data
         for echo in (True, False):
             times = rounds(size)
-            sock.sendall(np.array([size, times, echo], np.int64).tobytes())
+            sock.sendall(order(size, times, Do(echo)).tobytes())
             start = time.perf_counter()
             for _ in range(times):
                 sock.sendall(buffer)
@@ -164,74 +227,122 @@ def raw_turn(sock: socket.socket, best: Best) -> None:
             best.took(name, echo, times, time.perf_counter() - start)
 
 
-async def world_turn(manager: WorldManager, best: Best) -> None:
-    c = manager.communicator
+async def loop_turn(sock: socket.socket, best: Best) -> None:
+    loop = asyncio.get_running_loop()
     for name, size in SIZES.items():
-        buffer = np.zeros(size, np.uint8)
+        buffer, times = np.zeros(size, np.uint8).data, rounds(size)
+        await loop.sock_sendall(sock, order(size, times, Do.ECHO).tobytes())
+        start = time.perf_counter()
+        for _ in range(times):
+            await loop.sock_sendall(sock, buffer)
+            await loop_fill(sock, buffer)
+        best.took(name, True, times, time.perf_counter() - start)
+
+
+async def world_seconds(manager: WorldManager, size: int, times: int, do: Do) -> float:
+    """Return the seconds that each of a series of messages takes."""
+    c, buffer = manager.communicator, np.zeros(size, np.uint8)
+    await c.send(order(size, times, do), 1, world="w0")
+    start = time.perf_counter()
+    for _ in range(times):
+        await c.send(buffer, 1, world="w0")
+        if do == Do.ECHO:
+            await c.recv(1, world="w0", out=buffer)
+    if do == Do.TAKE:
+        await c.recv(1, world="w0")
+    return (time.perf_counter() - start) / times
+
+
+async def world_turn(manager: WorldManager, best: Best) -> None:
+    for name, size in SIZES.items():
         for echo in (True, False):
-            times = rounds(size)
-            await c.send(np.array([size, times, echo]), 1, world="w0")
-            start = time.perf_counter()
-            for _ in range(times):
-                await c.send(buffer, 1, world="w0")
-                if echo:
-                    await c.recv(1, world="w0", out=buffer)
-            if not echo:
-                await c.recv(1, world="w0")
-            best.took(name, echo, times, time.perf_counter() - start)
+            best.took(name, echo, 1, await world_seconds(manager, size, rounds(size), Do(echo)))
 
 
 @contextmanager
-def raw_connection() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server, process("raw", server.getsockname()[1]):
+def raw_connection(role: str) -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server, process(role, server.getsockname()[1]):
         server.settimeout(LIMIT)
         sock, _ = server.accept()
         with sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield sock
-            sock.sendall(np.zeros(3, np.int64).tobytes())
+            sock.setblocking(True)
+            sock.sendall(END.tobytes())
 
 
-async def against_raw(turns: int) -> tuple[Best, Best]:
-    raw, ours, port = Best(), Best(), free_port()
-    with raw_connection() as sock, process("world", port):
+async def against_raw(turns: int) -> tuple[Best, Best, Best]:
+    raw, loop, ours, port = Best(), Best(), Best(), free_port()
+    with raw_connection("raw") as blocking, raw_connection("loop") as waited, process("world", port):
+        waited.setblocking(False)
         async with WorldManager() as manager:
             await manager.initialize_world("w0", 0, 2, port=port, timeout=LIMIT)
             for _ in range(turns):
-                raw_turn(sock, raw)
+                raw_turn(blocking, raw)
+                await loop_turn(waited, loop)
                 await world_turn(manager, ours)
-            await manager.communicator.send(np.zeros(3, np.int64), 1, world="w0")
-    return raw, ours
+            await manager.communicator.send(END, 1, world="w0")
+    return raw, loop, ours
 
 
-async def with_more_worlds(counts: tuple[int, ...], busy: bool, turns: int) -> dict[int, Best]:
-    """Measure one world while the same two processes share further ones, by the number of further ones."""
-    bests = {count: Best() for count in counts}
-    for _ in range(turns):
-        for count, best in bests.items():
-            ports = [free_port() for _ in range(count + 1)]
-            with process("busy" if busy else "world", *ports) as child:
-                async with WorldManager() as manager:
-                    for index, port in enumerate(ports):
-                        await manager.initialize_world(f"w{index}", 0, 2, port=port, timeout=LIMIT)
-                    c = manager.communicator
+Changes = dict[tuple[int, bool], dict[str, list[float]]]
+"""By number of further worlds and whether they are busy, for each of what is measured: its change in each round."""
 
-                    async def chat(world: str, c: object = c) -> None:
-                        while True:
-                            await manager.communicator.send(np.zeros(128), 1, world=world)
-                            await manager.communicator.recv(1, world=world)
-                            await asyncio.sleep(0.01)
 
-                    others = [asyncio.ensure_future(chat(f"w{index}")) for index in range(1, count + 1) if busy]
-                    for _ in range(2):
-                        await world_turn(manager, best)
-                    for other in others:
-                        other.cancel()
-                    await asyncio.gather(*others, return_exceptions=True)
-                    if not busy:
-                        await c.send(np.zeros(3, np.int64), 1, world="w0")
-                        child.wait(LIMIT)
-    return bests
+async def with_more_worlds(times: int) -> Changes:
+    """Measure one world alone, with further ones of the same two processes, alone again, and so on."""
+    changes: Changes = {(count, busy): {} for busy, counts in FURTHER.items() for count in counts}
+    port = free_port()
+    with process("world", port):
+        async with WorldManager() as manager:
+            await manager.initialize_world("w0", 0, 2, port=port, timeout=LIMIT)
+            before = await speeds(manager)
+            for _ in range(times):
+                for (count, busy), found in changes.items():
+                    async with further_worlds(manager, count, busy):
+                        among = await speeds(manager)
+                    after = await speeds(manager)
+                    for name, speed in among.items():
+                        found.setdefault(name, []).append(2 * speed / (before[name] + after[name]) - 1)
+                    before = after
+            await manager.communicator.send(END, 1, world="w0")
+    return changes
+
+
+@asynccontextmanager
+async def further_worlds(manager: WorldManager, count: int, busy: bool) -> AsyncIterator[None]:
+    c, ports, done = manager.communicator, [free_port() for _ in range(count)], asyncio.Event()
+
+    async def chat(world: str) -> None:
+        while not done.is_set():
+            await c.send(np.zeros(128), 1, world=world)
+            await c.recv(1, world=world)
+            await asyncio.sleep(0.01)
+
+    await c.send(order(busy, 1, Do.GROW), 1, world="w0")
+    await c.send(np.array(ports), 1, world="w0")
+    names = await make_worlds(manager, 0, ports)
+    await c.recv(1, world="w0")
+    chats = [asyncio.ensure_future(chat(name)) for name in names if busy]
+    yield
+    done.set()
+    await asyncio.gather(*chats)
+    await c.send(order(0, 1, Do.SHRINK), 1, world="w0")
+    await c.recv(1, world="w0")
+    for name in names:
+        await manager.remove_world(name)
+
+
+async def speeds(manager: WorldManager) -> dict[str, float]:
+    """Return the seconds of a round trip, and messages a second one way; the better of two short series each."""
+
+    async def best(size: int, do: Do) -> float:
+        return min([await world_seconds(manager, size, max(2, rounds(size) // 5), do) for _ in range(2)])
+
+    trip = await best(SIZES["1 KiB"], Do.ECHO)
+    return {"round trip 1 KiB": trip} | {
+        f"one way {name}": 1 / await best(size, Do.TAKE) for name, size in SIZES.items()
+    }
 
 
 async def reduce_time(times: int) -> float:
@@ -262,29 +373,24 @@ async def detect(kills: int, how: signal.Signals, heartbeat: float) -> list[floa
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def ratio_rows(raw: Best, ours: Best) -> list[str]:
-    rows = ["| size | raw round trip | worlds | raw one way | worlds | worlds / raw |", "|---|---|---|---|---|---|"]
+def ratio_rows(raw: Best, loop: Best, ours: Best) -> list[str]:
+    rows = [
+        "| size | raw round trip | bare asyncio | worlds | raw one way | worlds | worlds / raw |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in SIZES:
-        share = ours.flow[name] / raw.flow[name]
-        rows.append(
-            f"| {name} | {raw.trip[name] * 1e3:.3f} ms | {ours.trip[name] * 1e3:.3f} ms "
-            f"| {raw.flow[name] / 1e9:.2f} GB/s | {ours.flow[name] / 1e9:.2f} GB/s | {share:.2f} |"
-        )
+        trips = " | ".join(f"{best.trip[name] * 1e3:.3f} ms" for best in (raw, loop, ours))
+        flows = " | ".join(f"{best.flow[name] / 1e9:.2f} GB/s" for best in (raw, ours))
+        rows.append(f"| {name} | {trips} | {flows} | {ours.flow[name] / raw.flow[name]:.2f} |")
     return rows
 
 
-def more_rows(idle: dict[int, Best], busy: dict[int, Best]) -> list[str]:
-    rows = [
-        "| further worlds | state | round trip 1 KiB | one way 1 KiB | one way 1 MiB | one way 64 MiB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for state, bests in (("idle", idle), ("busy", busy)):
-        base = idle[0]
-        for count, best in bests.items():
-            change: list[str] = [f"{(best.trip['1 KiB'] / base.trip['1 KiB'] - 1) * 100:+.0f} %"]
-            change += [f"{(best.flow[name] / base.flow[name] - 1) * 100:+.0f} %" for name in SIZES]
-            if count:
-                rows.append(f"| {count} | {state} | {' | '.join(change)} |")
+def more_rows(changes: Changes) -> list[str]:
+    names = list(next(iter(changes.values())))
+    rows = [f"| further worlds | state | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    for (count, busy), found in changes.items():
+        cells = " | ".join(f"{statistics.median(found[name]) * 100:+.1f} %" for name in names)
+        rows.append(f"| {count} | {'busy' if busy else 'idle'} | {cells} |")
     return rows
 
 
@@ -297,9 +403,8 @@ def spread(taken: list[float]) -> str:
 
 
 async def measure(options: argparse.Namespace) -> str:
-    raw, ours = await against_raw(options.turns)
-    idle = await with_more_worlds((0, 1, 3, 7), False, max(1, options.turns // 2))
-    busy = await with_more_worlds((1, 3, 7), True, max(1, options.turns // 2))
+    raw, loop, ours = await against_raw(options.turns)
+    changes = await with_more_worlds(options.rounds)
     seconds = await reduce_time(3 * options.turns)
     bound = 2 * 2 / 3 * SIZES["64 MiB"] * 3 / raw.flow["64 MiB"] / min(3, os.cpu_count() or 1)
     killed = await detect(options.kills, signal.SIGKILL, 3.0)
@@ -312,15 +417,18 @@ async def measure(options: argparse.Namespace) -> str:
         "",
         "## Against raw sockets",
         "",
-        f"Blocking `sendall` and `recv_into` between two processes, and worlds, {options.turns} turns; best of each.",
+        "Between two processes: blocking `sendall` and `recv_into`, asyncio's `sock_sendall` and `sock_recv_into`, and",
+        f"worlds, {options.turns} turns; best of each.",
         "",
-        *ratio_rows(raw, ours),
+        *ratio_rows(raw, loop, ours),
         "",
         "## Further worlds of the same two processes",
         "",
-        "Change against one world alone. Busy: each exchanges 1 KiB there and back every 10 ms.",
+        "Change of one world's figures against the same world alone just before and after, median of",
+        f"{options.rounds} rounds. Busy: each of the others exchanges 1 KiB there and back every 10 ms. With none the",
+        "same is measured twice: what is no more than that is chance.",
         "",
-        *more_rows(idle, busy),
+        *more_rows(changes),
         "",
         "## all_reduce of 64 MiB over 3 processes",
         "",
@@ -344,6 +452,7 @@ async def measure(options: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--freezes", type=int, default=5)
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} beside this file")
@@ -353,8 +462,8 @@ def main() -> None:
         role, *numbers = options.be
         parts: dict[str, Callable[[], object]] = {
             "raw": lambda: raw_peer(int(numbers[0])),
-            "world": lambda: asyncio.run(world_peer([int(number) for number in numbers], False)),
-            "busy": lambda: asyncio.run(world_peer([int(number) for number in numbers], True)),
+            "loop": lambda: asyncio.run(loop_peer(int(numbers[0]))),
+            "world": lambda: asyncio.run(world_peer(int(numbers[0]))),
             "reduce": lambda: asyncio.run(reducer(*(int(number) for number in numbers))),
             "sit": lambda: asyncio.run(sitter(int(numbers[0]), float(numbers[1]))),
         }

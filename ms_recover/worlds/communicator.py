@@ -81,16 +81,17 @@ class WorldCommunicator:
             Return a ``mindspore.Tensor``.
         """
         at = self._open(world, tag, src)
-        target = None if out is None else tensors.target(out)
-        like = None if target is None else target.raw
-        expected = Expected() if like is None else Expected(0, like.dtype, like.shape, len(like.data))
-        posted = at.post(src, Key(Kind.MESSAGE, tag), expected, None if like is None else like.data)
+        expected, buffer, finish = Expected(), None, None
+        if out is not None:
+            (dtype, shape, buffer), finish = tensors.target(out)
+            expected = Expected(0, dtype, shape, len(buffer))
+        posted = at.post(src, Key(Kind.MESSAGE, tag), expected, buffer)
         if timeout is None:
             header, data = await at.received(posted)
         else:
             with _limit(at, timeout, src):
                 header, data = await at.received(posted)
-        return target.finish() if target else _result(Raw(header.dtype, header.shape, data), as_tensor)
+        return finish() if finish else _result(Raw(header.dtype, header.shape, data), as_tensor)
 
     async def broadcast(
         self,
@@ -108,10 +109,10 @@ class WorldCommunicator:
             have = _sendable(tensor)
             await self._run(Call(at, tag, "broadcast", src), collectives.broadcast, src, have, timeout=timeout)
             return tensor
-        target = None if tensor is None else tensors.target(tensor)
+        target, finish = (None, None) if tensor is None else tensors.target(tensor)
         call = Call(at, tag, "broadcast", src)
-        came = await self._run(call, collectives.broadcast, src, target and target.raw, timeout=timeout)
-        return target.finish() if target else _result(came, as_tensor)
+        came = await self._run(call, collectives.broadcast, src, target, timeout=timeout)
+        return finish() if finish else _result(came, as_tensor)
 
     async def all_reduce(
         self,
@@ -182,10 +183,10 @@ class WorldCommunicator:
             have = _one_each(given, at)
             await self._run(Call(at, tag, "scatter", src), collectives.scatter, src, have, None, timeout=timeout)
             return (given or ())[src]
-        target = None if out is None else tensors.target(out)
+        target, finish = (None, None) if out is None else tensors.target(out)
         call = Call(at, tag, "scatter", src)
-        came = await self._run(call, collectives.scatter, src, None, target and target.raw, timeout=timeout)
-        return target.finish() if target else _result(came, as_tensor)
+        came = await self._run(call, collectives.scatter, src, None, target, timeout=timeout)
+        return finish() if finish else _result(came, as_tensor)
 
     async def all_to_all(
         self, given: Sequence[Tensor], *, world: str, tag: int = 0, timeout: float | None = None
@@ -261,11 +262,11 @@ def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callab
     if out is None:
         own = tensors.copied(have)
         return own, lambda: _result(own, tensors.is_tensor(tensor))
-    target = tensors.target(out)
-    if (target.raw.dtype, target.raw.shape) != (have.dtype, have.shape):
-        raise UsageError(f"out is {target.raw.dtype} {target.raw.shape}, the tensor {have.dtype} {have.shape}")
-    target.raw.data[:] = have.data
-    return target.raw, target.finish
+    target, finish = tensors.target(out)
+    if (target.dtype, target.shape) != (have.dtype, have.shape):
+        raise UsageError(f"out is {target.dtype} {target.shape}, the tensor {have.dtype} {have.shape}")
+    target.data[:] = have.data
+    return target, finish
 
 
 def _one_each(given: Sequence[Tensor] | None, world: World) -> list[Raw]:

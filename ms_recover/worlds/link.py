@@ -35,7 +35,7 @@ class Sink(Protocol):
 
 
 class _Outgoing(NamedTuple):
-    views: list[memoryview]
+    views: list[bytes | memoryview]
     done: asyncio.Future[None]
 
 
@@ -76,7 +76,7 @@ class Link:
         asyncio.Future or None
             None when all of it is out already. A future is cancelled when the link closes first.
         """
-        views = [memoryview(head)] if not payload else [memoryview(head), payload]
+        views: list[bytes | memoryview] = [head, payload] if payload else [head]
         if not self._queue:
             try:
                 self._push(views)
@@ -93,7 +93,7 @@ class Link:
         """Send a header if that goes without waiting; nothing else may follow."""
         if not self._queue:
             with contextlib.suppress(OSError):  # the other end is gone: it hears by other ways
-                self._push([memoryview(head)])
+                self._push([head])
 
     def fill(self, target: memoryview) -> None:
         """Read the payload that comes next into this memory, of exactly its size."""
@@ -141,7 +141,7 @@ class Link:
         self._queue.clear()
         self._sock.close()
 
-    def _push(self, views: list[memoryview]) -> None:
+    def _push(self, views: list[bytes | memoryview]) -> None:
         """Send until it would wait; sent bytes are cut off the views."""
         while views:
             try:
@@ -184,7 +184,15 @@ class Link:
 
     def _read(self) -> bool:
         """Read once; tell whether there may be more."""
-        target = self._data[self._end :] if self._target is None else self._target[self._filled :]
+        if self._target is None:
+            if self._start:
+                have = self._end - self._start
+                if have:
+                    self._data[:have] = bytes(self._data[self._start : self._end])
+                self._start, self._end = 0, have
+            target = self._data[self._end :]
+        else:
+            target = self._target[self._filled :]
         try:
             count = self._sock.recv_into(target)
         except AGAIN:
@@ -192,10 +200,10 @@ class Link:
         except ssl.SSLEOFError:
             count = 0
         except OSError as error:
-            self._sink.lost(self.peer, "reset", str(error))
+            self._lost("reset", str(error))
             return False
         if not count:
-            self._sink.lost(self.peer, "eof", f"rank {self.peer} closed the connection")
+            self._lost("eof", f"rank {self.peer} closed the connection")
             return False
         if self._target is None:
             self._end += count
@@ -208,38 +216,34 @@ class Link:
         # After the end of a payload the task that waits for it comes first: it may say where the next one goes.
         return self._tls or self._target is not None
 
+    def _lost(self, cause: str, words: str) -> None:
+        # The world goes on when the peer has left: then the end of the connection would wake the loop without end.
+        self._loop.remove_reader(self._descriptor)
+        self._sink.lost(self.peer, cause, words)
+
     def _parse(self) -> None:
+        """Hand on what has been read, as far as it goes."""
         try:
-            while not self.closed and not self._held:
-                if not (self._next_header() if self._target is None else self._next_payload(self._target)):
+            while (self._start < self._end or self._target is not None) and not self.closed and not self._held:
+                if self._target is None:
+                    header = wire.decode(self._data, self._start, self._end)
+                    if header is None:
+                        return
+                    self._start += wire.FIXED_SIZE + 8 * len(header.shape)
+                    self._sink.header_came(self.peer, header)
+                elif self._take(self._target):
+                    self._target = None
+                    self._sink.payload_came(self.peer)
+                else:
                     return
         except WireError as error:
             self._sink.lost(self.peer, "protocol", str(error))
 
-    def _next_payload(self, target: memoryview) -> bool:
+    def _take(self, target: memoryview) -> bool:
+        """Move what has been read behind a header to where it belongs; tell whether that is the whole payload."""
         take = min(self._end - self._start, len(target) - self._filled)
         if take:
             target[self._filled : self._filled + take] = self._data[self._start : self._start + take]
             self._filled += take
             self._start += take
-        if self._filled < len(target):
-            self._start = self._end = 0
-            return False
-        self._target = None
-        self._sink.payload_came(self.peer)
-        return True
-
-    def _next_header(self) -> bool:
-        have = self._end - self._start
-        size = wire.FIXED_SIZE if have < wire.FIXED_SIZE else wire.header_size(self._data[self._start : self._end])
-        if have < size:
-            if self._start:
-                self._data[:have] = bytes(self._data[self._start : self._end])
-                self._start, self._end = 0, have
-            return False
-        header = wire.decode(self._data[self._start : self._start + size])
-        self._start += size
-        if self._start == self._end:
-            self._start = self._end = 0
-        self._sink.header_came(self.peer, header)
-        return True
+        return self._filled == len(target)

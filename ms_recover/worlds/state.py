@@ -33,6 +33,9 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+_OPEN = Phase.OPEN  # before Python 3.12 it takes long to look up a member of an enumeration
+
+
 class Fault(NamedTuple):
     """Why a world ended: the rank at fault, one of ``CAUSES``, and words."""
 
@@ -122,9 +125,10 @@ class PeerLeft(NamedTuple):
 
 
 Instruction = Transmit | Fill | Keep | Hold | Deliver | Fail | Tell | Shut | PeerLeft
+_Place = tuple[Kind, int, int]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pending:
     peer: int
     key: Key | None
@@ -132,7 +136,7 @@ class _Pending:
     expected: Expected = Expected()  # noqa: RUF009 (a tuple)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Coming:
     header: Header
     operation: int | None = None
@@ -140,14 +144,14 @@ class _Coming:
     """Neither an operation nor a message: held."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Peer:
     to_send: int = 0
     to_receive: int = 0
     left: bool = False
     coming: _Coming | None = None
-    waiting: dict[Key, deque[int]] = field(default_factory=dict)
-    kept: dict[Key, deque[tuple[int, Header]]] = field(default_factory=dict)
+    waiting: dict[_Place, deque[int]] = field(default_factory=dict)
+    kept: dict[_Place, deque[tuple[int, Header]]] = field(default_factory=dict)
     kept_bytes: int = 0
 
 
@@ -189,7 +193,7 @@ class WorldState:
         self, operation: int, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], length: int
     ) -> list[Instruction]:
         """Send, as somebody asks."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             return [Fail(operation, self._ended())]
         at = self._peers[peer]
         if at.left:
@@ -204,7 +208,7 @@ class WorldState:
 
     def receive_asked(self, operation: int, peer: int, key: Key, expected: Expected) -> list[Instruction]:
         """Receive the next frame with this key, as somebody asks."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             return [Fail(operation, self._ended())]
         at = self._peers[peer]
         self._pending[operation] = _Pending(peer, key, expected)
@@ -219,7 +223,7 @@ class WorldState:
         if coming is not None and coming.operation is None and coming.message is None:
             if _key(coming.header) == key:
                 coming.operation = operation
-                return self._fill(peer, operation, coming.header)
+                return self._unexpected(operation, coming.header) or [Fill(peer, operation, coming.header)]
             at.waiting.setdefault(key, deque()).append(operation)
             return self._keep(peer, coming)
         if at.left:
@@ -229,10 +233,10 @@ class WorldState:
 
     def header_came(self, peer: int, header: Header) -> list[Instruction]:
         """Judge the frame that begins."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             return []
         at = self._peers[peer]
-        if (header.world, header.epoch, header.sequence) != (self.world, self.epoch, at.to_receive):
+        if header.sequence != at.to_receive or header.epoch != self.epoch or header.world != self.world:
             place = f"world {header.world.hex()} epoch {header.epoch} frame {header.sequence}"
             return self._break(Fault(peer, "protocol", f"rank {peer} sent {place}, which has no place here"))
         at.to_receive += 1
@@ -246,7 +250,7 @@ class WorldState:
             coming.operation = waiting.popleft()
             if not waiting:
                 del at.waiting[key]
-            return self._fill(peer, coming.operation, header)
+            return self._unexpected(coming.operation, header) or [Fill(peer, coming.operation, header)]
         unasked = header.length <= SMALL and at.kept_bytes + header.length <= MAX_KEPT_UNASKED
         if unasked or at.waiting:
             return self._keep(peer, coming)
@@ -254,13 +258,14 @@ class WorldState:
 
     def payload_came(self, peer: int) -> list[Instruction]:
         """Hand on the frame that began last from this peer; it is complete."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not _OPEN:
             return []
         at = self._peers[peer]
         coming, at.coming = at.coming, None
         assert coming is not None
         if coming.operation is not None:
-            return self._deliver(coming.operation, coming.header, None)
+            del self._pending[coming.operation]
+            return [Deliver(coming.operation, coming.header, None)]
         assert coming.message is not None
         key = _key(coming.header)
         if waiting := at.waiting.get(key):
@@ -275,7 +280,7 @@ class WorldState:
     def withdrawn(self, operation: int) -> list[Instruction]:
         """Drop an operation that nobody wants any more; one that has begun takes the world with it."""
         pending = self._pending.get(operation)
-        if pending is None or self.phase is not Phase.OPEN:
+        if pending is None or self.phase is not _OPEN:
             return []
         waiting = self._peers[pending.peer].waiting.get(pending.key) if pending.key else None
         if pending.key and waiting and operation in waiting:
@@ -344,9 +349,6 @@ class WorldState:
         at.to_send += 1
         return Header(key.kind, dtype, shape, self.world, self.epoch, key.call, sequence, key.tag, length, detail)
 
-    def _fill(self, peer: int, operation: int, header: Header) -> list[Instruction]:
-        return self._unexpected(operation, header) or [Fill(peer, operation, header)]
-
     def _keep(self, peer: int, coming: _Coming) -> list[Instruction]:
         at = self._peers[peer]
         at.kept_bytes += coming.header.length
@@ -357,7 +359,7 @@ class WorldState:
         coming.message = self._messages
         return [Keep(peer, coming.message, coming.header)]
 
-    def _deliver(self, operation: int, header: Header, message: int | None) -> list[Instruction]:
+    def _deliver(self, operation: int, header: Header, message: int) -> list[Instruction]:
         wrong = self._unexpected(operation, header)
         if wrong:
             return wrong
@@ -378,8 +380,8 @@ class WorldState:
         return self._break(Fault(pending.peer, "protocol", words))
 
 
-def _key(header: Header) -> Key:
-    return Key(header.kind, header.tag, header.call)
+def _key(header: Header) -> _Place:
+    return header.kind, header.tag, header.call
 
 
 def _closed_by(peer: int) -> Fault:

@@ -66,15 +66,8 @@ def copied(source: Raw) -> Raw:
     return source._replace(data=data)
 
 
-class Target(NamedTuple):
-    """A given tensor to fill: its element type and shape, the memory to fill, and what to do then."""
-
-    raw: Raw
-    finish: Callable[[], Any]
-
-
-def target(out: Any) -> Target:
-    """Prepare a given tensor to be filled.
+def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
+    """Prepare a given tensor to be filled: return the memory to fill, and what gives the tensor then.
 
     Raises
     ------
@@ -82,12 +75,13 @@ def target(out: Any) -> Target:
         When it is no tensor, or an array that cannot be filled in place.
     """
     if isinstance(out, np.ndarray):
-        if not out.flags.c_contiguous or not out.flags.writeable or not out.dtype.isnative:
+        flags, kind = out.flags, out.dtype
+        if not flags.c_contiguous or not flags.writeable or not kind.isnative:
             raise UsageError("out has to be contiguous, writable and of native byte order")
-        dtype = _NAMES.get(out.dtype) or out.dtype.name
+        dtype = _NAMES.get(kind) or kind.name
         if dtype not in DTYPES:
-            raise UsageError(f"arrays of {out.dtype} cannot be received")
-        return Target(Raw(dtype, out.shape, _bytes(out)), lambda: out)
+            raise UsageError(f"arrays of {kind} cannot be received")
+        return Raw(dtype, out.shape, _bytes(out)), lambda: out
     if not is_tensor(out):
         raise UsageError(f"out is {type(out).__name__}, neither a numpy array nor a mindspore.Tensor")
     dtype, shape = str(out.dtype).lower(), tuple(out.shape)
@@ -97,7 +91,7 @@ def target(out: Any) -> Target:
         out.assign_value(to_tensor(Raw(dtype, shape, data)))
         return out
 
-    return Target(Raw(dtype, shape, data), assign)
+    return Raw(dtype, shape, data), assign
 
 
 def to_array(source: Raw) -> npt.NDArray[Any]:
@@ -128,7 +122,7 @@ def accumulate(operation: str, dtype: str, into: memoryview, other: memoryview) 
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
+    return np.frombuffer(array, np.uint8).data
 
 
 def _widen(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -44,8 +44,9 @@ DTYPES = {
 """Names of element types and their sizes in bytes; a code on the wire is the position in this table, 255 is none."""
 
 _FIXED = struct.Struct("!4sBBBB8sIIQqQQ")
-_NAMES = tuple(DTYPES)
-_CODES = {name: code for code, name in enumerate(_NAMES)} | {"": 255}
+_SHAPES = [struct.Struct(f"!{dimensions}Q") for dimensions in range(MAX_DIMENSIONS + 1)]
+_ELEMENTS = dict(enumerate(DTYPES.items())) | {255: ("", 0)}
+_CODES = {name: code for code, (name, _) in _ELEMENTS.items()}
 FIXED_SIZE = _FIXED.size
 LARGEST_HEADER = FIXED_SIZE + 8 * MAX_DIMENSIONS
 
@@ -64,6 +65,9 @@ class Kind(IntEnum):
     """The world is broken: ``call`` is the rank at fault, ``detail`` the code of the cause."""
     LEAVE = 4
     """The sender leaves in good order; nothing follows."""
+
+
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 class Header(NamedTuple):
@@ -113,49 +117,39 @@ def encode(header: Header) -> bytes:
     fixed = _FIXED.pack(
         MAGIC, VERSION, kind, _CODES[dtype], len(shape), world, epoch, call, sequence, tag, length, detail
     )
-    return fixed + struct.pack(f"!{len(shape)}Q", *shape) if shape else fixed
+    return fixed + _SHAPES[len(shape)].pack(*shape)
 
 
-def header_size(data: memoryview) -> int:
-    """Return how many bytes the header has that starts with at least ``FIXED_SIZE`` bytes of `data`.
-
-    Raises
-    ------
-    WireError
-        When it is no header of this version or has too many dimensions.
-    """
-    if data[:4] != MAGIC:
-        raise WireError(f"a frame starts with {bytes(data[:4])!r} instead of {MAGIC!r}")
-    if data[4] != VERSION:
-        raise WireError(f"frame of version {data[4]}, this side speaks {VERSION}")
-    if data[7] > MAX_DIMENSIONS:
-        raise WireError(f"tensor of {data[7]} dimensions, at most {MAX_DIMENSIONS} are allowed")
-    return FIXED_SIZE + 8 * data[7]
-
-
-def decode(data: memoryview) -> Header:
-    """Read a whole header, of the size that `header_size` said.
+def decode(data: memoryview, start: int, end: int) -> Header | None:
+    """Read the header that starts there; None when the end comes before its end.
 
     Raises
     ------
     WireError
-        When a field is out of its bounds or length and shape disagree.
+        When it is no header of this version, a field is out of its bounds, or length and shape disagree.
     """
-    _, _, code, dtype_code, dimensions, world, epoch, call, sequence, tag, length, detail = _FIXED.unpack_from(data)
-    if not 1 <= code <= 4:
+    if end - start < FIXED_SIZE:
+        return None
+    fields = _FIXED.unpack_from(data, start)
+    magic, version, code, dtype_code, dimensions, world, epoch, call, sequence, tag, length, detail = fields
+    if magic != MAGIC:
+        raise WireError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
+    if version != VERSION:
+        raise WireError(f"frame of version {version}, this side speaks {VERSION}")
+    if dimensions > MAX_DIMENSIONS:
+        raise WireError(f"tensor of {dimensions} dimensions, at most {MAX_DIMENSIONS} are allowed")
+    if end - start < FIXED_SIZE + 8 * dimensions:
+        return None
+    kind, element = _KINDS.get(code), _ELEMENTS.get(dtype_code)
+    if kind is None:
         raise WireError(f"frame of unknown kind {code}")
-    kind = Kind(code)
-    if dtype_code == 255:
-        dtype, size = "", 0
-    elif dtype_code < len(_NAMES):
-        dtype = _NAMES[dtype_code]
-        size = DTYPES[dtype]
-    else:
+    if element is None:
         raise WireError(f"unknown element type {dtype_code}")
-    shape: tuple[int, ...] = struct.unpack_from(f"!{dimensions}Q", data, FIXED_SIZE) if dimensions else ()
-    whole = math.prod(shape) * size
-    if length > MAX_LENGTH or length > whole or (kind is Kind.MESSAGE and length != whole):
+    dtype, width = element
+    shape: tuple[int, ...] = _SHAPES[dimensions].unpack_from(data, start + FIXED_SIZE)
+    whole = math.prod(shape) * width
+    if length > MAX_LENGTH or (length != whole and (length > whole or kind is Kind.MESSAGE)):
         raise WireError(f"payload of {length} bytes for {dtype or 'no'} elements in shape {shape}")
-    if kind is Kind.ABORT and detail >= len(CAUSES):
+    if detail >= len(CAUSES) and kind is Kind.ABORT:
         raise WireError(f"unknown cause {detail}")
     return Header(kind, dtype, shape, world, epoch, call, sequence, tag, length, detail)

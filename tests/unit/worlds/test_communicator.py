@@ -5,6 +5,7 @@ import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import SyncWorldManager, WorldManager
+from ms_recover.worlds.link import Link
 
 SIZES = (1, 2, 3, 5)
 
@@ -249,6 +250,22 @@ def test_what_was_sent_before_leaving_arrives(together):
         return [len(await manager.communicator.recv(0, world="w")) for _ in range(3)]
 
     assert together(work)[1] == [200_000] * 3
+
+
+def test_a_peer_that_has_left_does_not_keep_the_loop_busy(together, monkeypatch):
+    reads = []
+    read = Link._read
+    monkeypatch.setattr(Link, "_read", lambda link: reads.append(link) or read(link))
+
+    async def work(manager, rank):
+        if rank == 0:
+            await manager.remove_world("w")
+        else:
+            await asyncio.sleep(0.3)
+            assert not manager.communicator.is_broken("w")
+
+    together(work)
+    assert len(reads) < 20
 
 
 def test_a_world_whose_members_do_not_come(port):

@@ -90,7 +90,7 @@ def test_mindspore_tensors():
         assert back.dtype == dtype
         assert np.array_equal(back.astype(mindspore.float32).asnumpy(), values)
         out = mindspore.Tensor.from_numpy(np.zeros((2, 2), np.float32)).astype(dtype)
-        target = tensors.target(out)
-        target.raw.data[:] = raw.data
-        assert target.finish() is out
+        target, finish = tensors.target(out)
+        target.data[:] = raw.data
+        assert finish() is out
         assert np.array_equal(out.astype(mindspore.float32).asnumpy(), values)

@@ -24,9 +24,7 @@ GREETING = Hello(Purpose.MEETING, 3, 1, 4, 1000, 2000, 3000, b"n" * 32, "wörld"
 
 
 def read(data):
-    view = memoryview(data)
-    assert wire.header_size(view) == len(data)
-    return wire.decode(view)
+    return wire.decode(memoryview(data), 0, len(data))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +41,14 @@ def read(data):
 )
 def test_header_survives_the_wire(header):
     assert read(wire.encode(header)) == header
+
+
+def test_header_is_read_where_it_starts_once_it_is_whole():
+    data = wire.encode(GOOD)
+    around = memoryview(b"before" + data + b"behind")
+    for end in range(len(data)):
+        assert wire.decode(around, 6, 6 + end) is None
+    assert wire.decode(around, 6, 6 + len(data)) == wire.decode(around, 6, len(around)) == GOOD
 
 
 def damaged(offset, value):
@@ -69,6 +75,11 @@ def damaged(offset, value):
 def test_hostile_header_is_refused(data, words):
     with pytest.raises(WireError, match=words):
         read(data)
+
+
+def test_too_many_dimensions_are_refused_before_they_come():
+    with pytest.raises(WireError, match="17 dimensions"):
+        wire.decode(memoryview(damaged(7, b"\x11")), 0, wire.FIXED_SIZE)
 
 
 def test_length_beyond_any_tensor_is_refused():
