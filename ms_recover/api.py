@@ -1,4 +1,4 @@
-"""The verbs: inspect, scan, assess, plan, check, apply, verify, seal.
+"""The verbs: inspect, scan, assess, plan, explain, check, apply, complete, verify, seal.
 
 >>> from ms_recover import api
 >>> plan = api.plan(api.scan("/checkpoints"))       # doctest: +SKIP
@@ -12,22 +12,17 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ms_recover.errors import FormatError, MissingInputError, UnrecoverableError
+from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.execution.rebuild import run_complete
 from ms_recover.execution.runner import check_plan as check
 from ms_recover.execution.runner import run_plan as apply
 from ms_recover.execution.seal import seal_slices
-from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.header import check_crc, read_header
-from ms_recover.formats.identify import identify
-from ms_recover.formats.strategy import read_strategy
-from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
+from ms_recover.inventory.inspect import inspect_file as inspect
 from ms_recover.inventory.read import read_contents
 from ms_recover.inventory.scan import scan
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.explanation import Explanation
-from ms_recover.model.inspection import Inspection
-from ms_recover.model.inventory import Inventory, RankPath, SliceFile
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Plan, StepAssessment
 from ms_recover.model.steps import Step
@@ -42,46 +37,8 @@ from ms_recover.redundancy.tolerance import Tolerance
 
 __all__ = ["apply", "assess", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
-
-def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Say what a file is and what it holds.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    crc : bool
-        Check a slice's CRC, where it has one, which reads the whole file.
-
-    Returns
-    -------
-    Inspection
-        Damage is told in its ``problems``.
-
-    Raises
-    ------
-    MissingInputError, StorageError
-        When the file is not there or cannot be read.
-    """
-    name = os.fspath(path)
-    kind = identify(name)
-    if isinstance(read_slice_name(RankPath(("",)), 0, os.path.basename(name)), SliceName):
-        kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; what is wrong is told below
-    try:
-        if kind in ("ckpt", "encrypted-ckpt", "safetensors", "slice"):
-            header = read_header(name)
-            problems = header.problems
-            if not problems and crc and header.crc is not None and (problem := check_crc(name, header)) is not None:
-                problems = (problem,)
-            return Inspection(name, header.kind, problems, header=header)
-        if kind == "group_info":
-            owner = rank_in_path(os.path.dirname(os.path.abspath(name)))
-            return Inspection(name, kind, group_info=read_group_info(name, owner=owner))
-        if kind == "strategy":
-            return Inspection(name, kind, strategy=read_strategy(name))
-    except FormatError as error:
-        return Inspection(name, kind, (str(error),))
-    return Inspection(name, kind, (f"not a slice, a group_info.pb or a strategy file but {kind}",))
+JUDGING = ("lost", "world_size", "newest", "tolerate")
+"""Options by which `plan` judges slices; `explain` goes by the same."""
 
 
 def plan(
@@ -95,6 +52,9 @@ def plan(
     quick: bool = False,
     jobs: int = 1,
     progress: Callable[[int], None] | None = None,
+    ranks: Collection[int] | None = None,
+    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+    contents: Contents | None = None,
 ) -> Plan:
     """Find the newest step that every rank can have, and prove it by reading its slices.
 
@@ -102,7 +62,7 @@ def plan(
     ----------
     inventory : Inventory
         What `scan` found.
-    step, lost, world_size, newest, tolerate
+    step, lost, world_size, newest, tolerate, ranks
         As for `ms_recover.planning.planner.make_plan`, which decides.
     quick : bool
         Read headers and manifests only: replicas are not compared by contents.
@@ -110,62 +70,17 @@ def plan(
         Threads that read.
     progress : callable, optional
         Told the bytes read since the last call.
+    read : callable, optional
+        Reads slices instead, where they do not all lie below the inventory's root.
+    contents : Contents, optional
+        What reading slices gave before; what is read now is added to it.
 
     Raises
     ------
     MissingInputError, UsageError, ContradictionError
         As `make_plan` does.
     """
-    return explain(
-        inventory,
-        None,
-        step=step,
-        lost=lost,
-        world_size=world_size,
-        newest=newest,
-        tolerate=tolerate,
-        quick=quick,
-        jobs=jobs,
-        progress=progress,
-    )[0]
-
-
-def explain(
-    inventory: Inventory,
-    rank: int | None,
-    *,
-    step: Step | None = None,
-    lost: Collection[int] = (),
-    world_size: int | None = None,
-    newest: bool = False,
-    tolerate: Iterable[str] = (),
-    quick: bool = False,
-    jobs: int = 1,
-    progress: Callable[[int], None] | None = None,
-    ranks: Collection[int] | None = None,
-    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
-) -> tuple[Plan, Explanation | None]:
-    """Plan, and say for one rank who holds which of its parameters.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        What `scan` found.
-    rank : int or None
-        The rank; None for the plan alone.
-    step, lost, world_size, newest, tolerate, quick, jobs, progress
-        As for `plan`.
-    ranks : collection of int, optional
-        Only these need a slice, because the others are cared for elsewhere.
-    read : callable, optional
-        Reads slices instead, where they do not all lie below the inventory's root.
-
-    Raises
-    ------
-    MissingInputError, UsageError, ContradictionError
-        As `plan` does, and when the rank is not in the world.
-    """
-    contents = Contents()
+    contents = Contents() if contents is None else contents
     patterns = tuple(tolerate)
     while True:
         made = make_plan(
@@ -181,12 +96,39 @@ def explain(
         wanted = () if quick else wanted_contents(inventory, made, lost)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
-            break
-        found = read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress)
-        contents.digests.update(found.digests)
-        contents.problems.update(found.problems)
-    if rank is None:
-        return made, None
+            return made
+        contents.add(read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress))
+
+
+def explain(
+    inventory: Inventory,
+    made: Plan,
+    rank: int,
+    *,
+    contents: Contents | None = None,
+    lost: Collection[int] = (),
+    world_size: int | None = None,
+    newest: bool = False,
+    tolerate: Iterable[str] = (),
+) -> Explanation:
+    """Say for one rank who holds which of its parameters, and whom a plan takes them from.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What was planned over.
+    made : Plan
+        What `plan` made of it.
+    rank : int
+        The rank.
+    contents, lost, world_size, newest, tolerate
+        As they were given to `plan`, which has added to `contents` what it read.
+
+    Raises
+    ------
+    UsageError
+        When the rank is not in the world.
+    """
     check_rank(rank, made.world_size, made.world_size_from)
     situation = understand(
         inventory,
@@ -194,10 +136,10 @@ def explain(
         world_size=world_size,
         newest=newest,
         contents=contents,
-        tolerance=Tolerance.with_more(patterns),
+        tolerance=Tolerance.with_more(tolerate),
     )
-    assert made.considered is not None
-    return made, explain_rank(situation, made.considered, rank, made.run_id)
+    assert made.considered is not None  # plans that `plan` makes are of a step
+    return explain_rank(situation, made.considered, rank, made.run_id)
 
 
 def complete(

@@ -37,21 +37,21 @@ def explain_tree(
 ) -> tuple[Plan, Explanation | None]:
     """Plan as `plan_tree` does, and explain the slice of a rank."""
     from ms_recover import api
+    from ms_recover.redundancy.contents import Contents
 
-    inventory = scan_tree(root, options)
+    inventory, contents = scan_tree(root, options), Contents()
+    judging = {name: options[name] for name in api.JUDGING}
     with progress_bar("reading", None, as_json) as progress:
-        return api.explain(
+        made = api.plan(
             inventory,
-            rank,
             step=options["step"],
-            lost=options["lost"],
-            world_size=options["world_size"],
-            newest=options["newest"],
-            tolerate=options["tolerate"],
             quick=options["quick"],
             jobs=cores(),
             progress=progress,
+            contents=contents,
+            **judging,
         )
+    return made, None if rank is None else api.explain(inventory, made, rank, contents=contents, **judging)
 
 
 def plan_code(plan: Plan) -> int:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import xxhash
 
 from ms_recover.errors import FormatError, UsageError, VerificationError
-from ms_recover.execution.copy import CopyOptions, check_target
-from ms_recover.execution.givers import READ, BadGiverError, Givers
+from ms_recover.execution.checks import check_target, check_written
+from ms_recover.execution.copy import CopyOptions
+from ms_recover.execution.givers import BadGiverError, Givers
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
 from ms_recover.formats.header import parse_header
@@ -22,10 +23,10 @@ from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
-from ms_recover.storage.digest import name_digest
-from ms_recover.storage.local import StoppedError, claim_temporary, commit, explain, make_directory, settle
+from ms_recover.storage.digest import holds, name_digest
+from ms_recover.storage.local import StoppedError, Temporary, claim_temporary, commit, explain, make_directory, settle
 from ms_recover.storage.system import allocate
-from ms_recover.storage.transfer import Writing, digest_bytes
+from ms_recover.storage.transfer import Writing
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def run_compose(root: str, action: ComposeAction, options: CopyOptions) -> Compo
                 allocate(temporary.descriptor, image.size)
                 digests = _Writer(temporary.descriptor, image, options).write(action, givers)
                 settle(temporary, like)
-            _check(temporary.descriptor, temporary.path, image, digests, action, options)
+            _check(temporary, image, digests, action, options)
             givers.check_unchanged()
             there = action.kind == "compose" and _is_there(target, action, image.size, digests.file, options)
             if not there:
@@ -113,12 +114,8 @@ def _is_there(target: str, action: ComposeAction, size: int, digest: str, option
         When something else lies there that the plan did not see.
     """
     with suppress(OSError):  # what cannot be read is something else
-        descriptor = os.open(target, READ)
-        try:
-            if os.fstat(descriptor).st_size == size and digest_bytes(descriptor, options.stop) == digest:
-                return True
-        finally:
-            os.close(descriptor)
+        if holds(target, size, digest, options.stop) is not None:
+            return True
     check_target(target, action.replaces)
     return False
 
@@ -220,18 +217,12 @@ class _Writer:
 
 
 def _check(
-    descriptor: int, path: str, image: SliceImage, digests: Digests, action: ComposeAction, options: CopyOptions
+    temporary: Temporary, image: SliceImage, digests: Digests, action: ComposeAction, options: CopyOptions
 ) -> None:
     """Check what was written: its structure, its digest where that is known, and that the device holds it."""
-    header = parse_header(pread(descriptor), image.size, name=action.target)
+    header = parse_header(pread(temporary.descriptor), image.size, name=action.target)
     if header.problems or header.parameters != image.parameters or header.contents != image.contents:
         why = header.problems[0] if header.problems else "it lists other parameters"
-        raise VerificationError(f"{path} is not what was put together ({why}): check the system log")
+        raise VerificationError(f"{temporary.path} is not what was put together ({why}): check the system log")
     if options.verify:
-        with explain("reading back", path):
-            back = digest_bytes(descriptor, options.stop, from_device=True)
-        if back != digests.file:
-            raise VerificationError(
-                f"{path} reads back as {back}, written was {digests.file}: the device or its memory alters data; "
-                "check the system log"
-            )
+        check_written(temporary, digests.file, options.stop)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MsRecoverError, StorageError, VerificationError
-from ms_recover.execution.elsewhere import Fetching, digest_there
+from ms_recover.execution.checks import check_target, check_unchanged, check_written, reading_source
+from ms_recover.execution.elsewhere import Fetching
 from ms_recover.execution.staging import Staging
-from ms_recover.formats.header import check_crc, read_header
-from ms_recover.model.actions import CopyAction, FileState, Replica
+from ms_recover.formats.header import find_problem, parse_header
+from ms_recover.formats.source import pread
+from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.outcome import ActionResult
-from ms_recover.storage.local import (
-    Temporary,
-    claim_temporary,
-    commit,
-    explain,
-    make_directory,
-    settle,
-)
-from ms_recover.storage.transfer import copy_bytes, digest_bytes
+from ms_recover.storage.digest import digest_bytes, holds
+from ms_recover.storage.local import READ, Temporary, claim_temporary, commit, explain, make_directory, settle
+from ms_recover.storage.transfer import copy_bytes
 
 _log = logging.getLogger(__name__)
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Opening a pipe would wait for a writer otherwise."""
 _TARGET_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
@@ -69,21 +62,6 @@ class BadSourceError(Exception):
     def __init__(self, error: MsRecoverError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def check_source(root: str, replica: Replica) -> None:
-    """Check that a source is what the plan saw.
-
-    Raises
-    ------
-    MissingInputError
-        When it is gone.
-    VerificationError
-        When its size or modification time differ.
-    """
-    path = os.path.join(root, replica.path)
-    with explain("reading", path, "plan again: recover-ckpt plan"):
-        _expect(os.stat(path), replica.state, path)
 
 
 def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResult:
@@ -134,21 +112,21 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
 
 def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOptions) -> ActionResult:
     source_path, target_path = os.path.join(root, replica.path), os.path.join(root, action.target)
-    with _blame_source(), explain("reading", source_path, "plan again: recover-ckpt plan"):
-        source = os.open(source_path, _READ)
+    with _blame_source(), reading_source(source_path):
+        source = os.open(source_path, READ)
     try:
         status = os.fstat(source)
         with _blame_source():
-            _expect(status, replica.state, source_path)
-        if (digest := _same_already(source, target_path, action, replica, options)) is not None:
+            check_unchanged(status, replica.state, source_path)
+        if (digest := _already_copied(source, target_path, action, replica, options)) is not None:
             options.progress(status.st_size)
             return _result(action, replica, "already there", 0, digest)
         with explain("making the directory of", target_path):
             make_directory(os.path.dirname(target_path), os.path.dirname(source_path), options.later)
         with claim_temporary(target_path) as temporary:
-            digest = _fill(temporary, source, source_path, status, replica, options)
+            digest = _fill(temporary, target_path, source, source_path, status, replica, options)
             with _blame_source():
-                _expect(os.fstat(source), replica.state, source_path)
+                check_unchanged(os.fstat(source), replica.state, source_path)
             check_target(target_path, action.replaces)
             with explain("committing", target_path):
                 commit(temporary, target_path, options.later)
@@ -159,6 +137,7 @@ def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOpt
 
 def _fill(
     temporary: Temporary,
+    target_path: str,
     source: int,
     source_path: str,
     status: os.stat_result,
@@ -171,7 +150,7 @@ def _fill(
             size, digest = copy_bytes(source, temporary.descriptor, options.stop, options.progress)
             settle(temporary, status)
     except StorageError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
+        if _speaks_against_target(error):
             raise
         raise BadSourceError(error) from error
     with _blame_source():
@@ -184,13 +163,12 @@ def _fill(
                 f"{source_path} holds other bytes ({digest}) than its manifest or the plan says ({replica.digest}): "
                 "it is damaged, plan again to repair it"
             )
-        header = read_header(source_path)  # still cached; of the copy's pages most are dropped
-        problem = header.problems[0] if header.problems else None
-        if problem is None and header.crc is not None:
-            problem = check_crc(source_path, header, stop=options.stop)
-        if problem is not None:
+        # under the name it gets, whose ending tells the format; still cached; of the copy's pages most are dropped
+        header = parse_header(pread(source), status.st_size, name=target_path)
+        if (problem := find_problem(source_path, header, stop=options.stop)) is not None:
             raise VerificationError(f"{source_path} is damaged ({problem}): plan again to repair it")
-    _read_back(temporary, digest, options)
+    if options.verify:
+        check_written(temporary, digest, options.stop)
     return digest
 
 
@@ -199,7 +177,7 @@ def _fetch_from(
 ) -> ActionResult:
     """Copy from a slice of another host."""
     target_path = os.path.join(root, action.target)
-    if (there := digest_there(target_path, replica, options.stop)) is not None:
+    if (there := _already_fetched(target_path, replica, options)) is not None:
         options.progress(replica.state.bytes)
         return _result(action, replica, "already there", 0, there)
     check_target(target_path, action.replaces)
@@ -210,26 +188,19 @@ def _fetch_from(
             with explain("writing", temporary.path):
                 digest = fetching.fill(temporary, target_path, replica, options.stop, options.progress)
         except MsRecoverError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
+            if _speaks_against_target(error):
                 raise
             raise BadSourceError(error) from error
-        _read_back(temporary, digest, options)
+        if options.verify:
+            check_written(temporary, digest, options.stop)
         check_target(target_path, action.replaces)
         with explain("committing", target_path):
             commit(temporary, target_path, options.later)
     return _result(action, replica, "copied", replica.state.bytes, digest)
 
 
-def _read_back(temporary: Temporary, digest: str, options: CopyOptions) -> None:
-    """Compare what the device holds with what was written."""
-    if options.verify:
-        with explain("reading back", temporary.path):
-            back = digest_bytes(temporary.descriptor, options.stop, from_device=True)
-        if back != digest:
-            raise VerificationError(
-                f"{temporary.path} reads back as {back}, written was {digest}: the device or its memory alters data; "
-                "check the system log"
-            )
+def _speaks_against_target(error: MsRecoverError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS
 
 
 @contextmanager
@@ -241,7 +212,7 @@ def _blame_source() -> Iterator[None]:
         raise BadSourceError(error) from error
 
 
-def _same_already(
+def _already_copied(
     source: int, target_path: str, action: CopyAction, replica: Replica, options: CopyOptions
 ) -> str | None:
     """Return the digest when the target already holds the source's bytes.
@@ -251,54 +222,26 @@ def _same_already(
     VerificationError
         When a file lies there that the plan did not see.
     """
-    try:
-        target = os.open(target_path, _READ)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.EACCES:
-            return None  # unreadable: replaced by name when the plan saw it
-        raise StorageError(f"reading {target_path}: {error.strerror}") from error
-    try:
-        if os.fstat(target).st_size == replica.state.bytes:
-            with explain("reading", target_path):
-                digest = digest_bytes(target, options.stop)
-                if replica.digest in (None, digest) and digest == digest_bytes(source, options.stop):
-                    return digest
-    finally:
-        os.close(target)
+    with explain("reading", target_path):
+        try:
+            digest = holds(target_path, replica.state.bytes, replica.digest, options.stop)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EACCES):
+                return None  # nothing there, or unreadable: replaced by name when the plan saw it
+            raise
+        if digest is not None and digest == digest_bytes(source, options.stop):
+            return digest
     check_target(target_path, action.replaces)
     return None
 
 
-def check_target(path: str, replaces: FileState | None) -> None:
-    """Check that under the target's name lies what the plan saw, so that nothing newer is replaced.
-
-    Raises
-    ------
-    VerificationError
-        When it is something else.
-    """
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(status.st_mode):
-        raise VerificationError(f"{path} is no file, and in the way of one: move it away, then plan again")
-    if replaces is None or _state(status) != replaces:
-        raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
-
-
-def _expect(status: os.stat_result, expected: FileState, path: str) -> None:
-    if _state(status) != expected:
-        raise VerificationError(
-            f"{path} is not what the plan saw (now {status.st_size} bytes, modified {status.st_mtime_ns} ns; "
-            f"then {expected.bytes} bytes, modified {expected.mtime_ns} ns): plan again"
-        )
-
-
-def _state(status: os.stat_result) -> FileState:
-    return FileState(status.st_size, status.st_mtime_ns)
+def _already_fetched(target_path: str, replica: Replica, options: CopyOptions) -> str | None:
+    """Return the digest when the target already holds what another host is known to have."""
+    if replica.digest is None:
+        return None
+    with suppress(OSError):  # what cannot be read is something else
+        return holds(target_path, replica.state.bytes, replica.digest, options.stop)
+    return None
 
 
 def _result(action: CopyAction, replica: Replica, status: str, size: int, digest: str) -> ActionResult:

@@ -6,23 +6,17 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 
 import xxhash
 
 from ms_recover.errors import VerificationError
-from ms_recover.formats.header import check_crc, parse_header
+from ms_recover.formats.header import find_problem, parse_header
 from ms_recover.formats.source import pread
 from ms_recover.model.actions import Replica
 from ms_recover.model.manifest import Manifest
 from ms_recover.storage.digest import name_digest
-from ms_recover.storage.local import (
-    StoppedError,
-    Temporary,
-    make_directory,
-    settle,
-)
-from ms_recover.storage.transfer import Writing, digest_bytes
+from ms_recover.storage.local import StoppedError, Temporary, make_directory, settle
+from ms_recover.storage.transfer import Writing
 
 
 class Elsewhere(ABC):
@@ -140,10 +134,7 @@ class Fetching:
                 "damaged, or its host lies"
             )
         header = parse_header(pread(temporary.descriptor), status.st_size, name=name)
-        problem = header.problems[0] if header.problems else None
-        if problem is None and header.crc is not None:
-            problem = check_crc(temporary.path, header, stop=stop)
-        if problem is not None:
+        if (problem := find_problem(temporary.path, header, stop=stop)) is not None:
             raise VerificationError(f"{place} is damaged ({problem}): plan again to repair it")
         settle(temporary, _like(status, mode, replica.state.mtime_ns, os.path.dirname(temporary.path)))
         return told
@@ -160,20 +151,6 @@ class Fetching:
             return
         self.make_directory(os.path.dirname(path), later)
         make_directory(path, self.root, later)
-
-
-def digest_there(path: str, replica: Replica, stop: Callable[[], bool]) -> str | None:
-    """Return the digest of what lies under a name when it is what a replica is known to be."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and status.st_size == replica.state.bytes and replica.digest is not None:
-                digest = digest_bytes(descriptor, stop)
-                return digest if digest == replica.digest else None
-        finally:
-            os.close(descriptor)
-    return None
 
 
 def _like(status: os.stat_result, mode: int, mtime_ns: int, folder: str) -> os.stat_result:

@@ -9,16 +9,15 @@ from types import TracebackType
 import xxhash
 
 from ms_recover.errors import MsRecoverError, StorageError, VerificationError
+from ms_recover.execution.checks import check_unchanged, reading_source
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.source import pread
-from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.slices import ByteRange, SliceHeader
 from ms_recover.storage.digest import name_digest
 from ms_recover.storage.gather import WINDOW, Contents, gather
-from ms_recover.storage.local import StoppedError, explain
+from ms_recover.storage.local import READ, StoppedError
 
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_OPEN = 64
 
 
@@ -108,7 +107,7 @@ class Givers:
 
     def status(self, number: int) -> os.stat_result:
         """Return the status of a source that was opened."""
-        with explain("reading", self.path(number), "plan again: recover-ckpt plan"):
+        with reading_source(self.path(number)):
             return os.fstat(self._descriptor(number))
 
     def header(self, number: int) -> SliceHeader:
@@ -121,7 +120,7 @@ class Givers:
         """
         if number not in self._headers:
             descriptor = self._descriptor(number)  # by its name another file could be read by now
-            with explain("reading", self.path(number), "plan again: recover-ckpt plan"):
+            with reading_source(self.path(number)):
                 header = parse_header(pread(descriptor), self._sources[number].state.bytes, name=self.path(number))
             if header.problems:
                 raise VerificationError(
@@ -241,18 +240,13 @@ class Givers:
                 oldest = next(iter(self._open))
                 self._expect(oldest)
                 os.close(self._open.pop(oldest))
-            with explain("reading", self.path(number), "plan again: recover-ckpt plan"):
+            with reading_source(self.path(number)):
                 self._open[number] = os.open(self.path(number), READ)
             self._expect(number)
         return self._open[number]
 
     def _expect(self, number: int) -> None:
-        status, expected = os.fstat(self._open[number]), self._sources[number].state
-        if FileState(status.st_size, status.st_mtime_ns) != expected:
-            raise VerificationError(
-                f"{self.path(number)} is not what the plan saw (now {status.st_size} bytes, modified "
-                f"{status.st_mtime_ns} ns): plan again"
-            )
+        check_unchanged(os.fstat(self._open[number]), self._sources[number].state, self.path(number))
 
     def _accuse(self, number: int, name: str) -> None:
         error = VerificationError(

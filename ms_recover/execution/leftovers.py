@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ms_recover.storage.local import TEMPORARY_SUFFIX
+from ms_recover.storage.local import READ, TEMPORARY_SUFFIX
 
 _SUFFIX = re.escape(TEMPORARY_SUFFIX)
 _OURS = re.compile(rf"\.(?!group_info\.pb\..+{_SUFFIX}).+{_SUFFIX}\Z", re.DOTALL)
@@ -33,7 +33,7 @@ def clear_leftovers(folders: Iterable[str]) -> None:
 
 def _remove_unlocked(path: str) -> None:
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, READ | os.O_NOFOLLOW)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.execution.copy import CopyOptions, check_source, run_copy
+from ms_recover.execution.checks import check_source
+from ms_recover.execution.copy import CopyOptions, run_copy
 from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.leftovers import clear_leftovers

@@ -110,6 +110,37 @@ def check_crc(
     return f"CRC-32 of the contents is {found:#010x}, the {where} {header.crc:#010x}: bytes have changed"
 
 
+def find_problem(
+    path: str | os.PathLike[str],
+    header: SliceHeader,
+    *,
+    crc: bool = True,
+    stop: Callable[[], bool] | None = None,
+) -> str | None:
+    """Say what is wrong with a slice: in its structure first, then in its contents by its CRC.
+
+    Parameters
+    ----------
+    path, header, stop
+        As for `check_crc`.
+    crc : bool
+        Check the CRC, where the slice has one, which reads the whole file.
+
+    Returns
+    -------
+    str or None
+        The first problem; None when the slice is sound as far as it alone can tell.
+
+    Raises
+    ------
+    MissingInputError, FormatError, StorageError
+        As `read_header`.
+    """
+    if header.problems:
+        return header.problems[0]
+    return check_crc(path, header, stop=stop) if crc else None
+
+
 class _CrcError(Exception):
     """The CRC cannot be told; the text says why."""
 

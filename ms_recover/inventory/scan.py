@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.header import check_crc, read_header
+from ms_recover.formats.header import find_problem, read_header
 from ms_recover.formats.known import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.inventory.naming import Pattern, SliceName
@@ -111,9 +111,7 @@ def _open(
             notes.append(Note(blank.path, "named like a slice, but not a file"))
             return None
         header = headers.read(path)
-        problem = header.problems[0] if header.problems else None
-        if problem is None and crc and header.crc is not None:
-            problem = check_crc(path, header, stop=stop)
+        problem = find_problem(path, header, crc=crc, stop=stop)
     except FileNotFoundError:
         return None  # gone since the directory was listed: rotation, or another recovery's temporary file
     except (OSError, MsRecoverError) as error:

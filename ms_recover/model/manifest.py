@@ -74,3 +74,8 @@ class Manifest:
     strategy_digest: str | None = None
     origin: str = "saved"
     tool: str = ""
+
+    @property
+    def recovered(self) -> bool:
+        """Whether its slice was recovered from others, and so says no more than they do."""
+        return self.origin.startswith("recovered")

@@ -13,8 +13,9 @@ from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.judge import Judgement, StepJudgement, judge_step
 from ms_recover.planning.parts import Parts, replica_of
-from ms_recover.planning.rebuild import Rebuilt, parts_at, rebuild, target_of
+from ms_recover.planning.rebuild import Rebuilt, parts_at, rebuild
 from ms_recover.planning.situation import Situation
+from ms_recover.planning.targets import of_one_format, target_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def assess_step(situation: Situation, step: Step, run_id: str | None = None) -> 
             verdicts.append(RankVerdict(rank, "ok", "keep", holding.reason, holding.file.path, evidence=evidence))
             continue
         own = [file for file in files.get(rank, []) if not _is_foreign(judged, file)]
-        sources, why = _sources(situation, judged, step, rank, holdings, serves)
+        sources, why = _sources(situation, judged, step, rank, holdings, serves, own)
         reason = f"{holding.reason}; {why}"
         if sources:
             action = _copy(situation, rank, sources, own, reason)
@@ -158,6 +159,7 @@ def _sources(
     rank: int,
     holdings: list[_Holding],
     serves: Counter[int],
+    own: list[SliceFile],
 ) -> tuple[list[_Holding], str]:
     """Return the holdings to copy from, best first, and why these or why none."""
     group = situation.groups.of(rank)
@@ -177,6 +179,9 @@ def _sources(
     if not able:
         return [], f"nobody else of its group {list(group)} has a sound slice ({_states(others, holdings)})"
     able.sort(key=lambda holding: _preference(holding, serves))
+    able, why = of_one_format(situation, rank, own, able, _file_of)
+    if why is not None:
+        return [], why
     best = able[0]
     assert best.file is not None
     assert best.judgement is not None
@@ -188,6 +193,11 @@ def _preference(holding: _Holding, serves: Counter[int]) -> tuple[bool, int, int
     assert holding.file is not None
     assert holding.judgement is not None
     return (holding.judgement.evidence == "structure", serves[holding.file.rank], holding.file.rank)
+
+
+def _file_of(holding: _Holding) -> SliceFile:
+    assert holding.file is not None
+    return holding.file
 
 
 def _states(ranks: Iterable[int], holdings: list[_Holding]) -> str:

@@ -56,6 +56,8 @@ def make_verification(
 ) -> Verification:
     """Say what every slice of a tree, or of one step, is worth.
 
+    What lies beside the slice that was recovered for it, in the other format, is passed over.
+
     Parameters
     ----------
     situation : Situation
@@ -71,6 +73,7 @@ def make_verification(
     checks = tuple(
         SliceCheck(file.rank, file.step, file.path, judgement.status, judgement.evidence, judgement.reason)
         for file, judgement in judged
+        if judgement.status != "replaced"
     )
     missing = []
     for candidate in sorted(situation.files if step is None else [step], reverse=True):

@@ -10,6 +10,7 @@ from ms_recover.model.actions import Replica
 from ms_recover.model.compose import ComposedParameter, MissingRegion, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.parts import Part, Parts, replica_of
+from ms_recover.planning.targets import ending_of
 from ms_recover.redundancy.regions import Box, cover, runs_of, volume
 
 _MOST_ALTERNATIVES = 3
@@ -132,21 +133,23 @@ class PieceBook:
         self._numbers: dict[int, int] = {}
         self._bytes: dict[int, int] = defaultdict(int)
 
-    def model_for(self, rank: int, parameters: Sequence[ComposedParameter]) -> int:
+    def model_for(self, rank: int, parameters: Sequence[ComposedParameter], endings: Collection[str] = ()) -> int:
         """Return which source to follow in form: one that lists as much, and of these the one that gives most bytes.
 
         Where parameters were dealt out, a slice that was saved so says it in its metadata, a full one does not.
+        One of the format that the rank's own files have, by `endings`, goes before one that gives more.
         """
         parts = self._parts
         names = {item.parameter.name for item in parameters}
         stage = parts.kinds.get(parts.stages.of(rank), [])
         able = {kind[0] for kind in stage if parts.files[kind[0]].encryption is None} | set(self._numbers)
 
-        def fitness(one: int) -> tuple[bool, int, int, int]:
+        def fitness(one: int) -> tuple[bool, int, bool, int, int]:
             listed = parts.files[one].parameters
             alike = len(listed) == len(names) and {parameter.name for parameter in listed} == names
             given = self._bytes[self._numbers[one]] if one in self._numbers else 0
-            return alike, -abs(len(listed) - len(names)), given, -one
+            named_alike = ending_of(parts.files[one].path) in endings
+            return alike, -abs(len(listed) - len(names)), named_alike, given, -one
 
         return self._number(max(able, key=fitness))
 

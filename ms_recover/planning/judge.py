@@ -9,7 +9,9 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.saved_under import other_layouts, saved_under
 from ms_recover.planning.situation import Situation
+from ms_recover.planning.targets import ending_of
 from ms_recover.redundancy.contents import check_contents, check_manifest
+from ms_recover.redundancy.structure import list_the_same
 from ms_recover.redundancy.vote import Ballot, Vote, hold_vote
 
 
@@ -22,7 +24,7 @@ class Judgement:
     status : str
         ``"sound"``, ``"damaged"``, ``"suspect"`` (outvoted), ``"uncommitted"`` (its manifest is missing though its
         run writes them), ``"foreign"`` (of another run or world), ``"ambiguous"`` or ``"superseded"`` (one of several
-        of its rank) or ``"undecided"``.
+        of its rank), ``"replaced"`` (by a recovered slice of the other format beside it) or ``"undecided"``.
     reason : str
         Why.
     evidence : str
@@ -71,6 +73,8 @@ def judge_step(situation: Situation, step: Step, run_id: str | None, *, sealing:
         file for rank, held in situation.files.get(step, {}).items() if rank not in situation.lost for file in held
     ]
     slices = {file.path: alone for file in files if (alone := _judge_alone(situation, file, run_id)) is not None}
+    if not situation.newest:
+        slices |= _judge_replaced(files, slices)
     rest = [file for file in files if file.path not in slices]
     any_saved = any(_is_of(file, run_id, "saved") for file in files)
     late = {file.path for file in rest if file.manifest is None and (any_saved or file.prefix in situation.committing)}
@@ -141,7 +145,7 @@ def _unlike_told(held: list[SliceFile]) -> dict[str, Judgement]:
     if told is None:
         return {}
     why = f"does not list what {told.path} lists, which has a manifest"
-    unlike = (file for file in held if file.manifest is None and file.parameters != told.parameters)
+    unlike = (file for file in held if file.manifest is None and not list_the_same(file, told))
     return {file.path: Judgement("suspect", why) for file in unlike if file.encryption is None}
 
 
@@ -149,6 +153,24 @@ def _is_of(file: SliceFile, run_id: str | None, origin: str) -> bool:
     """Whether the manifest of a slice, which need not be sound, is of this run and origin."""
     told = file.manifest
     return told is not None and run_id in (None, told.run_id) and told.origin.startswith(origin)
+
+
+def _judge_replaced(files: list[SliceFile], slices: dict[str, Judgement]) -> dict[str, Judgement]:
+    """Judge what lies beside a recovered slice of its rank that could not replace it, being of the other format."""
+    recovered = {
+        file.rank: file
+        for file in files
+        if file.manifest is not None and file.manifest.recovered and file.path not in slices
+    }
+    judged = {}
+    for file in files:
+        there = recovered.get(file.rank)
+        old = slices.get(file.path)
+        if there is None or (old is not None and old.status == "foreign"):
+            continue
+        if ending_of(file.path) != ending_of(there.path) and not (file.manifest and file.manifest.recovered):
+            judged[file.path] = Judgement("replaced", f"{there.path} was recovered for it in the other format")
+    return judged
 
 
 def _judge_doubles(files: list[SliceFile], newest: bool) -> dict[str, Judgement]:

@@ -12,6 +12,7 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAs
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
 from ms_recover.planning.situation import Situation, check_rank, understand
+from ms_recover.planning.targets import left_beside
 from ms_recover.redundancy.contents import Contents
 from ms_recover.redundancy.groups import GroupMap, merge_groups
 from ms_recover.redundancy.tolerance import Tolerance
@@ -204,6 +205,10 @@ def _notes(inventory: Inventory, situation: Situation, actions: tuple[Action, ..
     notes = [Note(file.path, file.problem) for file in inventory.group_files if file.problem is not None]
     if any(len(action.group) > 1 for action in actions) and situation.stages.contradicts is not None:
         notes.append(Note(situation.stages.contradicts, f"{situation.stages.problem}; the rank lists are believed"))
+    for action in actions:
+        for path in left_beside(situation, action.rank, action.target):
+            text = f"stays as it is beside {action.target}, which is of the format that the rest of its slice is in"
+            notes.append(Note(path, text))
     for step, files in situation.files.items():
         for rank, held in files.items():
             if len(held) > 1:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
@@ -15,6 +15,7 @@ from ms_recover.planning.compose import Choice, PieceBook, choose
 from ms_recover.planning.expected import NotComposableError, expected_parameters
 from ms_recover.planning.parts import Parts, replica_of
 from ms_recover.planning.situation import Situation
+from ms_recover.planning.targets import ending_of, of_one_format, target_of, why_beside
 from ms_recover.redundancy.contents import check_manifest
 from ms_recover.redundancy.vote import name_some
 
@@ -104,21 +105,10 @@ def rebuild(parts: Parts, step: Step, rank: int, own: list[SliceFile], serves: C
     serves : Counter of int
         How many slices each rank gives to already; counted on.
     """
-    unknown = parts.stages.why_unknown(rank)
-    if unknown is not None:
-        return Rebuilt(f"parameter by parameter was not tried: {unknown}")
-    try:
-        expected = expected_parameters(parts, rank, step)
-    except NotComposableError as error:
-        return Rebuilt(f"parameter by parameter was not tried: {error}")
-    strange = _why_strange(parts, rank, expected)
-    if strange is not None:
-        return Rebuilt(f"parameter by parameter was not tried: {strange}")
-    choices = choose(parts, rank, expected, serves)
-    total = sum(parameter.nbytes for parameter in expected)
-    odd = parts.outvoted(rank, ((choice.parameter, choice.part) for choice in choices))
-    if odd is not None:
-        return Rebuilt(odd, bytes=total, dispute=odd)
+    choices = _choose(parts, step, rank, serves, "parameter by parameter was not tried")
+    if isinstance(choices, Rebuilt):
+        return choices
+    total = sum(choice.parameter.nbytes for choice in choices)
     path = parts.stages.paths[parts.stages.of(rank)]
     missing = tuple(region for choice in choices for region in choice.missing)
     if missing:
@@ -130,7 +120,9 @@ def rebuild(parts: Parts, step: Step, rank: int, own: list[SliceFile], serves: C
             )
         partial = _action(parts, step, rank, own, [choice for choice in choices if not choice.missing], "", PARTIAL)
         return Rebuilt(_missing_text(missing, total, path), None, missing, total, partial, dispute)
-    replicas = _replicas(parts, rank, expected, choices, serves)
+    replicas, why = _replicas(parts, rank, own, choices, serves)
+    if why is not None:
+        return Rebuilt(why, bytes=total)
     if replicas:
         serves[replicas[0].rank] += 1
         reason = f"rank {replicas[0].rank} holds the same slice by the layouts in {path}"
@@ -138,8 +130,52 @@ def rebuild(parts: Parts, step: Step, rank: int, own: list[SliceFile], serves: C
     action = _action(parts, step, rank, own, choices, path)
     if action is None:
         return Rebuilt("no sound slice has any of its parameters", bytes=total)
+    why = why_beside(parts.situation, rank, parts.files[action.sources[action.model].rank])
+    if why is not None:
+        return Rebuilt(why, bytes=total)
     serves.update(source for source in action.source_ranks if source != rank)
     return Rebuilt(action.reason, action, bytes=total)
+
+
+def complete(parts: Parts, step: Step, rank: int) -> Rebuilt:
+    """Say how a slice with every parameter of the rank's stage can be put together.
+
+    Parameters
+    ----------
+    parts, step, rank
+        As for `rebuild`; the rank's own slice may be sound.
+    """
+    choices = _choose(parts, step, rank, Counter(), "it cannot be put together", complete=True)
+    if isinstance(choices, Rebuilt):
+        return choices
+    total = sum(choice.parameter.nbytes for choice in choices)
+    path = parts.stages.paths[parts.stages.of(rank)]
+    missing = tuple(region for choice in choices for region in choice.missing)
+    if missing:
+        return Rebuilt(_missing_text(missing, total, path), None, missing, total)
+    own = parts.situation.files.get(step, {}).get(rank, [])
+    return Rebuilt("", _action(parts, step, rank, own, choices, path, COMPLETE), bytes=total)
+
+
+def _choose(
+    parts: Parts, step: Step, rank: int, serves: Counter[int], refusal: str, *, complete: bool = False
+) -> tuple[Choice, ...] | Rebuilt:
+    """Choose where each parameter comes from; or return, behind `refusal`, why nothing is chosen."""
+    unknown = parts.stages.why_unknown(rank)
+    if unknown is not None:
+        return Rebuilt(f"{refusal}: {unknown}")
+    try:
+        expected = expected_parameters(parts, rank, step, complete=complete)
+    except NotComposableError as error:
+        return Rebuilt(f"{refusal}: {error}")
+    strange = _why_strange(parts, rank, expected)
+    if strange is not None:
+        return Rebuilt(f"{refusal}: {strange}")
+    choices = choose(parts, rank, expected, serves)
+    odd = parts.outvoted(rank, ((choice.parameter, choice.part) for choice in choices))
+    if odd is not None:
+        return Rebuilt(odd, bytes=sum(parameter.nbytes for parameter in expected), dispute=odd)
+    return choices
 
 
 def _why_strange(parts: Parts, rank: int, expected: Iterable[Parameter]) -> str | None:
@@ -154,51 +190,25 @@ def _why_strange(parts: Parts, rank: int, expected: Iterable[Parameter]) -> str 
     return f"{parts.stages.paths[stage]} tells of too few of its parameters to be of the same network"
 
 
-def complete(parts: Parts, step: Step, rank: int) -> Rebuilt:
-    """Say how a slice with every parameter of the rank's stage can be put together.
-
-    Parameters
-    ----------
-    parts, step, rank
-        As for `rebuild`; the rank's own slice may be sound.
-    """
-    unknown = parts.stages.why_unknown(rank)
-    if unknown is not None:
-        return Rebuilt(f"it cannot be put together: {unknown}")
-    try:
-        expected = expected_parameters(parts, rank, step, complete=True)
-    except NotComposableError as error:
-        return Rebuilt(f"it cannot be put together: {error}")
-    strange = _why_strange(parts, rank, expected)
-    if strange is not None:
-        return Rebuilt(f"it cannot be put together: {strange}")
-    choices = choose(parts, rank, expected, Counter())
-    total = sum(parameter.nbytes for parameter in expected)
-    odd = parts.outvoted(rank, ((choice.parameter, choice.part) for choice in choices))
-    if odd is not None:
-        return Rebuilt(odd, bytes=total)
-    path = parts.stages.paths[parts.stages.of(rank)]
-    missing = tuple(region for choice in choices for region in choice.missing)
-    if missing:
-        return Rebuilt(_missing_text(missing, total, path), None, missing, total)
-    own = parts.situation.files.get(step, {}).get(rank, [])
-    return Rebuilt("", _action(parts, step, rank, own, choices, path, COMPLETE), bytes=total)
-
-
 def _replicas(
-    parts: Parts, rank: int, expected: tuple[Parameter, ...], choices: tuple[Choice, ...], serves: Counter[int]
-) -> list[SliceFile]:
-    """Return slices that are the lost one whole, best first."""
+    parts: Parts, rank: int, own: list[SliceFile], choices: tuple[Choice, ...], serves: Counter[int]
+) -> tuple[list[SliceFile], str | None]:
+    """Return slices that are the lost one whole, best first; or why they cannot be used."""
     common: set[int] | None = None
     for choice in choices:
         ranks = set(choice.part.ranks) if choice.parameter.nbytes else None
         if ranks is not None:
             common = ranks if common is None else common & ranks
     if any(choice.pieces for choice in choices):
-        return []
+        return [], None
+    expected = tuple(choice.parameter for choice in choices)
     files = [parts.files[one] for one in common or () if one != rank]
     whole = [file for file in files if file.parameters == expected and parts.is_sound(file.rank)]
-    return sorted(whole, key=lambda file: (serves[file.rank], file.rank))[:_MOST_REPLICAS]
+    whole.sort(key=lambda file: (serves[file.rank], file.rank))
+    if not whole:
+        return [], None
+    usable, why = of_one_format(parts.situation, rank, own, whole, lambda file: file)
+    return usable[:_MOST_REPLICAS], why
 
 
 def _copy(
@@ -224,7 +234,7 @@ def _action(
     parameters = tuple(book.take(choice) for choice in choices)
     if not book.sources:
         return None
-    number = book.model_for(rank, parameters)
+    number = book.model_for(rank, parameters, {ending_of(file.path) for file in own})
     model = book.sources[number]
     target, replaces = target_of(parts.situation, rank, parts.files[model.rank], own)
     if mark:
@@ -257,27 +267,3 @@ def _missing_text(missing: tuple[MissingRegion, ...], total: int, path: str) -> 
     gone = sum(region.bytes for region in missing)
     share = f"{gone / total:.1%} of its bytes" if total else "nothing in bytes"
     return f"of {len(names)} parameters no sound slice holds all by the layouts in {path} ({share}): {name_some(names)}"
-
-
-def target_of(
-    situation: Situation, rank: int, source: SliceFile, own: Iterable[SliceFile]
-) -> tuple[str, FileState | None]:
-    """Return the name that a recovered slice gets, and what lies there: a bad file is replaced under its own name.
-
-    Parameters
-    ----------
-    situation : Situation
-        What is known.
-    rank : int
-        Whose slice.
-    source : SliceFile
-        What it is named after.
-    own : iterable of SliceFile
-        The rank's files of this step that may be replaced.
-    """
-    usual = source.place.of(rank)
-    there = max(own, key=lambda file: (file.path == usual, file.mtime_ns, file.path), default=None)
-    for file in situation.files.get(source.step, {}).get(rank, ()):
-        if file.path == usual:
-            there = file
-    return (usual, None) if there is None else (there.path, FileState(there.size, there.mtime_ns))

@@ -61,7 +61,7 @@ def _unlike_their_group(files: list[SliceFile]) -> dict[str, str]:
         for file in files
         if file.manifest and (digest := file.manifest.strategy_digest)
     }
-    saved = [(path, digest) for path, (manifest, digest) in told.items() if not manifest.origin.startswith("recovered")]
+    saved = [(path, digest) for path, (manifest, digest) in told.items() if not manifest.recovered]
     count = Counter(digest for _, digest in saved)  # a copy says no more than what it is a copy of
     usual, most = max(count.items(), key=lambda item: item[1], default=("", 0))
     if 2 * most <= len(saved):

@@ -81,7 +81,7 @@ class Situation:
         told = {
             file.manifest.strategy_digest
             for file in held
-            if file.manifest is not None and file.problem is None and not file.manifest.origin.startswith("recovered")
+            if file.manifest is not None and file.problem is None and not file.manifest.recovered
         }
         return find_stages(self.strategy_files, self.groups, self.world_size, {name for name in told if name})
 

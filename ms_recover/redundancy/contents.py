@@ -28,6 +28,11 @@ class Contents:
         """Whether reading `file` was tried."""
         return file.path in self.digests or file.path in self.problems
 
+    def add(self, more: Contents) -> None:
+        """Take in what reading other slices gave."""
+        self.digests.update(more.digests)
+        self.problems.update(more.problems)
+
 
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
     """Compare a slice's place, name and header with its manifest.

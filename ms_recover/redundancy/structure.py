@@ -15,7 +15,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.redundancy.groups import GroupMap
-from ms_recover.redundancy.lists import Lists
+from ms_recover.redundancy.lists import ANY_ORDER, Lists
 
 Structure = tuple[Parameter, ...]
 
@@ -87,7 +87,7 @@ def _compare_one_run(sound: list[SliceFile], groups: GroupMap) -> StructureFindi
     findings = StructureFindings()
     by_step: dict[Step, list[SliceFile]] = defaultdict(list)
     by_run: dict[tuple[int, str], list[SliceFile]] = defaultdict(list)
-    lists = Lists()
+    lists = Lists(sound)
     originals = Counter(lists.of(file) for file in sound if not _is_copy(file))
     for file in sound:
         by_step[file.step].append(file)
@@ -107,7 +107,7 @@ def _compare_one_run(sound: list[SliceFile], groups: GroupMap) -> StructureFindi
 
 
 def _is_copy(file: SliceFile) -> bool:
-    return file.manifest is not None and file.manifest.origin.startswith("recovered")
+    return file.manifest is not None and file.manifest.recovered
 
 
 def _find_unlike_their_run(
@@ -222,6 +222,14 @@ def _find_odd(
             findings.conflicts[group, step] = text
             if lists.of(a).named != lists.of(b).named:
                 findings.deduplicated.setdefault(step, text)
+
+
+def list_the_same(one: SliceFile, other: SliceFile) -> bool:
+    """Whether two slices list the same parameters: in the same order, where both have an order of their own."""
+    if one.parameters == other.parameters:
+        return True
+    loose = any(file.path.endswith(ANY_ORDER) for file in (one, other))
+    return loose and len(one.parameters) == len(other.parameters) and set(one.parameters) == set(other.parameters)
 
 
 def is_misread(one: Structure, other: Structure) -> bool:

@@ -62,7 +62,7 @@ def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance) -> Vote:
     Parameters
     ----------
     ballots : sequence of Ballot
-        At least one; all list the same parameters.
+        At least one; all list the same parameters, those of different formats in any order.
     tolerance : Tolerance
         What may differ.
     """
@@ -78,14 +78,16 @@ def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance) -> Vote:
     sides: dict[tuple[str, ...], list[Ballot]] = {}
     for ballot in ballots:
         core = tuple(
-            digest for name, digest in zip(names, ballot.digests.parameters, strict=True) if not tolerance.covers(name)
+            digest
+            for name, digest in zip(names, _in_order(ballot, ballots[0]), strict=True)
+            if not tolerance.covers(name)
         )
         sides.setdefault(core, []).append(ballot)
     if len(sides) == 1:
         vote.tolerated = differing(ballots)
-        if not vote.tolerated and not all(ballot.file.path.endswith(_ORDER_LEFT_TO_CHANCE) for ballot in ballots):
-            # equal contents in different wrapping, which nobody writes
-            paths = " and ".join(ballot.file.path for ballot in ballots[:2])
+        fixed = {b.digests.file: b for b in ballots if not b.file.path.endswith(_ORDER_LEFT_TO_CHANCE)}
+        if not vote.tolerated and len(fixed) > 1:  # equal contents in different wrapping, which nobody writes
+            paths = " and ".join(ballot.file.path for ballot in list(fixed.values())[:2])
             vote.disagreement = f"{paths} hold equal parameters but differ outside of them"
         return vote
     winner = _winner(list(sides.values()))
@@ -113,10 +115,19 @@ def _winner(sides: list[list[Ballot]]) -> list[Ballot] | None:
 
 
 def differing(ballots: Sequence[Ballot]) -> tuple[str, ...]:
-    """Return the names of the parameters in which ballots differ, in file order."""
+    """Return the names of the parameters in which ballots differ, in the order of the first one's file."""
     names = (parameter.name for parameter in ballots[0].file.parameters)
-    columns = zip(*(ballot.digests.parameters for ballot in ballots), strict=True)
+    columns = zip(*(_in_order(ballot, ballots[0]) for ballot in ballots), strict=True)
     return tuple(name for name, column in zip(names, columns, strict=True) if len(set(column)) > 1)
+
+
+def _in_order(ballot: Ballot, first: Ballot) -> tuple[str, ...]:
+    """Return a ballot's digests of parameters in the order in which another one has them."""
+    if ballot.file.parameters == first.file.parameters:
+        return ballot.digests.parameters
+    pairs = zip(ballot.file.parameters, ballot.digests.parameters, strict=True)
+    told = {parameter.name: digest for parameter, digest in pairs}
+    return tuple(told[parameter.name] for parameter in first.file.parameters)
 
 
 def name_some(names: Sequence[str]) -> str:

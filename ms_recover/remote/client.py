@@ -16,7 +16,7 @@ from ms_recover.inventory.read import read_contents
 from ms_recover.model.actions import Replica
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.redundancy.contents import Contents
@@ -24,6 +24,7 @@ from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.storage.local import StoppedError
 from ms_recover.worlds.security import Security
+from ms_recover.worlds.sync import new_event_loop
 
 _POLL_S = 0.2
 _GOODBYE_S = 10.0
@@ -75,7 +76,7 @@ class Peers:
     ) -> None:
         self._addresses, self._timeout = addresses, timeout
         self._security = Security.from_environment() if security is None else security
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="peers", daemon=True)
         self.peers: list[Peer] = []
         self.served: list[Inventory] = []
@@ -165,27 +166,25 @@ class Peers:
         MsRecoverError
             As `ms_recover.api.plan` does, and when a server cannot be reached any more.
         """
-        union = unite(local, self.served)
-        digests: dict[str, Digests] = {}
+        union, contents = unite(local, self.served), Contents()
 
         def read(files: Sequence[SliceFile]) -> Contents:
-            contents = read_contents(
+            found = read_contents(
                 local.root, [file for file in files if file.path not in union.holders], jobs=jobs, progress=progress
             )
             for number, peer in enumerate(self.peers):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
-                    found = self.wait(peer.digests(theirs, progress))
-                    contents.digests.update(found.digests)
-                    contents.problems.update(found.problems)
-            digests.update(contents.digests)
-            return contents
+                    found.add(self.wait(peer.digests(theirs, progress)))
+            return found
 
-        made, explanation = api.explain(
-            union.inventory, explain, ranks=ranks, read=read, jobs=jobs, progress=progress, **options
-        )
+        made = api.plan(union.inventory, ranks=ranks, read=read, contents=contents, **options)
+        explanation = None
+        if explain is not None:
+            judging = {name: options[name] for name in api.JUDGING if name in options}
+            explanation = api.explain(union.inventory, made, explain, contents=contents, **judging)
         names = [peer.name for peer in self.peers]
-        return RemotePlan(cut_down(made, union, ranks, names, digests), explanation, union)
+        return RemotePlan(cut_down(made, union, ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
         """Carry out what `plan` found.

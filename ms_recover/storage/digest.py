@@ -1,15 +1,17 @@
-"""Digest a slice in one pass: the whole file and each parameter's contents."""
+"""Digest a slice in one pass: the whole file, and each parameter's contents where they are asked for."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 
 import xxhash
 
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.slices import ByteRange
-from ms_recover.storage.transfer import read_through
+from ms_recover.storage.local import READ
+from ms_recover.storage.reading import read_through
 
 
 class Digester:
@@ -92,3 +94,60 @@ def digest_file(
     finally:
         os.close(descriptor)
     return digester.digests()
+
+
+def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
+    """Digest a file from its start.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open for reading.
+    stop : callable
+        True ends it.
+    from_device : bool
+        See `read_through`.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When reading fails.
+    """
+    digest = xxhash.xxh3_128()
+    for piece in read_through(descriptor, stop, from_device=from_device):
+        digest.update(piece)
+    return name_digest(digest)
+
+
+def holds(path: str, size: int, expected: str | None, stop: Callable[[], bool]) -> str | None:
+    """Return the digest of a file that holds what it should, None when it does not.
+
+    Parameters
+    ----------
+    path : str
+        Its name; what lies there may be anything.
+    size : int
+        Bytes that it should have; another file is not read.
+    expected : str or None
+        The digest it should have; None when that is not known.
+    stop : callable
+        True ends reading.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When nothing lies there, or it cannot be read.
+    """
+    descriptor = os.open(path, READ)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return None
+        digest = digest_bytes(descriptor, stop)
+    finally:
+        os.close(descriptor)
+    return digest if expected in (None, digest) else None

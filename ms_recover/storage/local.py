@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from ms_recover.errors import FormatError, MissingInputError, StorageError
 from ms_recover.storage.system import drop_cached
 
-CHUNK = 1 << 20
-"""Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
-
 TEMPORARY_SUFFIX = ".ms_recover.tmp"
-DIGEST = "xxh3_128"
+
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""How what may be anything is opened for reading: opening a pipe would wait for a writer otherwise."""
 
 
 class StoppedError(Exception):

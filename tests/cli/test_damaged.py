@@ -8,6 +8,7 @@ import pytest
 
 from ms_recover.formats.header import read_header
 from ms_recover.testing.trees import crc_trailer, record, varint
+from tests.cli.damage import is_refused_and_repaired
 
 SLICE = "ckpt_dir0/test-2_77.ckpt"
 
@@ -50,26 +51,11 @@ def _flip(data, offset):
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_refused_and_repaired_from_the_peer(kind, fixture_tree, fixtures, recover_ckpt):
+def test_damage_is_refused_and_repaired_from_the_peer(kind, fixture_tree, recover_ckpt):
     tree = fixture_tree("dp2_mp4")
     path = tree / SLICE
-    data = path.read_bytes()
-    damaged = DAMAGE[kind](data, path)
-    assert damaged != data
-    path.chmod(0o600)
-    path.write_bytes(damaged)
-    path.chmod(0o400)
-    inspected = recover_ckpt("inspect", path, "--json")
-    if kind not in SOUND_ALONE:
-        assert inspected.code == 3
-        assert inspected.json["problems"]
-    planned = recover_ckpt("plan", tree, "--json")
-    assert planned.code == 0, planned.err
-    assert planned.json["ranks"][0]["state"] == "damaged"
-    assert planned.json["step"] == {"epoch": 2, "step": 77}
-    assert [(action["rank"], action["source_rank"]) for action in planned.json["actions"]] == [(0, 4)]
-    assert recover_ckpt("apply", tree).code == 0
-    assert path.read_bytes() == (fixtures / "dp2_mp4" / SLICE).read_bytes()
+    damaged = DAMAGE[kind](path.read_bytes(), path)
+    assert is_refused_and_repaired(tree, path, damaged, recover_ckpt, sound_alone=kind in SOUND_ALONE)
 
 
 @pytest.mark.parametrize("kind", set(DAMAGE) - {"a name"})

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from ms_recover.formats.header import read_header
+from tests.cli.damage import is_refused_and_repaired
 from tests.convert import METADATA, as_safetensors
 
 SLICE = "ckpt_dir0/test-2_77.safetensors"
@@ -123,21 +124,8 @@ def tree(fixture_tree):
 def test_damage_is_refused_and_repaired_from_the_peer(kind, tree, recover_ckpt):
     root = tree("dp2_mp4")
     path = root / SLICE
-    data = path.read_bytes()
-    damaged = DAMAGE[kind](data, path)
-    assert damaged != data
-    path.write_bytes(damaged)
-    inspected = recover_ckpt("inspect", path, "--json")
-    if kind not in SOUND_ALONE:
-        assert inspected.code == 3
-        assert inspected.json["problems"]
-    planned = recover_ckpt("plan", root, "--json")
-    assert planned.code == 0, planned.err
-    assert planned.json["ranks"][0]["state"] == "damaged"
-    assert planned.json["step"] == {"epoch": 2, "step": 77}
-    assert [(action["rank"], action["source_rank"]) for action in planned.json["actions"]] == [(0, 4)]
-    assert recover_ckpt("apply", root).code == 0
-    assert path.read_bytes() == data
+    damaged = DAMAGE[kind](path.read_bytes(), path)
+    assert is_refused_and_repaired(root, path, damaged, recover_ckpt, sound_alone=kind in SOUND_ALONE)
 
 
 FLIPS = {

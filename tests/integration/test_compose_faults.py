@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -20,25 +19,25 @@ from ms_recover import api
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
 from ms_recover.testing.faults import OPENING, READING, WRITING, Faults
 from ms_recover.testing.mishaps import manifest_of, overwrite
-from tests.integration import test_apply_faults as plain
-from tests.integration.test_apply_faults import (
+from tests.integration import broken as support
+from tests.integration.broken import (
     LIMIT,
     MOST_CALLS,
     NAME,
     OLD,
     Broken,
     change,
-    documented_codes,
+    fail_at_every_call,
     in_a_child,
+    kill_at_every_call,
     said,
 )
 
 MATRIX = (3, 2)
-base, quiet = plain.base, plain.quiet  # fixtures
+base, quiet = support.base, support.quiet  # fixtures
 APPLY = [sys.executable, "-c", "import sys; from ms_recover.cli.main import main; sys.exit(main())", "apply"]
 
 
@@ -79,34 +78,10 @@ class Cut(Broken):
         return self.root / action.sources[item.pieces[0].source].path
 
 
-def through_json(plan: Plan) -> Plan:
-    return plan_from_json(json.dumps(plan_to_json(plan)), "test")
-
-
 @pytest.mark.parametrize("manifests", [True, False], ids=["manifests", "no manifests"])
 @pytest.mark.parametrize("kind", ["kill", "kill after"])
 def test_sigkill_at_every_call(kind: str, manifests: bool, base: Path) -> None:
-    broken = Cut.make(base, manifests=manifests)
-    struck = 0
-    for number in range(1, MOST_CALLS):
-        plan = through_json(broken.again())
-        faults = Faults(str(broken.root), number, kind, WRITING)
-
-        def work(plan: Plan = plan, faults: Faults = faults) -> None:
-            with faults.installed():
-                api.apply(plan)
-
-        code = in_a_child(work)
-        broken.check_final_names()
-        if number % 2:  # the same plan goes on where the killed one was
-            assert api.apply(plan).exit_code == 0
-            assert broken.leftovers() == []
-        broken.complete()
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        struck += 1
-    assert 20 < struck < MOST_CALLS - 2
+    kill_at_every_call(Cut.make(base, manifests=manifests), kind)
 
 
 @pytest.mark.parametrize(
@@ -118,35 +93,9 @@ def test_sigkill_at_every_call(kind: str, manifests: bool, base: Path) -> None:
     ids=["no space", "the device fails"],
 )
 def test_an_error_at_every_call(code: str, calls: tuple[str, ...], base: Path) -> None:
-    broken = Cut.make(base)
-    failed = replaced = number = 0
-    while number < MOST_CALLS:
-        number += 1
-        plan = broken.again()
-        faults = Faults(str(broken.root), number, code, calls)
-        with faults.installed():
-            try:
-                outcome = api.apply(plan)
-                exit_code, messages = outcome.exit_code, said(outcome)
-                messages += [text for result in outcome.results for text in result.dropped]
-            except MsRecoverError as error:
-                exit_code, messages = error.exit_code, [str(error)]
-        struck = faults.count >= number
-        broken.check_final_names()
-        assert broken.leftovers() == [], faults.trace[number - 1]
-        assert exit_code in documented_codes()
-        assert (exit_code == 0) == (not messages), messages
-        for message in messages:
-            assert str(broken.root) in message or "ckpt_dir" in message, message
-        broken.complete()
-        failed += exit_code != 0
-        replaced += exit_code == VerificationError.exit_code
-        if not struck:
-            break
-    assert failed > 3
-    assert number < MOST_CALLS
+    codes = fail_at_every_call(Cut.make(base), code, calls)
     if "preadv" in calls:
-        assert replaced > 3, "another source was asked"
+        assert codes.count(VerificationError.exit_code) > 3, "another source was asked"
 
 
 def rewrite(path: Path, data: bytes) -> None:
@@ -203,9 +152,7 @@ def test_a_source_that_changes_at_any_call(what: str, quick: bool, base: Path) -
             assert now in (broken.old[rank], broken.truth[rank]), faults.trace[number - 1]
         assert broken.leftovers() == []
         assert outcome.exit_code in (0, 3, 5)
-        assert (outcome.exit_code == 0) == (
-            said(outcome) + [drop for one in outcome.results for drop in one.dropped] == []
-        )
+        assert (outcome.exit_code == 0) == (said(outcome) == [])
         refused += outcome.exit_code != 0
         if faults.count < number:
             break

@@ -16,9 +16,8 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.testing import mishaps
 from ms_recover.testing.cuts import make_struck_cut_tree
 from ms_recover.testing.strategies import STRATEGY_DAMAGE
-from ms_recover.testing.trees import save_manifests
 from tests.property import test_recovery as plain
-from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, RUN, SAVED, SEALED, STEPS, Scene, Strike, recover
+from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, SAVED, SEALED, STEPS, Scene, Strike, recover
 
 RANKS = range(6)
 EXAMPLES = plain.EXAMPLES // 2
@@ -51,13 +50,7 @@ class CutScene(Scene):
 @functools.cache
 def whole_tree(evidence: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        root = make_struck_cut_tree(Path(folder), STEPS)
-        if evidence == SAVED:
-            save_manifests(root, RUN)
-        elif evidence == SEALED:
-            api.seal(api.scan(root))
-        files = (path for path in root.rglob("*") if path.is_file() and path.parent != root)
-        return {str(path.relative_to(root)): path.read_bytes() for path in files}
+        return plain.backed(make_struck_cut_tree(Path(folder), STEPS), evidence)
 
 
 @st.composite

@@ -123,12 +123,17 @@ def whole_tree(data_parallel: int, model_parallel: int, evidence: str) -> dict[s
         make_tree(root, **sizes, steps=STEPS, parameters=parameters, pieces=pieces)
         for directory in root.iterdir():
             (directory / "strategy.ckpt").write_bytes(damage.struck_layout_bytes(data_parallel, model_parallel))
-        if evidence == SAVED:
-            save_manifests(root, RUN)
-        elif evidence == SEALED:
-            api.seal(api.scan(root))
-        files = (path for path in root.rglob("*") if path.is_file() and path.parent != root)
-        return {str(path.relative_to(root)): path.read_bytes() for path in files}
+        return backed(root, evidence)
+
+
+def backed(root: Path, evidence: str) -> dict[str, bytes]:
+    """Give slices what they are to rest on; return every file."""
+    if evidence == SAVED:
+        save_manifests(root, RUN)
+    elif evidence == SEALED:
+        api.seal(api.scan(root))
+    files = (path for path in root.rglob("*") if path.is_file() and path.parent != root)
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
 @st.composite

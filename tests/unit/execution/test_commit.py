@@ -5,13 +5,13 @@ import stat
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
+from ms_recover.execution.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.testing.faults import Faults
 from ms_recover.testing.trees import PARAMETERS, slice_bytes, strategy_bytes
-from ms_recover.execution.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
 
 WHOLE = slice_bytes(PARAMETERS, 5)
 

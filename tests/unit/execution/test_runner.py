@@ -10,9 +10,11 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
-from ms_recover.execution import copy as copy_module
+from ms_recover.execution import checks
+from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, slice_bytes
+from tests.convert import as_safetensors
 
 NAME = "test-1_8.ckpt"
 
@@ -160,7 +162,7 @@ def test_failing_writes_leave_nothing_behind(tree, monkeypatch, code):
 
 def test_a_copy_that_reads_back_differently_gets_no_final_name(tree, monkeypatch):
     plan = plan_without(tree, 0)
-    monkeypatch.setattr(copy_module, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
+    monkeypatch.setattr(checks, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
     outcome = api.apply(plan)
     assert outcome.exit_code == 5
     assert os.listdir(tree / "ckpt_dir0") == []
@@ -179,3 +181,24 @@ def test_many_actions_share_their_sources(tmp_path):
     outcome = api.apply(plan_without(tree, *range(10)), jobs=4)
     assert outcome.exit_code == 0
     assert all((tree / f"ckpt_dir{rank}" / "test-3_8.ckpt").read_bytes() == data for rank, data in truth.items())
+
+
+def test_a_source_of_another_format_than_the_targets_name_is_dropped(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=1)
+    target = tree / "ckpt_dir0" / NAME
+    target.chmod(0o600)
+    target.write_bytes(b"damaged")
+    plan = api.plan(api.scan(tree))
+    (action,) = plan.actions
+    other = as_safetensors(tree / action.source)
+    state = FileState(other.stat().st_size, other.stat().st_mtime_ns)
+    odd = Replica(action.source_rank, str(other.relative_to(tree)), state)
+    outcome = api.apply(replace(plan, actions=(replace(action, replica=odd, alternatives=()),)))
+    assert outcome.exit_code == 5
+    assert "ends in .ckpt" in outcome.results[0].error
+    assert target.read_bytes() == b"damaged"
+    assert not list(tree.rglob("*.tmp"))
+    outcome = api.apply(replace(plan, actions=(replace(action, replica=odd, alternatives=(action.replica,)),)))
+    assert outcome.results[0].status == "copied"
+    assert "ends in .ckpt" in outcome.results[0].dropped[0]
+    assert target.read_bytes() == (tree / action.source).read_bytes()

@@ -14,7 +14,7 @@ import pytest
 from ms_recover.errors import FormatError, MissingInputError, StorageError
 from ms_recover.formats import records
 from ms_recover.formats.ckpt import parse_header
-from ms_recover.formats.header import check_crc, read_header
+from ms_recover.formats.header import check_crc, find_problem, read_header
 from ms_recover.model.slices import SliceHeader
 
 Put = Callable[..., Path]
@@ -108,6 +108,15 @@ def test_damaged_contents_need_the_crc(data: Path, put: Put) -> None:
         whole[500:900] = bytes(400)
         path.write_bytes(bytes(whole))
         assert (check_crc(path, read_header(path)) is not None) is recognised
+        assert (find_problem(path, read_header(path)) is not None) is recognised
+        assert find_problem(path, read_header(path), crc=False) is None
+
+
+def test_structure_is_judged_before_contents(wire: Any, put: Put) -> None:
+    path = put(wire.record("a") + b"junk")
+    header = read_header(path)
+    path.unlink()  # contents are not even looked at
+    assert find_problem(path, header) == only_problem(header)
 
 
 @pytest.mark.parametrize("bit", range(8))

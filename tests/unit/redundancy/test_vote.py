@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.redundancy.contents import Contents, check_contents, check_manifest
 from ms_recover.redundancy.tolerance import Tolerance
@@ -101,6 +102,40 @@ def test_equal_parameters_in_different_files_are_no_agreement():
     assert "outside of them" in hold_vote([one, other], Tolerance()).disagreement
 
 
+def in_any_order(*values, ending=".safetensors"):
+    """Return ballots of which each file differs outside of the parameters, as by the order of its metadata."""
+    made = []
+    for rank, value in enumerate(values):
+        place = RankPath(("ckpt_dir", f"/test-{STEP}{ending}"))
+        told = replace(digests(value), file=f"file:{value}, its own order {rank}")
+        made.append(Ballot(replace(slice_file(rank), place=place), told))
+    return made
+
+
+def test_safetensors_files_with_equal_parameters_agree_in_whatever_order_their_metadata_are():
+    vote = hold_vote(in_any_order("aaaa", "aaaa"), Tolerance())
+    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
+    vote = hold_vote(in_any_order("aaaa", "aaaa", "axaa"), Tolerance())
+    assert vote.disagreement is None
+    assert set(vote.suspects) == {f"ckpt_dir2/test-{STEP}.safetensors"}
+
+
+def test_safetensors_files_with_other_parameters_do_not_agree():
+    vote = hold_vote(in_any_order("aaaa", "axaa"), Tolerance())
+    assert "hold different contents in 'b'" in vote.disagreement
+
+
+def test_only_safetensors_files_have_their_metadata_in_any_order():
+    assert "differ outside of them" in hold_vote(in_any_order("aaaa", "aaaa", ending=".ckpt"), Tolerance()).disagreement
+    mixed = [*in_any_order("aaaa"), *in_any_order("aaaa", "aaaa", "aaaa", ending=".ckpt")[1:]]
+    assert "differ outside of them" in hold_vote(mixed, Tolerance()).disagreement
+
+
+def test_slices_of_different_formats_with_equal_parameters_agree():
+    mixed = [*in_any_order("aaaa"), in_any_order("aaaa", "aaaa", ending=".ckpt")[1]]
+    assert hold_vote(mixed, Tolerance()).disagreement is None
+
+
 def test_manifests_are_held_against_name_place_and_header():
     file = slice_file(3)
 
@@ -127,3 +162,14 @@ def test_contents_are_held_against_the_manifest():
     assert check_contents(file, Contents(problems={file.path: "cannot be read"})) == "cannot be read"
     outside = replace(digests("aaaa"), file="file:z")
     assert "outside" in check_contents(file, Contents({file.path: outside}))
+
+
+def test_slices_of_different_formats_are_compared_by_the_names_of_parameters():
+    place = RankPath(("ckpt_dir", f"/test-{STEP}.safetensors"))
+    turned = replace(slice_file(2, names=NAMES[::-1]), place=place)
+    alike = Ballot(turned, replace(digests("dcba"), file="file:2"))
+    vote = hold_vote([*ballots("abcd", "abcd"), alike], Tolerance())
+    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
+    vote = hold_vote([*ballots("abcd", "abcd"), Ballot(turned, replace(digests("dcxa"), file="file:2"))], Tolerance())
+    assert set(vote.suspects) == {turned.path}
+    assert "'b'" in vote.suspects[turned.path]

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from ms_recover.storage import direct
+from ms_recover.storage.digest import digest_bytes
 from ms_recover.storage.direct import BLOCK, aligned_buffer, read_direct
-from ms_recover.storage.transfer import digest_bytes
 
 
 @pytest.fixture

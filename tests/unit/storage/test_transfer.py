@@ -4,9 +4,11 @@ import os
 import pytest
 import xxhash
 
-from ms_recover.storage import direct, transfer
-from ms_recover.storage.local import CHUNK, StoppedError
-from ms_recover.storage.transfer import WINDOW, WINDOWS_IN_FLIGHT, copy_bytes, digest_bytes, read_through
+from ms_recover.storage import direct, reading, transfer
+from ms_recover.storage.digest import digest_bytes
+from ms_recover.storage.local import StoppedError
+from ms_recover.storage.reading import CHUNK, WINDOW, read_through
+from ms_recover.storage.transfer import WINDOWS_IN_FLIGHT, copy_bytes
 
 MANY_WINDOWS = WINDOW * (WINDOWS_IN_FLIGHT + 3)
 SIZES = [0, 1, 4095, CHUNK, CHUNK + 1, direct.BLOCK, direct.BLOCK + 1, 2 * direct.BLOCK + 4096, MANY_WINDOWS + 12_345]
@@ -49,12 +51,11 @@ def descriptors():
 @pytest.mark.parametrize("size", SIZES)
 def test_copy_digest_and_read_back_agree(pair, tmp_path, size):
     data, source, target = pair(size)
-    seen, pieces = [], []
-    copied, digest = copy_bytes(source, target, never, seen.append, lambda piece: pieces.append(bytes(piece)))
+    seen = []
+    copied, digest = copy_bytes(source, target, never, seen.append)
     os.fsync(target)
     assert (copied, digest) == (size, digest_of(data))
     assert sum(seen) == size
-    assert b"".join(pieces) == data
     assert (tmp_path / "target").read_bytes() == data
     assert digest_bytes(target, never, from_device=True) == digest == digest_bytes(target, never)
 
@@ -211,7 +212,7 @@ def test_reading_stops_when_asked_and_closes_what_it_opened(pair, from_device):
 def test_cached_pages_are_dropped_before_reading_from_the_device(pair, monkeypatch):
     _, source, _ = pair(10)
     real, calls = os.preadv, []
-    monkeypatch.setattr(transfer, "drop_cached", lambda *range_: calls.append(("drop", *range_)))
+    monkeypatch.setattr(reading, "drop_cached", lambda *range_: calls.append(("drop", *range_)))
     monkeypatch.setattr(os, "preadv", lambda *arguments: (calls.append(("read",)), real(*arguments))[1])
     digest_bytes(source, never, from_device=True)
     assert calls[:2] == [("drop", source), ("read",)]
@@ -220,14 +221,14 @@ def test_cached_pages_are_dropped_before_reading_from_the_device(pair, monkeypat
 def test_without_direct_reads_the_cache_is_emptied_behind_the_reading(pair, monkeypatch):
     data, source, _ = pair(2 * WINDOW + 3)
     dropped = []
-    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: (piece for piece in ()))
-    monkeypatch.setattr(transfer, "drop_cached", lambda *range_: dropped.append(range_))
+    monkeypatch.setattr(reading, "read_direct", lambda descriptor: (piece for piece in ()))
+    monkeypatch.setattr(reading, "drop_cached", lambda *range_: dropped.append(range_))
     assert digest_bytes(source, never, from_device=True) == digest_of(data)
     assert dropped == [(source,), (source, 0, WINDOW), (source, WINDOW, WINDOW), (source, 2 * WINDOW)]
 
 
 def test_what_cannot_be_read_directly_is_read_through_the_cache(pair, monkeypatch):
     data, source, _ = pair(3 * CHUNK + 7)
-    monkeypatch.setattr(transfer, "read_direct", lambda descriptor: (piece for piece in [memoryview(data)[:CHUNK]]))
+    monkeypatch.setattr(reading, "read_direct", lambda descriptor: (piece for piece in [memoryview(data)[:CHUNK]]))
     pieces = [bytes(piece) for piece in read_through(source, never, from_device=True)]
     assert b"".join(pieces) == data

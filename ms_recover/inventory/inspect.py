@@ -1,0 +1,54 @@
+"""Look at one file, whatever it is."""
+
+from __future__ import annotations
+
+import os
+
+from ms_recover.errors import FormatError
+from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.header import find_problem, read_header
+from ms_recover.formats.identify import identify
+from ms_recover.formats.strategy import read_strategy
+from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
+from ms_recover.model.inspection import Inspection
+from ms_recover.model.inventory import RankPath
+
+
+def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
+    """Say what a file is and what it holds.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    crc : bool
+        Check a slice's CRC, where it has one, which reads the whole file.
+
+    Returns
+    -------
+    Inspection
+        Damage is told in its ``problems``.
+
+    Raises
+    ------
+    MissingInputError, StorageError
+        When the file is not there or cannot be read.
+    """
+    name = os.fspath(path)
+    kind = identify(name)
+    if isinstance(read_slice_name(RankPath(("",)), 0, os.path.basename(name)), SliceName):
+        kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; what is wrong is told below
+    try:
+        if kind in ("ckpt", "encrypted-ckpt", "safetensors", "slice"):
+            header = read_header(name)
+            problem = find_problem(name, header, crc=crc)
+            problems = header.problems if problem is None or header.problems else (problem,)
+            return Inspection(name, header.kind, problems, header=header)
+        if kind == "group_info":
+            owner = rank_in_path(os.path.dirname(os.path.abspath(name)))
+            return Inspection(name, kind, group_info=read_group_info(name, owner=owner))
+        if kind == "strategy":
+            return Inspection(name, kind, strategy=read_strategy(name))
+    except FormatError as error:
+        return Inspection(name, kind, (str(error),))
+    return Inspection(name, kind, (f"not a slice, a group_info.pb or a strategy file but {kind}",))

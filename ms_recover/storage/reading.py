@@ -1,0 +1,77 @@
+"""Read a file from its start to its end, cached or as the device holds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+
+from ms_recover.storage.direct import read_direct
+from ms_recover.storage.local import StoppedError
+from ms_recover.storage.system import drop_cached, read_ahead
+
+CHUNK = 1 << 20
+"""Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
+
+WINDOW = 4 << 20
+"""Bytes after which writing to the device is started, and pages that were read back are dropped."""
+
+
+def read_through(
+    descriptor: int, stop: Callable[[], bool], *, from_device: bool = False, buffer: memoryview | None = None
+) -> Iterator[memoryview]:
+    """Read a file from its start to its end.
+
+    Parameters
+    ----------
+    descriptor : int
+        Open for reading; its position does not matter and stays.
+    stop : callable
+        True ends it.
+    from_device : bool
+        Read what the device holds, not what is cached. Pages that are not written yet stay in the cache: fsync before.
+    buffer : memoryview, optional
+        Where cached bytes are read into.
+
+    Yields
+    ------
+    memoryview
+        A few MiB at most; the memory is used again for the next piece.
+
+    Raises
+    ------
+    StoppedError
+        When `stop` says so.
+    OSError
+        When reading fails.
+    """
+    with closing(_from_device(descriptor) if from_device else _cached(descriptor, 0, buffer)) as pieces:
+        for piece in pieces:
+            if stop():
+                raise StoppedError
+            yield piece
+
+
+def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
+    drop_cached(descriptor)  # a file system may serve direct reads from the cache
+    offset = dropped = 0
+    with closing(read_direct(descriptor)) as pieces:
+        for piece in pieces:
+            yield piece
+            offset += len(piece)
+    for piece in _cached(descriptor, offset):  # what could not be read directly: all of it, or nothing
+        yield piece
+        offset += len(piece)
+        if offset - dropped >= WINDOW:
+            drop_cached(descriptor, dropped, offset - dropped)
+            dropped = offset
+    drop_cached(descriptor, dropped)
+
+
+def _cached(descriptor: int, offset: int, buffer: memoryview | None = None) -> Generator[memoryview, None, None]:
+    read_ahead(descriptor)
+    if buffer is None:
+        buffer = memoryview(bytearray(CHUNK))
+    while count := os.preadv(descriptor, [buffer], offset):
+        yield buffer[:count]
+        offset += count

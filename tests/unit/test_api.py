@@ -1,0 +1,60 @@
+"""How the verb `plan` reads, and `explain` goes by the plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover import api
+from ms_recover.errors import UsageError
+from ms_recover.inventory.read import read_contents
+from ms_recover.redundancy.contents import Contents
+from ms_recover.testing.cuts import make_struck_cut_tree
+from ms_recover.testing.trees import make_tree
+from tests.unit.helpers import OLDER
+
+
+@pytest.fixture
+def inventory(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=2)
+    (tree / "ckpt_dir0" / "test-1_8.ckpt").unlink()
+    return api.scan(tree)
+
+
+def test_what_was_read_is_added_and_not_read_again(inventory):
+    asked = []
+
+    def read(files):
+        asked.extend(file.path for file in files)
+        return read_contents(inventory.root, files)
+
+    contents = Contents()
+    first = api.plan(inventory, read=read, contents=contents)
+    assert sorted(asked) == sorted(contents.digests)
+    assert asked
+    asked.clear()
+    assert api.plan(inventory, read=read, contents=contents) == first == api.plan(inventory)
+    assert asked == []
+
+
+def test_nothing_is_read_for_a_quick_plan(inventory):
+    contents = Contents()
+    assert api.plan(inventory, quick=True, read=lambda files: pytest.fail("read"), contents=contents).recoverable
+    assert contents == Contents()
+
+
+def test_only_some_ranks_need_a_slice(inventory):
+    alone = replace(inventory, slices=tuple(file for file in inventory.slices if file.rank != 2))
+    assert not api.plan(alone).recoverable
+    assert api.plan(alone, ranks=[1, 3]).recoverable
+
+
+def test_a_rank_is_explained_by_the_step_of_the_plan(tmp_path):
+    inventory = api.scan(make_struck_cut_tree(tmp_path / "tree", [OLDER]))
+    contents = Contents()
+    made = api.plan(inventory, contents=contents, lost=[0])
+    told = api.explain(inventory, made, 0, contents=contents, lost=[0])
+    assert (told.rank, told.step, told.problem) == (0, made.considered, None)
+    assert all(0 not in item.holders for item in told.parameters)
+    assert any(0 in item.holders for item in api.explain(inventory, made, 0, contents=contents).parameters)
+    with pytest.raises(UsageError, match="there is no rank 6"):
+        api.explain(inventory, made, 6)
