@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ms_recover.cli.options import cores, tree_options
-from ms_recover.cli.peers import need_numpy, security_of, token_file_option
+from ms_recover.cli.peers import need_numpy, security_of, security_options
 
 
 @click.command(name="serve")
@@ -21,9 +21,9 @@ from ms_recover.cli.peers import need_numpy, security_of, token_file_option
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=29610, show_default=True, help="TCP port to listen at.")
 @click.option("--idle", type=click.FloatRange(min=0.5), help="End after so many seconds without a client.")
-@token_file_option
+@security_options
 @tree_options
-def command(root: str, bind: str, port: int, idle: float | None, token_file: str | None, **options: Any) -> int:
+def command(root: str, bind: str, port: int, idle: float | None, **options: Any) -> int:
     """Serve ROOT to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 
     They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only what a scan finds below ROOT is read, and
@@ -36,7 +36,7 @@ def command(root: str, bind: str, port: int, idle: float | None, token_file: str
         root,
         address=bind,
         port=port,
-        security=security_of(token_file),
+        security=security_of(options),
         idle=idle,
         jobs=cores(),
         ready=click.echo,

@@ -30,7 +30,7 @@ from ms_recover.remote.messages import (
 from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree, check_unchanged
 from ms_recover.storage.local import StoppedError
-from ms_recover.worlds import stream
+from ms_recover.worlds import stream, sync
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.transfer import WORLD, Line, TransferError, give_file
@@ -82,7 +82,7 @@ def serve(
     tree = ServedTree(root, scanning)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
-    asyncio.run(_until_told(server, idle, ready))
+    sync.run(_until_told(server, idle, ready))
 
 
 async def _until_told(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
@@ -122,7 +122,8 @@ class Server:
         self._last_seen = clock()
         try:
             await self._check_port()
-            ready(f"serving {self._tree.root} at {Address(self._address, self._port)}")
+            over = "" if self._security.host_tls is None else " over TLS"
+            ready(f"serving {self._tree.root} at {Address(self._address, self._port)}{over}")
             while idle is None or self._clients or clock() - self._last_seen < idle:
                 left = _MEETING_S if idle is None else idle if self._clients else self._last_seen + idle - clock()
                 wait = max(min(_MEETING_S, left), _PAUSE_S)
@@ -143,7 +144,8 @@ class Server:
             stream.listen(self._address, self._port).close()
         except OSError as error:
             raise StorageError(
-                f"cannot listen at {self._address} port {self._port}: {error.strerror}; choose another with --port"
+                f"cannot listen at {self._address} port {self._port}: {error.strerror}; choose others with --bind "
+                "and --port"
             ) from error
 
     async def _meet(self, wait: float) -> bool:

@@ -86,7 +86,7 @@ class Watched:
     def hear(self, data: bytes, now: float) -> tuple[int, int, int] | None:
         """Take in a datagram; return sender, cause and accused when it says that the world is broken."""
         read = unpack(data)
-        if read is None or read[2] != self.place or read[3] not in self.peers or not genuine(self.key, data):
+        if read is None or read[2] != self.place or read[3] not in self.heard or not genuine(self.key, data):
             return None
         kind, cause, _, sender, accused, counter = read
         if counter <= self.counters[sender]:
@@ -161,8 +161,10 @@ class Helper:
                 world.say(BEAT)
         for world in self._worlds.values():
             for peer in [peer for peer, heard in world.heard.items() if now - heard >= world.limit]:
-                world.forget(peer)
-                self._report_lost(world, peer, "heartbeat", peer)
+                if self._report_lost(world, peer, "heartbeat", peer):
+                    del world.heard[peer]  # not its address: it may be able to hear what becomes of the world
+                else:
+                    world.heard[peer] = now - world.limit + _ALIVE_S
 
     def _listen(self, world: Watched) -> None:
         for _ in range(64):
@@ -176,13 +178,16 @@ class Helper:
             if gone is not None:
                 self._report_lost(world, gone[0], CAUSES[gone[1]], gone[2])
 
-    def _report_lost(self, world: Watched, peer: int, cause: str, accused: int) -> None:
+    def _report_lost(self, world: Watched, peer: int, cause: str, accused: int) -> bool:
         place = {"lost": world.place[0].hex(), "epoch": world.place[1]}
-        self._report({**place, "rank": peer, "cause": cause, "accused": accused})
+        return self._report({**place, "rank": peer, "cause": cause, "accused": accused})
 
-    def _report(self, words: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # nobody reads at the moment, or ever again
+    def _report(self, words: dict[str, Any]) -> bool:
+        try:
             self._control.send(json.dumps(words).encode(), socket.MSG_DONTWAIT)
+        except OSError:  # nobody reads at the moment, or ever again
+            return False
+        return True
 
     def _obey(self) -> bool:
         try:

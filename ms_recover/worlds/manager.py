@@ -7,7 +7,8 @@ import contextlib
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
@@ -109,7 +110,8 @@ class WorldManager:
             At most 255 bytes; the same on all members. That of a broken or removed world may be used again.
         rank, size : int
         addr : str
-            Where rank 0 listens until all are there.
+            Where rank 0 listens until all are there. When a name has several addresses, rank 0 takes the first, and
+            the others try each.
         port : int
             Each world needs its own while it is being made.
         timeout : float
@@ -124,8 +126,15 @@ class WorldManager:
             When not all came in time, or rank 0 refuses this member.
         """
         self._check(name, rank, size, port, timeout)
-        address = await _resolve(addr)
-        self._security.allow(address)
+        clock = asyncio.get_running_loop().time
+        deadline, last = clock() + timeout, deque[str](maxlen=1)
+        try:
+            addresses = await asyncio.wait_for(_resolve(addr), timeout)
+        except asyncio.TimeoutError as error:
+            words = f"looking up {addr!r} took longer than {round(timeout, 3):g} s"
+            raise BrokenWorldError(name, self._epochs.get(name, -1) + 1, 0, "timeout", words) from error
+        for address in addresses:
+            self._security.allow(address)
         self._check(name, rank, size, port, timeout)
         broken = self._worlds.pop(name, None)
         epoch = self._epochs.get(name, -1) + 1
@@ -133,11 +142,12 @@ class WorldManager:
         self._making.add(name)
         self._worlds[name] = world
         try:
-            await asyncio.wait_for(self._make(world, address, port, epoch), timeout)
-        except (meeting.RefusedError, OSError, ValueError, asyncio.TimeoutError) as error:
+            making = self._make(world, addresses, port, epoch, last.append)
+            await asyncio.wait_for(making, max(deadline - clock(), 0.001))
+        except (meeting.RefusedError, meeting.CertificateError, OSError, ValueError, asyncio.TimeoutError) as error:
             cause, words = "eof" if isinstance(error, OSError) else "protocol", str(error)
             if isinstance(error, asyncio.TimeoutError):
-                cause, words = "timeout", f"not all came within {timeout:g} s"
+                cause, words = "timeout", "; ".join([f"not all came within {round(timeout, 3):g} s", *last])
             self._unmake(world, broken, cause)
             if isinstance(error, BrokenWorldError | UsageError):
                 raise
@@ -168,9 +178,13 @@ class WorldManager:
         if not 0 < len(name.encode()) <= hello.MAX_NAME:
             raise UsageError(f"a world's name has 1 to {hello.MAX_NAME} bytes, not {len(name.encode())}")
         if not 0 <= rank < size <= hello.MAX_SIZE:
-            raise UsageError(f"rank {rank} of {size}: a world has at most {hello.MAX_SIZE} members")
-        if not 0 < port < 1 << 16 or not timeout > 0:
-            raise UsageError(f"port {port}, timeout {timeout} s")
+            raise UsageError(
+                f"no world has a rank {rank} of {size}: the size is 1 to {hello.MAX_SIZE}, and ranks are 0 to size - 1"
+            )
+        if not 0 < port < 1 << 16:
+            raise UsageError(f"port {port} cannot be used: ports are 1 to 65535")
+        if not timeout > 0:
+            raise UsageError(f"a timeout of {timeout} s cannot be kept: it has to be more than 0 s")
         known = self._worlds.get(name)
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"there is a world {name!r} already: remove it first")
@@ -181,12 +195,13 @@ class WorldManager:
             raise UsageError(f"there is no world {name!r}")
         return world
 
-    async def _make(self, world: World, address: str, port: int, epoch: int) -> None:
+    async def _make(self, world: World, addresses: Sequence[str], port: int, epoch: int, note: meeting.Note) -> None:
         if world.size == 1:
             self._epochs[world.name] = epoch
             world.open(epoch, {})
             return
-        met, beats = await self._meet(world, address, port, epoch)
+        met, beats = await self._meet(world, addresses, port, epoch, note)
+        note("all were there, and not all were connected with each other")
         epoch, members = met.welcome.epoch, met.welcome.members
         self._epochs[world.name] = epoch
         try:
@@ -199,28 +214,22 @@ class WorldManager:
         self._watchdog.watch(world.identity, epoch, world.rank, met.key, peers, interval, beats)
         await self._communicator.barrier(world=world.name)
 
-    async def _meet(self, world: World, address: str, port: int, epoch: int) -> tuple[Met, socket.socket]:
+    async def _meet(
+        self, world: World, addresses: Sequence[str], port: int, epoch: int, note: meeting.Note
+    ) -> tuple[Met, socket.socket]:
         heartbeat = int(self._watchdog.heartbeat * 1000)
-        beats: list[socket.socket] = []
-
-        def prepare(own: str) -> tuple[socket.socket, int]:
-            beats.append(_beat_socket(own))
-            return stream.listen(own, 0), beats[0].getsockname()[1]
-
+        if world.rank:
+            greeting = Hello(Purpose.MEETING, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
+            return await meeting.join_meeting(addresses, port, greeting, self._security, _prepare, note)
+        beats = _beat_socket(addresses[0])
         try:
-            if world.rank == 0:
-                beats.append(_beat_socket(address))
-                me = Member(address, port, beats[0].getsockname()[1], heartbeat)
-                listener = _listen(address, port)
-                met = await meeting.host_meeting(listener, world.name, world.size, epoch, me, self._security)
-            else:
-                greeting = Hello(Purpose.MEETING, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
-                met = await meeting.join_meeting(address, port, greeting, self._security, prepare)
+            me = Member(addresses[0], port, beats.getsockname()[1], heartbeat)
+            listener = _listen(addresses[0], port)
+            met = await meeting.host_meeting(listener, world.name, world.size, epoch, me, self._security, note)
         except BaseException:
-            for sock in beats:
-                sock.close()
+            beats.close()
             raise
-        return met, beats[0]
+        return met, beats
 
     def _unmake(self, world: World, before: World | None, cause: str) -> None:
         """Forget a world that did not come to be; the broken one before it stays broken."""
@@ -264,6 +273,16 @@ def _listen(address: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen at {address} port {port}: {error.strerror}") from error
 
 
+def _prepare(own: str) -> tuple[socket.socket, socket.socket]:
+    """Open what a member listens with, at its own address: for peers and for heartbeats."""
+    listener = stream.listen(own, 0)
+    try:
+        return listener, _beat_socket(own)
+    except BaseException:
+        listener.close()
+        raise
+
+
 def _beat_socket(address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -275,11 +294,11 @@ def _beat_socket(address: str) -> socket.socket:
     return sock
 
 
-async def _resolve(address: str) -> str:
+async def _resolve(address: str) -> list[str]:
     with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(address))
+        return [str(ipaddress.ip_address(address))]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(address, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UsageError(f"{address!r} is no address: {error}") from error
-    return str(found[0][4][0])
+    return list(dict.fromkeys(str(place[0]) for *_, place in found))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ms_recover.worlds import hello, stream
 from ms_recover.worlds.hello import Hello, Member, Purpose, Type, Welcome
-from ms_recover.worlds.security import Security, nonce, prove, same
+from ms_recover.worlds.security import Security, in_words, nonce, prove, reason, same
 from ms_recover.worlds.wire import WireError
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,14 @@ _RETRY_S = 0.05
 
 class RefusedError(Exception):
     """The other side does not want this member, or is not who it should be."""
+
+
+class CertificateError(Exception):
+    """The two sides do not accept each other's certificates."""
+
+
+Note = Callable[[str], None]
+"""Told what went wrong last while there is still time."""
 
 
 class Guest(NamedTuple):
@@ -82,10 +92,16 @@ async def knock(
     Raises
     ------
     RefusedError
+    CertificateError
     WireError, OSError
         When nobody, or somebody else, listens there.
     """
-    sock = await stream.connect(address, port, security.guest_tls)
+    try:
+        sock = await stream.connect(address, port, security.guest_tls)
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateError(
+            f"{address}:{port} shows a certificate that is not accepted here ({reason(error)})"
+        ) from error
     try:
         said = hello.pack_hello(greeting)
         await send_message(sock, Type.HELLO, said)
@@ -94,8 +110,18 @@ async def knock(
         if not same(challenge[hello.NONCE :], prove(key, "host", transcript)):
             raise RefusedError(f"{address}:{port} has another token")
         await send_message(sock, Type.PROOF, prove(key, "guest", transcript))
-    except BaseException:
+    except ssl.SSLError as error:
         sock.close()
+        if "ALERT" not in (error.reason or ""):
+            raise
+        # The other end has shown its own certificate before, so that no stranger says this.
+        raise CertificateError(
+            f"{address}:{port} does not accept this member's certificate ({reason(error)})"
+        ) from error
+    except BaseException as error:
+        sock.close()
+        if security.guest_tls is None and isinstance(error, ConnectionResetError):
+            raise ConnectionResetError(f"{error} (does it speak TLS, and this member not?)") from error
         raise
     return sock, transcript
 
@@ -111,12 +137,14 @@ class Door:
     security : Security
     admit : callable
         Given a proven guest, returns why it is refused or None.
+    note : callable
     """
 
     def __init__(
-        self, listener: socket.socket, key: bytes, security: Security, admit: Callable[[Guest], str | None]
+        self, listener: socket.socket, key: bytes, security: Security, admit: Callable[[Guest], str | None], note: Note
     ) -> None:
         self._listener, self._key, self._security, self._admit = listener, key, security, admit
+        self._note = note
         self._strangers: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -150,7 +178,8 @@ class Door:
         try:
             await asyncio.wait_for(self._prove(sock), HANDSHAKE_S)
         except (RefusedError, WireError, OSError, asyncio.TimeoutError) as error:
-            _log.info("a connection was refused: %s", str(error) or type(error).__name__)
+            _log.info("a connection was refused: %s", in_words(error))
+            self._note(f"a connection was refused: {in_words(error)}")
 
     async def _prove(self, sock: socket.socket) -> None:
         sock = await stream.secure(sock, self._security.host_tls, host=True)
@@ -177,7 +206,7 @@ class Door:
 
 
 async def host_meeting(
-    listener: socket.socket, world: str, size: int, epoch: int, me: Member, security: Security
+    listener: socket.socket, world: str, size: int, epoch: int, me: Member, security: Security, note: Note
 ) -> Met:
     """Be rank 0: wait until all are there, then welcome them.
 
@@ -191,6 +220,7 @@ async def host_meeting(
         The lowest that will do; the highest of all members' is taken.
     me : Member
     security : Security
+    note : callable
     """
     guests: dict[int, Guest] = {}
     arrived = asyncio.Event()
@@ -209,7 +239,7 @@ async def host_meeting(
         return None
 
     try:
-        async with Door(listener, security.token, security, admit):
+        async with Door(listener, security.token, security, admit, note):
             while len(guests) < size - 1:
                 arrived.clear()
                 await arrived.wait()
@@ -234,28 +264,48 @@ async def host_meeting(
 
 
 async def join_meeting(
-    address: str, port: int, greeting: Hello, security: Security, prepare: Callable[[str], tuple[socket.socket, int]]
-) -> Met:
+    addresses: Sequence[str],
+    port: int,
+    greeting: Hello,
+    security: Security,
+    prepare: Callable[[str], tuple[socket.socket, socket.socket]],
+    note: Note,
+) -> tuple[Met, socket.socket]:
     """Be another rank: knock until rank 0 opens, then connect with all the others.
 
     Parameters
     ----------
-    address, port
-        Where rank 0 is.
+    addresses, port
+        Where rank 0 is: at one of these, tried in turn.
     greeting : Hello
         Its ports are set here.
     security : Security
     prepare : callable
-        Given this member's own address, returns a listening socket there and the port for heartbeats.
+        Given this member's own address, returns a listening socket there and one for heartbeats.
+    note : callable
+
+    Returns
+    -------
+    Met, socket.socket
+        With the socket for heartbeats.
     """
-    own = await _patiently(lambda: _own_address(address, port))
-    listener, beat_port = prepare(own)
+    places = itertools.cycle(addresses)
+    prepared: dict[str, tuple[socket.socket, socket.socket]] = {}
     sockets: dict[int, socket.socket] = {}
+    beats: socket.socket | None = None
+
+    async def attempt() -> tuple[str, Hello, socket.socket, bytes]:
+        address = next(places)
+        own = _own_address(address, port)
+        if own not in prepared:
+            prepared[own] = prepare(own)
+        ports = [sock.getsockname()[1] for sock in prepared[own]]
+        said = greeting._replace(port=ports[0], beat_port=ports[1], nonce=nonce())
+        return own, said, *await knock(address, port, said, security.token, security)
+
     try:
-        greeting = greeting._replace(port=listener.getsockname()[1], beat_port=beat_port)
-        sockets[0], transcript = await _patiently(
-            lambda: knock(address, port, greeting._replace(nonce=nonce()), security.token, security)
-        )
+        own, greeting, sockets[0], transcript = await _patiently(attempt, note)
+        note("rank 0 is there, and waits for others")
         said = await read_message(sockets[0], Type.WELCOME, hello.MAX_MESSAGE)
         mac, body = said[:32], said[32:]
         if not same(mac, prove(security.token, "welcome", transcript, body)):
@@ -267,14 +317,18 @@ async def join_meeting(
         members[0] = members[0]._replace(host=sockets[0].getpeername()[0])
         welcome = welcome._replace(members=tuple(members))
         key = _world_key(greeting.world, welcome, security)
-        await _connect_peers(listener, greeting, welcome, key, security, sockets)
+        await _connect_peers(prepared[own][0], greeting, welcome, key, security, sockets, note)
+        beats = prepared[own][1]
     except BaseException:
         for sock in sockets.values():
             sock.close()
         raise
     finally:
-        listener.close()
-    return Met(welcome, key, sockets)
+        for pair in prepared.values():
+            for sock in pair:
+                if sock is not beats:
+                    sock.close()
+    return Met(welcome, key, sockets), beats
 
 
 async def _connect_peers(
@@ -284,6 +338,7 @@ async def _connect_peers(
     key: bytes,
     security: Security,
     sockets: dict[int, socket.socket],
+    note: Note,
 ) -> None:
     rank, arrived = greeting.rank, asyncio.Event()
 
@@ -302,7 +357,7 @@ async def _connect_peers(
         arrived.set()
         return None
 
-    async with Door(listener, key, security, admit):
+    async with Door(listener, key, security, admit, note):
         for peer in range(1, rank):
             member = welcome.members[peer]
             said = greeting._replace(purpose=Purpose.PEER, epoch=welcome.epoch, nonce=nonce())
@@ -312,7 +367,7 @@ async def _connect_peers(
             await arrived.wait()
 
 
-async def _own_address(address: str, port: int) -> str:
+def _own_address(address: str, port: int) -> str:
     """Return the address from which this host reaches another."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -320,12 +375,14 @@ async def _own_address(address: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-async def _patiently(attempt: Callable[[], Awaitable[stream.T]]) -> stream.T:
+async def _patiently(attempt: Callable[[], Awaitable[stream.T]], note: Note) -> stream.T:
     """Try again while nobody, or somebody else, answers; the caller sets the limit of time."""
     wait = _RETRY_S
     while True:
-        with contextlib.suppress(OSError, WireError, asyncio.TimeoutError):
+        try:
             return await asyncio.wait_for(attempt(), HANDSHAKE_S)
+        except (OSError, WireError, asyncio.TimeoutError) as error:
+            note(f"the last try failed: {in_words(error)}")
         await asyncio.sleep(wait)
         wait = min(2 * wait, 0.5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import inspect
 import threading
@@ -103,7 +104,15 @@ class SyncWorldCommunicator:
         method = getattr(self._communicator, name)
         if not inspect.iscoroutinefunction(method):
             return method
-        return lambda *args, **kwargs: self._run(method(*args, **kwargs))
+
+        @functools.wraps(method)
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            return self._run(method(*args, **kwargs))
+
+        return wait
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self._communicator) if not name.startswith("_"))})
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -112,3 +121,11 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
         return loop
     return asyncio.new_event_loop()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Do what `asyncio.run` does, with uvloop when that is installed."""
+    runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
+    with contextlib.suppress(ImportError, AttributeError):  # uvloop has it since 0.18
+        runner = importlib.import_module("uvloop").run
+    return runner(work)

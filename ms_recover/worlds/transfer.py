@@ -18,7 +18,7 @@ import xxhash
 
 from ms_recover.errors import BrokenWorldError, InputError
 from ms_recover.worlds.manager import WorldManager
-from ms_recover.worlds.meeting import RefusedError
+from ms_recover.worlds.meeting import CertificateError, RefusedError
 
 _log = logging.getLogger(__name__)
 WORLD = "ms_recover.transfer"
@@ -139,7 +139,8 @@ async def join(manager: WorldManager, address: str, port: int, timeout: float) -
     ------
     BrokenWorldError
         When it could not be made in so many seconds. Its ``__cause__`` is a ``RefusedError`` when the host, or this
-        end, does not know the token.
+        end, does not know the token, and a ``CertificateError``, at once, when one does not accept the other's
+        certificate.
     UsageError
         As ``WorldManager.initialize_world``.
     """
@@ -150,7 +151,8 @@ async def join(manager: WorldManager, address: str, port: int, timeout: float) -
             await manager.initialize_world(WORLD, 1, 2, address, port, timeout=max(deadline - clock(), _PAUSE_S))
         except BrokenWorldError as error:
             refusals += isinstance(error.__cause__, RefusedError)  # also where another guest was a moment earlier
-            if refusals >= _REFUSALS or clock() + _PAUSE_S >= deadline:
+            settled = refusals >= _REFUSALS or isinstance(error.__cause__, CertificateError)
+            if settled or clock() + _PAUSE_S >= deadline:
                 raise
             await asyncio.sleep(_PAUSE_S)
         else:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import time
 from typing import Any
 
 import numpy as np
 
-from ms_recover.worlds import BrokenWorldError, WorldManager
+from ms_recover.worlds import BrokenWorldError, WorldManager, sync
 
 LEADER, WORKER = 0, 1
 BASE_PORT = 29500
@@ -103,8 +104,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.backend == "mindspore":
         import mindspore  # noqa: F401 (before the worlds are made: its import takes seconds)
+    logging.getLogger("ms_recover.worlds.manager").setLevel(logging.ERROR)  # what breaks is printed here, once
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(options))
+        sync.run(run(options))  # asyncio.run, with uvloop when that is installed
 
 
 if __name__ == "__main__":

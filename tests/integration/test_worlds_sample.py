@@ -24,13 +24,16 @@ def start():
         process = subprocess.Popen(
             [sys.executable, SAMPLE, "--backend", "numpy", "--interval", "0.05", *arguments, "--addr", "127.0.0.1"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
         )
-        lines = queue.Queue()
-        reader = threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True)
+        lines, said = queue.Queue(), []
+        reader = threading.Thread(
+            target=lambda: [(said.append(line), lines.put(line)) for line in process.stdout], daemon=True
+        )
         reader.start()
         started.append((process, reader))
+        process.said = said
 
         def hear(words):
             deadline = time.monotonic() + LONG
@@ -67,6 +70,8 @@ def test_leader_survives_its_worker_and_takes_another(start):
     hear("world1: made, epoch 1")
     hear("world1: received [0. 0. 0. 0.]")
     hear("world2: received")
-    for process in (leader, other):
+    for process in (other, leader):  # in the other order the worker may be about to end by itself
         process.send_signal(signal.SIGINT)
-        assert process.wait(LONG) == 0
+        assert process.wait(LONG) == 0, process.said
+    assert len([line for line in leader.said if "world1" in line and "is broken" in line]) == 1
+    assert not [line for process in (leader, other) for line in process.said if "Traceback" in line]

@@ -1,4 +1,7 @@
+import json
+import os
 import socket
+import time
 
 import pytest
 
@@ -47,6 +50,63 @@ def test_a_peer_that_left_is_watched_no_longer_and_one_that_reports_is_believed(
     watched.hear(beat(kind=heartbeat.LEFT), 11.0)
     assert set(watched.heard) == set(watched.peers) == {2}
     assert watched.hear(beat(kind=heartbeat.GONE, sender=2, cause=2, accused=1), 11.0) == (2, 2, 1)
+
+
+@pytest.fixture
+def silent():
+    """A helper whose one peer is silent for longer than the limit; its control socket, and the peer's socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own, peer = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    with ours, theirs, own, peer:
+        for sock in (own, peer):
+            sock.bind(("127.0.0.1", 0))
+        peer.settimeout(60)
+        order = {"world": WORLD.hex(), "epoch": 3, "rank": 0, "key": KEY.hex(), "interval": 100, "limit": 1}
+        world = heartbeat.Watched({**order, "peers": {"1": peer.getsockname()}}, own, time.monotonic() - 2)
+        helper = heartbeat.Helper(theirs, os.getpid())
+        helper._worlds[world.place] = world
+        ours.setblocking(False)
+        yield helper, world, ours, peer
+
+
+def losses(control):
+    found = []
+    try:
+        while True:
+            words = json.loads(control.recv(heartbeat.MAX_PACKET))
+            if "lost" in words:
+                found.append((words["rank"], words["cause"], words["accused"]))
+    except BlockingIOError:
+        return found
+
+
+def test_who_is_accused_of_silence_is_told_what_becomes_of_the_world(silent):
+    helper, world, control, peer = silent
+    helper._look()
+    assert losses(control) == [(1, "heartbeat", 1)]
+    world.hear(beat(), 11.0)
+    helper._look()
+    assert losses(control) == []  # once is enough, also when it is heard again
+    assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.BEAT
+    world.say(heartbeat.GONE, 2, 1)
+    assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.GONE
+    world.forget(1)  # it left meanwhile
+    helper._look()
+    assert losses(control) == []
+
+
+def test_a_loss_is_reported_again_when_the_process_did_not_read(silent, monkeypatch):
+    helper, _, control, _ = silent
+    with pytest.raises(BlockingIOError):
+        while True:
+            helper._control.send(b"{}", socket.MSG_DONTWAIT)
+    helper._look()
+    assert helper._wait() > 0
+    assert losses(control) == []
+    later = time.monotonic() + 0.4
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    helper._look()
+    assert losses(control) == [(1, "heartbeat", 1)]
 
 
 def test_heartbeat_that_is_too_short():

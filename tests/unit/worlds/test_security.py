@@ -9,7 +9,7 @@ import pytest
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import Security, WorldManager, hello, meeting, wire
 from ms_recover.worlds.hello import Hello, Purpose, Type
-from ms_recover.worlds.security import prove
+from ms_recover.worlds.security import TLS_VARIABLES, prove
 
 TOKEN = b"0123456789abcdef"
 GREETING = Hello(Purpose.MEETING, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
@@ -44,7 +44,7 @@ def test_no_token_off_loopback():
         async with WorldManager(security=Security()) as manager:
             for rank in (0, 1):
                 for address in ("0.0.0.0", "192.0.2.1", "::"):
-                    with pytest.raises(UsageError, match="not loopback"):
+                    with pytest.raises(UsageError, match=r"not loopback.*--token-file"):
                         await manager.initialize_world("w", rank, 2, addr=address, port=29999, timeout=5)
 
     asyncio.run(main())
@@ -209,9 +209,9 @@ def certificates(tmp_path):
         signer = ["-CA", f"{name}.ca", "-CAkey", f"{name}.ca.key", "-CAcreateserial"]
         openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", "2")
 
-    def security(name):
+    def security(name, authority="right"):
         paths = (str(tmp_path / f"{name}.{kind}") for kind in ("pem", "key"))
-        return Security(TOKEN).mutual_tls(*paths, str(tmp_path / "right.ca"))
+        return Security(TOKEN).mutual_tls(*paths, str(tmp_path / f"{authority}.ca"))
 
     return security
 
@@ -232,13 +232,74 @@ def test_tls(together, certificates):
     together(work, 3, [certificates("right")] * 3)
 
 
-def test_certificate_of_another_authority_is_refused(port, certificates):
-    async def visit(at):
-        async with WorldManager(security=certificates("wrong")) as guest:
-            with pytest.raises(BrokenWorldError):
-                await guest.initialize_world("w", 1, 2, port=at, timeout=1)
+@pytest.mark.parametrize(
+    ("authority", "words"), [("right", "does not accept this member's certificate"), ("wrong", "not accepted here")]
+)
+def test_certificate_of_another_authority_is_refused_at_once(port, certificates, authority, words):
+    """Whichever side it is that does not accept the other's."""
 
-    with_strangers(port, visit, security=certificates("right"))
+    async def visit(at):
+        async with WorldManager(security=certificates("wrong", authority)) as guest:
+            with pytest.raises(BrokenWorldError, match=words) as caught:
+                await guest.initialize_world("w", 1, 2, port=at, timeout=3600)
+            return caught.value.cause
+
+    assert with_strangers(port, visit, security=certificates("right")) == "protocol"
+
+
+@pytest.mark.parametrize("host_speaks_it", [True, False])
+def test_tls_on_one_side_only_is_told_when_time_is_up(port, certificates, host_speaks_it):
+    """Somebody else may listen there at the moment: that is no reason to give up at once."""
+    plain, secured = Security(TOKEN), certificates("right")
+
+    async def visit(at):
+        async with WorldManager(security=plain if host_speaks_it else secured) as guest:
+            with pytest.raises(BrokenWorldError) as caught:
+                await guest.initialize_world("w", 1, 2, port=at, timeout=1)
+            return caught.value
+
+    error = with_strangers(port, visit, security=secured if host_speaks_it else plain)
+    assert error.cause == "timeout"
+    assert "TLS" in error.words
+
+
+def test_tls_by_the_environment(together, certificates, tmp_path):
+    certificates("right")
+    names = dict(zip(TLS_VARIABLES, ("right.pem", "right.key", "right.ca"), strict=True))
+    files = {variable: str(tmp_path / name) for variable, name in names.items()}
+    security = Security.from_environment({**files, "MS_RECOVER_WORLDS_TOKEN": TOKEN.decode()})
+    assert security.token == TOKEN
+    assert security.host_tls is not None
+    assert together(barrier, 2, [security] * 2) == [3, 3]
+    assert Security.from_environment(files, tls=False) == Security()
+    assert Security.from_environment(dict.fromkeys(files, "")) == Security()
+    for variable in files:
+        with pytest.raises(UsageError, match=f"all three or none; missing: {variable}$"):
+            Security.from_environment({**files, variable: ""})
+    with pytest.raises(UsageError, match="other nodes would not accept the certificate"):
+        Security.from_environment({**files, TLS_VARIABLES[2]: str(tmp_path / "wrong.ca")})
+
+
+def test_files_for_tls_that_will_not_do_are_told_and_nobody_is_asked_for_a_password(certificates, tmp_path):
+    certificates("right")
+    encrypt = ["pkey", "-in", "right.key", "-aes128", "-passout", "pass:a password", "-out", "encrypted.key"]
+    subprocess.run(["openssl", *encrypt], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    (tmp_path / "open.key").write_bytes((tmp_path / "right.key").read_bytes())
+    (tmp_path / "open.key").chmod(0o644)
+    for name in ("encrypted.key", "right.csr"):
+        (tmp_path / name).chmod(0o600)
+    for certificate, key, authority, words in (
+        ("none", "right.key", "right.ca", "No such file"),
+        ("right.pem", ".", "right.ca", "Is a directory"),
+        ("right.key", "right.key", "right.ca", "no certificate in PEM"),
+        ("right.pem", "right.key", "right.key", "no certificate in PEM"),
+        ("right.pem", "right.csr", "right.ca", "no private key"),
+        ("right.pem", "wrong.key", "right.ca", "is not that of the certificate"),
+        ("right.pem", "encrypted.key", "right.ca", "is encrypted"),
+        ("right.pem", "open.key", "right.ca", "chmod 600"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Security(TOKEN).mutual_tls(*(str(tmp_path / name) for name in (certificate, key, authority)))
 
 
 def test_the_helper_gets_no_secret_by_its_command_line(together):

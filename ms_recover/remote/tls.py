@@ -1,0 +1,87 @@
+"""TLS between nodes: what is wrong when two sides do not agree about it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+
+from ms_recover.worlds.security import NOT_TLS, Security, reason, with_certificates
+
+__all__ = ["mismatch", "with_certificates"]
+
+_PATIENCE_S = 1.0
+_ANSWER_S = 2.0
+_PAUSE_S = 0.05
+
+
+def mismatch(host: str, port: int, security: Security) -> str | None:
+    """Find out why a server with which no world could be made does not agree about TLS.
+
+    Parameters
+    ----------
+    host : str
+    port : int
+    security : Security
+        Of this node.
+
+    Returns
+    -------
+    str or None
+        What is wrong and what to do, to be put behind the server's name; None when TLS is not what is wrong.
+    """
+    ours = security.guest_tls
+    try:
+        with _connect(host, port) as sock:
+            if ours is None:
+                return _without_tls_here(sock)
+            return _with_tls_here(sock, ours)
+    except OSError:
+        return None  # nobody is there, or goes away: that is told already
+
+
+def _without_tls_here(sock: socket.socket) -> str | None:
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE  # nothing is said to it
+    try:
+        anybody.wrap_socket(sock).close()
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+    return "speaks TLS, and this node does not: give --certificate, --key and --authority here, too"
+
+
+def _with_tls_here(sock: socket.socket, ours: ssl.SSLContext) -> str | None:
+    try:
+        with ours.wrap_socket(sock) as secured:
+            # With TLS 1.3 the other end looks at this node's certificate when the handshake is over here.
+            secured.recv(1)
+    except TimeoutError:
+        return None
+    except ssl.SSLCertVerificationError as error:
+        return (
+            f"shows a certificate that this node does not accept ({reason(error)}): it has to be valid today and "
+            "signed by the authority that --authority names here"
+        )
+    except ssl.SSLError as error:
+        if error.reason in NOT_TLS:
+            return "does not speak TLS: start it with --certificate, --key and --authority, too"
+        if "ALERT" in (error.reason or ""):
+            return (
+                f"does not accept this node's certificate ({reason(error)}): it has to be valid today and signed by "
+                "the authority that --authority names there"
+            )
+        return f"does not agree about TLS ({reason(error)}): see that both sides run the same version"
+    return None
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    """Connect; a server's port is closed for a moment while it takes a client in."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=_ANSWER_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)

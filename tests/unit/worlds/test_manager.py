@@ -1,0 +1,133 @@
+"""Making worlds: what cannot be meant, what is told when nobody comes, and addresses that are names."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from ms_recover.errors import BrokenWorldError, UsageError
+from ms_recover.worlds import WorldManager, manager
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "port", "timeout", "words"),
+    [
+        (2, 2, 29999, 1, "no world has a rank 2 of 2: the size is 1 to 1024, and ranks are 0 to size - 1"),
+        (-1, 2, 29999, 1, "rank -1 of 2"),
+        (0, 0, 29999, 1, "rank 0 of 0"),
+        (0, 1025, 29999, 1, "the size is 1 to 1024"),
+        (0, 2, 0, 1, "port 0 cannot be used: ports are 1 to 65535$"),
+        (0, 2, 65536, 1, "port 65536 cannot be used"),
+        (0, 2, 29999, 0, "a timeout of 0 s cannot be kept: it has to be more than 0 s$"),
+        (0, 2, 29999, float("nan"), "timeout of nan s"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_what_can(rank, size, port, timeout, words):
+    async def main():
+        async with WorldManager() as made:
+            with pytest.raises(UsageError, match=words):
+                await made.initialize_world("w", rank, size, port=port, timeout=timeout)
+
+    asyncio.run(main())
+
+
+def fails(rank, port, timeout, addr="127.0.0.1"):
+    """Return the error of a member for whom nobody comes."""
+
+    async def main():
+        async with WorldManager() as made:
+            with pytest.raises(BrokenWorldError) as caught:
+                await made.initialize_world("w", rank, 2, addr, port, timeout)
+            assert not made.worlds
+            return caught.value
+
+    return asyncio.run(main())
+
+
+def test_time_that_is_up_is_told_in_few_digits_and_with_the_last_error(port):
+    error = fails(1, port(), 0.299999)
+    assert error.cause == "timeout"
+    assert error.words == "not all came within 0.3 s; the last try failed: nobody listens there"
+    assert fails(0, port(), 0.1).words == "not all came within 0.1 s"
+
+
+def test_who_came_is_not_blamed(port):
+    at = port()
+
+    async def main():
+        async with WorldManager() as host, WorldManager() as guest:
+            making = asyncio.ensure_future(host.initialize_world("w", 0, 3, port=at, timeout=60))
+            with pytest.raises(BrokenWorldError, match="rank 0 is there, and waits for others"):
+                await guest.initialize_world("w", 1, 3, port=at, timeout=1)
+            making.cancel()
+            await asyncio.wait([making])
+
+    asyncio.run(main())
+
+
+def resolving_to(monkeypatch, *addresses, after=0.0):
+    async def resolve(self, host, port, **options):
+        await asyncio.sleep(after)
+        return [(0, 0, 0, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", resolve)
+
+
+def has_ipv6():
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_guest_tries_each_address_of_a_name(port, monkeypatch, host, order):
+    if not has_ipv6():
+        pytest.skip("no IPv6 here")
+    resolving_to(monkeypatch, *["::1", "127.0.0.1"][::order])
+    at = port()
+
+    async def main():
+        async with WorldManager() as one, WorldManager() as two:
+            await asyncio.gather(
+                one.initialize_world("w", 0, 2, host, at, timeout=60),
+                two.initialize_world("w", 1, 2, "a-name", at, timeout=60),
+            )
+            await asyncio.gather(*(member.communicator.barrier(world="w") for member in (one, two)))
+
+    asyncio.run(main())
+
+
+def test_every_address_of_a_name_has_to_be_allowed(monkeypatch):
+    resolving_to(monkeypatch, "127.0.0.1", "192.0.2.1")
+
+    async def main():
+        async with WorldManager() as made:
+            with pytest.raises(UsageError, match=r"192\.0\.2\.1 is not loopback"):
+                await made.initialize_world("w", 1, 2, "a-name", 29999, timeout=5)
+
+    asyncio.run(main())
+
+
+def test_looking_up_a_name_counts_as_waiting(port, monkeypatch):
+    resolving_to(monkeypatch, "127.0.0.1", after=60)
+    began = time.monotonic()
+    error = fails(1, port(), 0.2, "a-name")
+    assert error.cause == "timeout"
+    assert "looking up 'a-name' took longer than 0.2 s" in error.words
+    assert time.monotonic() - began < 30
+    resolving_to(monkeypatch, "127.0.0.1", after=0.2)
+    assert "not all came within 0.4 s" in fails(1, port(), 0.4, "a-name").words
+
+
+def test_what_is_no_address():
+    async def main():
+        for name in ("no such host", "a" * 70 + ".example"):
+            with pytest.raises(UsageError, match="is no address"):
+                await manager._resolve(name)
+
+    asyncio.run(main())
