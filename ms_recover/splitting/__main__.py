@@ -1,7 +1,7 @@
 """A worker on another host: ``python -m ms_recover.splitting --factory package.module:function --addr HOST --port N``.
 
 It makes the model itself; the splitter sends the weights. The token has to be in the environment, as for any world
-that leaves this host (``MS_RECOVER_WORLDS_TOKEN_FILE``).
+that leaves this host (``MS_RECOVER_WORLDS_TOKEN_FILE``), and for TLS the files of certificate, key and authority.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, UsageError
 from ms_recover.splitting.worker import Bench, Ear, Job, take_device
-from ms_recover.worlds import Security
+from ms_recover.worlds.security import Security
 
 _PAUSE_S = 1.0
 
@@ -70,10 +70,10 @@ def _serve(options: argparse.Namespace) -> int:
         left = until - time.monotonic()
         if left <= 0:
             raise BrokenWorldError(_world(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
-        ear = Ear(_job(options, security, min(left, options.timeout)), lasting=True)
+        ear = Ear(_job(options, min(left, options.timeout)), security, lasting=True)
         ear.start()
         if ear.heard.get() is not None:
-            _Guest(_job(options, security, left), ear, cells).serve()
+            _Guest(_job(options, left), ear, cells).serve()
             until = time.monotonic() + options.timeout
         ear.join()
         if isinstance(ear.error, BrokenWorldError) and ear.error.cause == "closed":
@@ -88,12 +88,12 @@ def _world(port: int) -> str:
     return f"ms_recover.splitting.{port}"
 
 
-def _job(options: argparse.Namespace, security: Security, timeout: float) -> Job:
+def _job(options: argparse.Namespace, timeout: float) -> Job:
     return Job(
         world=_world(options.port),
         addr=options.addr,
         port=options.port,
-        token=security.token,
+        token=b"",
         heartbeat=options.heartbeat,
         timeout=timeout,
         parts=(),

@@ -13,7 +13,7 @@ from typing import Any
 from ms_recover.errors import DeviceLostError
 from ms_recover.splitting.process import Guest, Worker
 from ms_recover.splitting.worker import Job
-from ms_recover.worlds import WorldManager
+from ms_recover.worlds.manager import WorldManager
 
 _log = logging.getLogger(__name__)
 _SPARE_LOSSES = 3
@@ -24,7 +24,8 @@ class Crew:
 
     Parameters
     ----------
-    manager : WorldManager
+    manager, guest_manager : WorldManager
+        For the worlds with workers of this host, and of others.
     job : Job
         Of every worker, but for the name of its world.
     guests : mapping of int to Job
@@ -40,13 +41,15 @@ class Crew:
     def __init__(
         self,
         manager: WorldManager,
+        guest_manager: WorldManager,
         job: Job,
         guests: Mapping[int, Job],
         wanted_spares: int,
         go: Callable[[Coroutine[Any, Any, None]], None],
         changed: Callable[[], None],
     ) -> None:
-        self._manager, self._job, self._guests = manager, job, guests
+        self._manager, self._guest_manager = manager, guest_manager
+        self._job, self._guests = job, guests
         self._wanted, self._go, self._changed = wanted_spares, go, changed
         self._names = itertools.count()
         self._all: set[Worker] = set()
@@ -74,7 +77,7 @@ class Crew:
             When none starts.
         """
         if device in self._guests:
-            return await self._started(Guest(self._manager, self._guests[device]))
+            return await self._started(Guest(self._guest_manager, self._guests[device]))
         if not self.spares:
             return await self._new()
         self._hire_one()
@@ -118,11 +121,15 @@ class Crew:
             self._go(self._add_spare())
 
     async def _add_spare(self) -> None:
+        failed = True
         try:
             self.spares.append(await self._new())
+            failed = False
         except DeviceLostError as error:
-            self._losses += 1
             _log.warning("no spare: %s", error)
         finally:
             self._coming -= 1
-        self._changed()
+            if failed:
+                self._losses += 1
+                self._hire_one()
+            self._changed()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,12 +26,12 @@ from ms_recover.splitting.record import Record
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import End, Fail, Finish, Instruction, Load, Note, Run, SplitterState, Start
 from ms_recover.splitting.worker import Job
-from ms_recover.worlds import WorldManager
+from ms_recover.worlds.manager import WorldManager
 
 _log = logging.getLogger(__name__)
 _ERRORS = {"lost": DeviceLostError, "part": PartError, "none left": NoDeviceLeftError}
 _WATCH_S = 0.05
-_FATE_LOOKS, _FATE_S = 10, 0.001
+_FATE_LOOKS, _FATE_S = 50, 0.001
 
 
 @dataclass
@@ -63,8 +62,8 @@ class Engine:
     store : SliceStore
     job : Job
         Of every worker, but for the name of its world.
-    manager : WorldManager
-        Ended by `close`.
+    manager, guest_manager : WorldManager
+        For the worlds with workers of this host, and of others; ended by `close`.
     record : Record
     chunk_limit : float
         Seconds that a chunk may take on a device.
@@ -82,13 +81,15 @@ class Engine:
         store: SliceStore,
         job: Job,
         manager: WorldManager,
+        guest_manager: WorldManager,
         record: Record,
         chunk_limit: float,
         spares: int = 0,
         guests: Mapping[int, Job] = MappingProxyType({}),
         about: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:
-        self.state, self._store, self._job, self._manager = state, store, job, manager
+        self.state, self._store, self._job = state, store, job
+        self._manager, self._guest_manager = manager, guest_manager
         self._record, self._chunk_limit, self._about = record, chunk_limit, about
         self._numbers = itertools.count()
         self._places: dict[int, _Place] = {}
@@ -97,7 +98,7 @@ class Engine:
         self._since: dict[int, float | None] = {}
         self._over: asyncio.Future[Fail | None] | None = None
         self._changed = asyncio.Event()
-        self._crew = Crew(manager, job, guests, spares, self._go, self._changed.set)
+        self._crew = Crew(manager, guest_manager, job, guests, spares, self._go, self._changed.set)
         self._turn = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self.closing = False
@@ -133,6 +134,7 @@ class Engine:
         while not (self.state.settled and self._crew.settled):
             self._changed.clear()
             await self._changed.wait()
+            self._check_open()
 
     async def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], cuts: Sequence[tuple[int, int]]) -> Any:
         """Send chunks through the parts; return the output.
@@ -144,14 +146,15 @@ class Engine:
             When the outputs of chunks cannot be joined.
         """
         async with self._turn:
+            self._check_open()
             began = self._record.now
             self._record.call += 1
             numbers = {next(self._numbers): rows for rows in cuts}
-            for number, (start, stop) in numbers.items():
-                skeleton, leaves = trees.flatten(trees.cut(args, dict(kwargs), start, stop))
-                self._chunks[number] = _Chunk((start, stop), skeleton, [trees.to_host(leaf) for leaf in leaves])
             self._over = asyncio.get_running_loop().create_future()
             try:
+                for number, (start, stop) in numbers.items():
+                    skeleton, leaves = trees.flatten(trees.cut(args, dict(kwargs), start, stop))
+                    self._chunks[number] = _Chunk((start, stop), skeleton, [trees.to_host(leaf) for leaf in leaves])
                 self._apply(self.state.asked(list(numbers)))
                 fault = await self._over
                 self._record.forward_over(numbers, began, self.state, fault)
@@ -168,15 +171,23 @@ class Engine:
     async def reset(self) -> None:
         """Bring every device back; returns when every device is at work or lost again."""
         async with self._turn:
+            self._check_open()
             self._apply(self.state.reset())
             self._crew.hire()
             await self._settle()
+
+    def _check_open(self) -> None:
+        if self.closing:
+            raise UsageError("this splitter was closed while it worked")
 
     async def close(self) -> None:
         """End every worker."""
         self.closing = True
         if self._over is not None and not self._over.done():
             self._over.set_exception(UsageError("this splitter was closed while it worked"))
+        self._changed.set()
+        async with self._turn:  # who waits for it is told as well
+            pass
         if self._watch is not None:
             self._watch.cancel()
         for task in list(self._tasks):
@@ -185,7 +196,7 @@ class Engine:
             await asyncio.wait(self._tasks)
         self._places.clear()
         await self._crew.close()
-        await self._manager.__aexit__()
+        await asyncio.gather(self._manager.__aexit__(), self._guest_manager.__aexit__())
 
     # --- carrying out -------------------------------------------------------------------------------------------
 
@@ -218,14 +229,12 @@ class Engine:
             return
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._gone)
+        task.add_done_callback(self._tasks.discard)
 
-    def _gone(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("the splitter erred", exc_info=task.exception())
-            if self._over is not None and not self._over.done():
-                self._over.set_exception(task.exception() or MsRecoverError("the splitter erred"))
+    def _unforeseen(self, error: Exception) -> None:
+        """Log where an error came from that is none of ours: who waits for a device hears its words only."""
+        if not isinstance(error, MsRecoverError | OSError):
+            _log.error("the splitter erred", exc_info=error)
 
     def _end_forward(self, fault: Fail | None) -> None:
         if self._over is not None and not self._over.done():
@@ -240,7 +249,8 @@ class Engine:
     async def _serve(self, device: int, generation: int) -> None:
         try:
             worker = await self._crew.take(device)
-        except DeviceLostError as error:
+        except Exception as error:
+            self._unforeseen(error)
             self._apply(self.state.lost(device, generation, "start", str(error)))
             return
         place = _Place(device, generation, worker, self._record.now)
@@ -258,12 +268,13 @@ class Engine:
                     self._heard(place, word, fields, leaves)
         except BrokenWorldError as error:
             for _ in range(_FATE_LOOKS):  # the end of the connection is seen before that of the process
-                if error.cause not in ("eof", "reset") or worker.fate:
+                if worker.remote or error.cause not in ("eof", "reset") or worker.fate:
                     break
                 await asyncio.sleep(_FATE_S)
             words = worker.fate or error.words or str(error)
             self._apply(self.state.lost(device, generation, error.cause, words))
-        except (InputError, KeyError, TypeError, ValueError, UsageError) as error:
+        except Exception as error:  # nothing a worker says may end the splitter
+            self._unforeseen(error)
             self._apply(self.state.lost(device, generation, "protocol", str(error)))
 
     def _heard(self, place: _Place, word: str, fields: Mapping[str, Any], leaves: list[Any]) -> None:
@@ -291,8 +302,13 @@ class Engine:
             place.since = None
             self._apply(self.state.ran(place.device, place.generation, number, part))
             return
-        with contextlib.suppress(BrokenWorldError):  # `_listen` hears of it too
+        try:
             await place.worker.line.say("run", chunk.leaves, part=part, chunk=number, skeleton=chunk.skeleton)
+        except BrokenWorldError:
+            return  # `_listen` hears of it too
+        except Exception as error:
+            self._unforeseen(error)
+            self._apply(self.state.lost(place.device, place.generation, "protocol", str(error)))
 
     async def _load(self, place: _Place, part: int) -> None:
         try:
@@ -309,7 +325,8 @@ class Engine:
                 await place.worker.line.say("hold", part=part, path=path, device=place.device)
         except BrokenWorldError:
             return  # `_listen` hears of it too
-        except (MsRecoverError, OSError) as error:
+        except Exception as error:
+            self._unforeseen(error)
             self._apply(self.state.lost(place.device, place.generation, "weights", str(error)))
             return
         await asyncio.sleep(self._job.timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -22,6 +23,11 @@ class LoopThread:
         self._thread.start()
         self._engine: Engine | None = None
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread itself."""
+        return threading.current_thread() is self._thread
+
     def begin(self, engine: Engine) -> None:
         """Run the engine until `close`."""
         self._engine = engine
@@ -33,6 +39,7 @@ class LoopThread:
             work.close()
             raise UsageError("this splitter is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        _take_interrupts_back()
         try:
             return future.result()
         except BaseException:
@@ -51,3 +58,11 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+def _take_interrupts_back() -> None:
+    """Have Ctrl-C do what Python thinks it does: MindSpore replaces the handler by one that ends the process."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ms_recover.errors import InputError
-from ms_recover.worlds import WorldCommunicator
+from ms_recover.worlds.communicator import WorldCommunicator
 
 _MAX_TENSORS = 1 << 16
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ms_recover.errors import BrokenWorldError, DeviceLostError, MsRecoverError, UsageError
 from ms_recover.splitting.orders import Line
 from ms_recover.splitting.worker import Job
-from ms_recover.worlds import WorldManager
+from ms_recover.worlds.manager import WorldManager
 
 _MAIN = "import sys; from ms_recover.splitting.worker import main; sys.exit(main())"
 _LOOK_S = 0.005
@@ -87,7 +87,7 @@ class Worker:
                 self._manager.initialize_world(self._job.world, 0, 2, self._job.addr, port, self._job.timeout)
             )
             try:
-                self.process = _spawn(replace(self._job, port=port))
+                self.process = _spawn(replace(self._job, port=port, parent=os.getpid()))
                 while not meeting.done() and self.process.poll() is None:
                     await asyncio.wait([meeting], timeout=_LOOK_S * 4)
                 if not meeting.done():

@@ -10,8 +10,10 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
@@ -37,6 +39,8 @@ NAME = f"split-{STEP}.ckpt"
 LOCK_SECONDS = 60.0
 """How long a repair waits for another recovery that is at work on the directory."""
 
+_OWN = "ms_recover-split-"
+_STALE_S = 3600.0
 _CLAIM = "splitter"
 _RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
 _SLICE, _LIST, _TEMPORARY = map(re.escape, (NAME, GROUP_INFO_NAME, TEMPORARY_SUFFIX))
@@ -83,7 +87,8 @@ class SliceStore:
         own = directory is None
         with explain("making", "a temporary directory" if directory is None else os.fspath(directory)):
             if directory is None:
-                self._directory = os.path.realpath(tempfile.mkdtemp(prefix="ms_recover-split-"))
+                _sweep(tempfile.gettempdir())
+                self._directory = os.path.realpath(tempfile.mkdtemp(prefix=_OWN))
             else:
                 self._directory = os.path.realpath(directory)
                 os.makedirs(self._directory, 0o700, exist_ok=True)
@@ -301,6 +306,18 @@ def _claim(directory: str) -> ExitStack:
                 f"another splitter keeps its slices in {directory}: close it first, or give another directory"
             ) from None
         return stack.pop_all()
+
+
+def _sweep(folder: str) -> None:
+    """Remove the temporary directories that killed splitters of this user left, some time ago, and nothing else."""
+    for entry in os.scandir(folder):
+        with suppress(MsRecoverError, OSError):
+            about = entry.stat(follow_symlinks=False)
+            old = time.time() - about.st_mtime > _STALE_S
+            if entry.name.startswith(_OWN) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old:
+                _find_ranks(entry.path)
+                with _claim(entry.path):  # nobody uses it
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _let_go(claim: ExitStack, directory: str | None, process: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import secrets
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +29,8 @@ from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import DeviceRow, summary
 from ms_recover.splitting.timeline import write_timeline
 from ms_recover.splitting.worker import Job
-from ms_recover.worlds import Security, WorldManager
+from ms_recover.worlds.manager import WorldManager
+from ms_recover.worlds.security import Security
 
 _CHUNKS_PER_PART = 4
 
@@ -75,7 +78,8 @@ class ModelSplitter:
     addr, port : str, int
         Where remote workers find this process; the first at `port`, each other one at the next.
     threads : int, optional
-        MindSpore's threads in each process; by default the cores are shared out.
+        Threads that compute in each process; by default the cores are shared out. Where there are enough of them each
+        process keeps to its own.
     on_event : callable, optional
         Told every `Event`, in another thread; must not call the splitter.
 
@@ -131,7 +135,7 @@ class ModelSplitter:
         handed = tuple(handover.hand_over(part.stages) for part in parts)
         self._store = SliceStore(directory, len(parts), replicas)
         self._loop = LoopThread()
-        self._close = weakref.finalize(self, _close, self._loop, self._store)
+        self._close = weakref.finalize(self, _close, self._loop, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
                 self._store.save(number, partial(weights.save, part, number), weights.names(part, number))
@@ -147,11 +151,12 @@ class ModelSplitter:
                 self._store,
                 job,
                 WorldManager(heartbeat=heartbeat, security=Security(job.token)),
+                WorldManager(heartbeat=heartbeat, security=_shared_security(options)),
                 self._record,
                 timeout,
                 spares=self._failures.spares,
                 guests=_guests(options, job),
-                about=self._about,
+                about=partial(_about, split, self.parts),  # not a method: who forgets a splitter shall be rid of it
             )
             self._loop.begin(self._engine)
         except BaseException:
@@ -256,12 +261,6 @@ class ModelSplitter:
         """End all processes; a temporary directory goes as well."""
         self._close()
 
-    def _about(self, part: int) -> dict[str, Any]:
-        """Tell a worker that made the model itself which piece of it a part is."""
-        stages = self.parts[part]
-        where = [stages.start, stages.stop]
-        return {"split": self._options.split, "stages": where, "mode": mindspore.get_context("mode")}
-
     def _cuts(self, rows: int) -> list[tuple[int, int]]:
         if self._options.chunk_rows is not None:
             return trees.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
@@ -281,7 +280,8 @@ class FaultTolerantModelSplitter(ModelSplitter):
         answer is whole. skip: the output holds the rows that could be computed, `last_report` says which are missing
         and why; a lost device stays away until `reset_device_states`. raise: `DeviceLostError`.
     max_restarts : int
-        Fresh processes that a device gets; then it is retired, and its part moves to a survivor.
+        Fresh processes that a device gets, and at most three in a row that do not start or die over the same chunk;
+        then it is retired, and its part moves to a survivor. `reset_device_states` forgives.
     spares : int
         Processes that wait, with MindSpore imported, to take over.
 
@@ -298,7 +298,7 @@ class FaultTolerantModelSplitter(ModelSplitter):
         split: Literal["layers", "batch"] = "layers",
         *,
         on_failure: Literal["recover", "skip", "raise"] = "recover",
-        max_restarts: int = 3,
+        max_restarts: int = 100,
         spares: int = 0,
         **options: Any,
     ) -> None:
@@ -320,7 +320,17 @@ class FaultTolerantModelSplitter(ModelSplitter):
         self._loop.run(self._engine.reset())
 
 
-def _close(loop: LoopThread, store: SliceStore) -> None:
+def _about(split: str, parts: Sequence[range], part: int) -> dict[str, Any]:
+    """Tell a worker that made the model itself which piece of it a part is."""
+    return {"split": split, "stages": [parts[part].start, parts[part].stop], "mode": mindspore.get_context("mode")}
+
+
+def _close(loop: LoopThread, store: SliceStore, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child: it is its parent's
+    if loop.here:  # the garbage collector came upon the splitter in the thread that is to end
+        threading.Thread(target=_close, args=(loop, store, process), name="ms_recover.splitting.close").start()
+        return
     try:
         loop.close()
     finally:
@@ -329,15 +339,18 @@ def _close(loop: LoopThread, store: SliceStore) -> None:
 
 def _job(options: Options, parts: tuple[bytes, ...]) -> Job:
     target = mindspore.get_context("device_target")
-    threads = options.threads
+    cores = sorted(os.sched_getaffinity(0))
+    threads, local = options.threads, options.num_devices - options.remote
     if threads is None and target == "CPU":
-        threads = max(1, (os.cpu_count() or 1) // options.num_devices)
-    token = Security.from_environment().token if options.remote else secrets.token_bytes(32)
+        threads = max(1, len(cores) // max(1, local))
+    shares: tuple[tuple[int, ...], ...] = ()
+    if threads is not None and target == "CPU" and threads * local <= len(cores):
+        shares = tuple(tuple(cores[at : at + threads]) for at in range(0, threads * local, threads))
     return Job(
         world="",
         addr="127.0.0.1",
         port=0,
-        token=token,
+        token=secrets.token_bytes(32),
         heartbeat=options.heartbeat,
         timeout=options.start_timeout,
         parts=parts,
@@ -345,7 +358,21 @@ def _job(options: Options, parts: tuple[bytes, ...]) -> Job:
         mode=mindspore.get_context("mode"),
         target=target,
         threads=threads,
+        cores=shares,
     )
+
+
+def _shared_security(options: Options) -> Security:
+    """Return how remote workers and this process know each other."""
+    if not options.remote:
+        return Security()
+    security = Security.from_environment()
+    try:
+        address = ipaddress.ip_address(options.addr)
+    except ValueError:
+        return security  # a name is judged when its address is known
+    security.allow(str(address))
+    return security
 
 
 def _guests(options: Options, job: Job) -> dict[int, Job]:

@@ -16,6 +16,8 @@ from ms_recover.splitting.events import EventKind
 Policy = Literal["plain", "raise", "skip", "recover"]
 """plain: work that is lost raises, a part that raises harms no device. raise: likewise, but its device is lost. skip:
 what is lost is left out. recover: a fresh process takes over and does it again."""
+IN_A_ROW = 3
+"""Fresh processes that a device gets in a row when they are of no use."""
 DEPTH = 2
 """Chunks at a device: one that it computes, and one on its way meanwhile."""
 
@@ -110,6 +112,8 @@ class Device:
     """The process is there and has held all its parts since."""
     retired: bool = False
     losses: int = 0
+    fruitless: int = 0
+    """Processes in a row that did not come to hold their parts."""
     running: list[Task] = field(default_factory=list)
     cause: str = ""
     words: str = ""
@@ -128,7 +132,8 @@ class SplitterState:
     policy : str
         See `Policy`.
     max_restarts : int
-        Fresh processes that a device gets before it is retired, under "recover".
+        Fresh processes that a device gets before it is retired, under "recover"; of those that hold nothing or die over
+        the same chunk at most `IN_A_ROW`, one after the other.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class SplitterState:
     ) -> None:
         self.devices = [Device(number, frozenset(parts), set(parts)) for number, parts in enumerate(holders)]
         self._costs, self._policy, self._max_restarts = tuple(costs), policy, max_restarts
+        self._in_a_row = min(max_restarts, IN_A_ROW)
         self._queue: list[Task] = []
         self._open: set[int] = set()
         self._total = 0
@@ -226,10 +232,11 @@ class SplitterState:
         if at is None:
             return []
         tasks, at.running = at.running, []
+        at.losses += 1
+        at.fruitless = 0 if at.alive else at.fruitless + 1
         at.serving = at.ready = at.alive = False
         at.held.clear()
         at.cause, at.words = cause, words
-        at.losses += 1
         if self.busy:
             self.lost_now.append(device)
         part, chunk = (tasks[0].part, tasks[0].chunk) if tasks else (None, None)
@@ -238,7 +245,7 @@ class SplitterState:
         if struck:
             done += self._forgive(self._strikes[tasks[0].chunk])
         if self._policy == "recover":
-            done += self._retire(at) if at.losses > self._max_restarts else [self._start(at)]
+            done += self._retire(at) if self._keeps_failing(at, tasks) else [self._start(at)]
         wanted = [task for task in tasks if task.chunk in self._open]
         if struck:
             return done + self._fail("part", device, part, cause, f"{words}, as every process that got these rows")
@@ -257,7 +264,8 @@ class SplitterState:
         """Bring every device back."""
         done: list[Instruction] = [Note("reset")]
         for device in self.devices:
-            device.losses, device.retired, device.parts = 0, False, set(device.original)
+            device.losses, device.fruitless, device.retired = 0, 0, False
+            device.parts = set(device.original)
             if not device.serving:
                 done.append(self._start(device))
             elif device.ready:
@@ -275,7 +283,13 @@ class SplitterState:
             return False
         strikes = self._strikes.setdefault(tasks[0].chunk, [])
         strikes.append(device)
-        return len(strikes) > 2 * (self._max_restarts + 1)
+        return len(strikes) > 2 * (self._in_a_row + 1)
+
+    def _keeps_failing(self, device: Device, tasks: Sequence[Task]) -> bool:
+        """Tell whether a fresh process would be one too many: in all, without use, or over the same chunk."""
+        strikes = self._strikes.get(tasks[0].chunk, []) if tasks else []
+        in_a_row = max(device.fruitless, strikes.count(device.number))
+        return device.losses > self._max_restarts or in_a_row > self._in_a_row
 
     def _forgive(self, devices: Iterable[int]) -> list[Instruction]:
         """Take back losses that were not the devices' fault."""
@@ -283,7 +297,7 @@ class SplitterState:
         for device in (self.devices[number] for number in devices):
             device.losses = max(0, device.losses - 1)
             if device.retired and device.losses <= self._max_restarts:
-                device.retired = False
+                device.retired, device.fruitless = False, 0
                 done.append(self._start(device))
         return done
 
@@ -337,15 +351,14 @@ class SplitterState:
             if self._policy != "skip":
                 return self._fail("none left" if self._policy == "recover" else "lost", *why)
             done += self._drop(task.chunk, why)
-        waiting, self._queue = sorted(self._queue), []  # older chunks first
-        for task in waiting:
-            if task.chunk not in self._open:
-                continue
-            free = [it for it in self.devices if it.ready and task.part in it.held and len(it.running) < DEPTH]
-            if free:
-                device = min(free, key=lambda device: (len(device.running), device.number))
+        waiting, self._queue = sorted(task for task in self._queue if task.chunk in self._open), []
+        room = self._room()
+        for task in waiting:  # older chunks first
+            if task.part in room:
+                device = room[task.part]
                 device.running.append(task)
                 done.append(Run(device.number, task.part, task.chunk))
+                room = self._room()
             else:
                 self._queue.append(task)
         if self._open:
@@ -355,6 +368,12 @@ class SplitterState:
             why = next(iter(self.dropped.values()))
             return done + self._fail("none left", *why)
         return [*done, Finish()]
+
+    def _room(self) -> dict[int, Device]:
+        """For each part that can be sent a chunk: the device that holds it and has least to do."""
+        free = [device for device in self.devices if device.ready and len(device.running) < DEPTH]
+        free.sort(key=lambda device: (len(device.running), device.number), reverse=True)
+        return {part: device for device in free for part in device.held}
 
     def _doomed(self) -> list[Task]:
         """List the chunks that have to go to a part that nobody serves, each with the last such part."""

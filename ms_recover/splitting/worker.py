@@ -20,7 +20,8 @@ from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError
 from ms_recover.splitting.orders import Line
-from ms_recover.worlds import Security, WorldManager
+from ms_recover.worlds.manager import WorldManager
+from ms_recover.worlds.security import Security
 
 _GRACE_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +38,7 @@ class Job:
     world, addr, port : str, str, int
         Where the splitter waits.
     token : bytes
-        Known to the splitter and its workers.
+        Known to the splitter and its workers of this host.
     heartbeat, timeout : float
         Seconds: silence after which the other end is lost; until the world has to be there.
     parts : tuple of bytes
@@ -46,6 +47,10 @@ class Job:
         Where Python finds modules.
     mode, target, threads : int, str, int or None
         MindSpore's: graph or PyNative mode, device target, threads.
+    cores : tuple of tuple of int
+        Cores that each device keeps to; empty when there are not enough.
+    parent : int
+        Process id of the splitter, where that is on this machine.
     """
 
     world: str
@@ -59,6 +64,8 @@ class Job:
     mode: int
     target: str
     threads: int | None
+    cores: tuple[tuple[int, ...], ...] = ()
+    parent: int = 0
 
 
 class Ear(threading.Thread):
@@ -67,13 +74,14 @@ class Ear(threading.Thread):
     Parameters
     ----------
     job : Job
+    security : Security
     lasting : bool
         The process goes on when the splitter is gone.
     """
 
-    def __init__(self, job: Job, *, lasting: bool = False) -> None:
+    def __init__(self, job: Job, security: Security, *, lasting: bool = False) -> None:
         super().__init__(name="ms_recover.splitting", daemon=True)
-        self._job, self._lasting = job, lasting
+        self._job, self._security, self._lasting = job, security, lasting
         self.error: MsRecoverError | None = None
         """Why the world did not come to be, or broke."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +118,7 @@ class Ear(threading.Thread):
 
     async def _talk(self) -> None:
         job = self._job
-        async with WorldManager(heartbeat=job.heartbeat, security=Security(job.token)) as manager:
+        async with WorldManager(heartbeat=job.heartbeat, security=self._security) as manager:
             await manager.initialize_world(job.world, 1, 2, job.addr, job.port, job.timeout)
             self._loop, self._line = asyncio.get_running_loop(), Line(manager.communicator, job.world, 0)
             self.heard.put(("joined", {}, []))
@@ -157,6 +165,8 @@ class Bench:
 
         del tensors
         take_device(self._job.target, fields["device"])  # a spare learns only now which one it is
+        if self._job.cores:
+            _keep_to(self._job.cores[fields["device"] % len(self._job.cores)])
         part = stages.Part(handover.take_over(self._job.parts[fields["part"]]))
         weights.load(part, fields["path"])
         return part
@@ -177,6 +187,16 @@ def take_device(target: str, number: int) -> None:
         import mindspore
 
         mindspore.set_device(target, number)
+
+
+def _keep_to(cores: tuple[int, ...]) -> None:
+    """Have all threads of this process, and those to come, run on these cores.
+
+    MindSpore 2.10 computes a PyNative operator with as many threads as there are cores, whatever it is told.
+    """
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended, or the cores were taken away
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _prepare(job: Job) -> None:
@@ -205,11 +225,13 @@ def main() -> int:
     end_with_parent()
     logging.getLogger("ms_recover.worlds").setLevel(logging.ERROR)  # that the splitter is gone is no news here
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (a private file of the process that started this one)
+    if os.getppid() != job.parent:  # it ended before the kernel was asked to tell
+        return 1
     sys.path[:] = job.path
-    ear = Ear(job)
+    ear = Ear(job, Security(job.token))
     ear.start()
+    _prepare(job)  # takes seconds; the world is joined meanwhile
     if ear.heard.get() is None:
         return 1
-    _prepare(job)
     Bench(job, ear).serve()
     return 0

@@ -6,9 +6,9 @@ import os
 import re
 
 from ms_recover.errors import MsRecoverError
+from ms_recover.execution.commit import withdraw
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from ms_recover.execution.commit import withdraw
 from ms_recover.training.world import World
 
 NOTHING = Step(0, 0)

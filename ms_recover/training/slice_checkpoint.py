@@ -17,11 +17,11 @@ from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exi
 from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError
+from ms_recover.execution.commit import SliceOrder, commit_slice
 from ms_recover.formats.group_info import read_group_info, write_group_info
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background
-from ms_recover.execution.commit import SliceOrder, commit_slice
 from ms_recover.training.layouts import STRATEGY_NAME, check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
 from ms_recover.training.rotation import NOTHING, agree_floor, rotate

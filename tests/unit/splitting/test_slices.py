@@ -512,3 +512,19 @@ def test_mindspore_saves_and_loads_them(tmp_path):
             for parameter in cell.get_parameters():
                 assert np.array_equal(loaded[parameter.name].asnumpy(), parameter.asnumpy())
     assert api.plan(api.scan(tmp_path)).actions == ()
+
+
+def test_temporary_directories_of_killed_splitters_go_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with closing(fill(SliceStore(None, 3))) as used:
+        killed, foreign, young = (tmp_path / f"ms_recover-split-{name}" for name in ("killed", "foreign", "young"))
+        for made in (killed, foreign, young):
+            shutil.copytree(used.directory, made)
+        (foreign / "thesis.tex").write_text("words")
+        for old in (killed, foreign, Path(used.directory)):
+            os.utime(old, (0, 0))
+        with closing(SliceStore(None, 3)):
+            assert not killed.exists()
+            assert foreign.exists()
+            assert young.exists()
+            assert sound(used.directory)

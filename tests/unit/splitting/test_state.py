@@ -4,6 +4,7 @@ import pytest
 
 from ms_recover.splitting.state import (
     DEPTH,
+    IN_A_ROW,
     Dropped,
     End,
     Fail,
@@ -134,7 +135,7 @@ def test_when_no_device_starts_it_ends_however_often_they_may_try():
         device, generation = starts.pop()
         starts += of(Start, state.lost(device, generation, "start", "no"))
         tried += 1
-    assert tried == 3 * (1 + 5)
+    assert tried == 3 * (1 + IN_A_ROW)
     assert state.settled
     assert state.start_fault() == Fail("lost", 0, None, "start", "no")
     assert [(fail.kind, fail.cause) for fail in state.asked([0])] == [("none left", "start")]
@@ -516,6 +517,38 @@ def test_an_heir_that_cannot_load_the_part_is_lost_and_tries_again():
     assert of(Load, kill(state, 1)) == [Load(0, 1)]
     assert of(Start, kill(state, 0, "weights")) == [Start(0, 2)]
     assert state.ready(0, 2) == [Load(0, 0), Load(0, 1)]
+
+
+def test_a_hundred_forwards_with_a_kill_in_each_retire_nobody():
+    state = at_work("recover", ([0], [1]), max_restarts=100)
+    for call in range(100):
+        state.asked([2 * call, 2 * call + 1])
+        ran(state, 0, 2 * call, 0)
+        assert of(Start, kill(state, call % 2))
+        come(state, call % 2)
+        while at_it := [(device.number, *task) for device in state.devices for task in device.running]:
+            ran(state, *at_it[0])
+        assert not state.busy
+    assert all(device.alive for device in state.devices)
+
+
+def test_a_device_that_dies_over_the_same_chunk_again_and_again_is_retired_however_often_it_may_try():
+    state = at_work("recover", ([0], [1]), max_restarts=100)
+    state.asked([0])
+    for _ in range(IN_A_ROW):
+        assert of(Start, kill(state, 0))
+        come(state, 0)
+    said = kill(state, 0)
+    assert of("retired", said)
+    assert of("moved", said) == [Note("moved", 1, 0, None, "", "from device 0")]
+
+
+def test_a_device_that_never_comes_to_hold_its_part_is_retired_however_often_it_may_try():
+    state = at_work("recover", max_restarts=100)
+    assert of(Start, kill(state, 1))  # this one held it
+    for _ in range(IN_A_ROW):
+        assert of(Start, kill(state, 1, "start"))
+    assert of("retired", kill(state, 1, "start"))
 
 
 def test_with_all_devices_retired_none_is_left():

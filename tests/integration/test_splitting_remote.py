@@ -1,0 +1,125 @@
+"""A worker on another host: somebody else starts it, weights come over the world, and it comes back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from ms_recover.errors import BrokenWorldError, UsageError
+from tests.integration.remote import free_port
+
+pytestmark = pytest.mark.mindspore
+MODELS = """
+from mindspore import nn
+
+def make():
+    made = nn.SequentialCell(nn.Dense(64, 128), nn.ReLU(), nn.Dense(128, 128), nn.ReLU(), nn.Dense(128, 10))
+    made.set_train(False)
+    return made
+"""
+LONG = 120
+
+
+@pytest.fixture
+def guest(tmp_path):
+    (tmp_path / "models_elsewhere.py").write_text(MODELS)
+    started = []
+
+    def start(port, *options, factory="models_elsewhere:make", **environment):
+        command = [sys.executable, "-m", "ms_recover.splitting", "--factory", factory, "--addr", "127.0.0.1"]
+        process = subprocess.Popen(
+            [*command, "--port", str(port), *options],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=LONG)
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """The same model here, an input, and what it gives."""
+    import mindspore as ms
+
+    from ms_recover.splitting.handover import from_factory
+
+    (tmp_path / "models_elsewhere.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = from_factory("models_elsewhere:make")
+    x = ms.Tensor(np.random.default_rng(0).standard_normal((100, 64)), ms.float32)
+    yield model, x, model(x).asnumpy()
+    sys.modules.pop("models_elsewhere", None)
+
+
+def close(output, expected):
+    return np.abs(output.asnumpy() - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+def test_guest_serves_dies_comes_back_and_ends_with_the_splitter(guest, made):
+    from ms_recover.splitting import FaultTolerantModelSplitter
+
+    model, x, expected = made
+    port = free_port()
+    first = guest(port)
+    with FaultTolerantModelSplitter(model, 2, remote=1, port=port, heartbeat=2.0) as splitter:
+        assert splitter.processes[1] is None
+        assert close(splitter.forward(x), expected)
+        first.kill()
+        deadline = time.monotonic() + LONG
+        while splitter.device_states[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        second = guest(port)
+        assert close(splitter.forward(x), expected)
+        # It freezes, is given up, finds its world broken, and joins the next one.
+        os.kill(second.pid, signal.SIGSTOP)
+        while splitter.device_states[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(second.pid, signal.SIGCONT)
+        assert close(splitter.forward(x), expected)
+        assert [event.kind for event in splitter.events].count("recovered") == 2
+    assert second.wait(LONG) == 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("models_elsewhere", "not of the form package.module:function"),
+        ("models_elsewhere:nothing", "has no nothing"),
+        ("no_such_module:make", "cannot be imported"),
+    ],
+)
+def test_factory_that_is_none_is_told(guest, factory, words):
+    process = guest(free_port(), factory=factory)
+    _, errors = process.communicate(timeout=LONG)
+    assert process.returncode == UsageError.exit_code
+    assert words in errors
+    assert "Traceback" not in errors.replace("Traceback (most recent call last):  File", "")  # of NumPy's own
+
+
+def test_nobody_to_serve_ends_after_the_timeout(guest):
+    process = guest(free_port(), "--timeout", "1")
+    _, errors = process.communicate(timeout=LONG)
+    assert process.returncode == BrokenWorldError.exit_code
+    assert "no splitter" in errors or "not all came" in errors
+
+
+def test_beyond_loopback_a_token_is_needed(made):
+    from ms_recover.splitting import ModelSplitter
+
+    model, _, _ = made
+    with pytest.raises(UsageError, match="token"):
+        ModelSplitter(model, 2, remote=1, addr="10.255.255.1", port=free_port())
