@@ -13,6 +13,7 @@ import argparse
 import os
 import signal
 import threading
+import time
 
 import mindspore as ms
 import numpy as np
@@ -54,7 +55,7 @@ def kill_at_work(splitter: FaultTolerantModelSplitter) -> threading.Thread:
 
     def watch() -> None:
         while not any(span.device == device for span in splitter.spans[before:]):
-            pass
+            time.sleep(0.0005)
         process = splitter.processes[device]
         if process is not None:
             os.kill(process, signal.SIGKILL)
@@ -88,7 +89,13 @@ def main() -> None:
         print(f"{ROWS} rows over {DEVICES} devices: output {output.shape}, off by {difference(output, expected):.1e}")
 
     with FaultTolerantModelSplitter(
-        model, DEVICES, options.split, on_failure=options.on_failure, spares=options.spares, on_event=tell
+        model,
+        DEVICES,
+        options.split,
+        on_failure=options.on_failure,
+        spares=options.spares,
+        chunk_rows=50,
+        on_event=tell,
     ) as splitter:
         splitter.forward(x)
         killer = kill_at_work(splitter)
