@@ -10,6 +10,7 @@ import ssl
 import struct
 import termios
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ms_recover.worlds import wire
@@ -63,6 +64,8 @@ class Link:
         self._target: memoryview | None = None
         self._filled = 0
         self._held = self.closed = False
+        self.lively = False
+        """Whether the last answer came so soon that it is worth to look for the next one instead of sleeping."""
 
     def start(self) -> None:
         """Begin to read."""
@@ -174,6 +177,17 @@ class Link:
             pass
         if not self.closed:
             self._sink.lost(self.peer, "eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
+
+    def look(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Read what comes within this time, until it is done; nothing else happens in the loop meanwhile.
+
+        Large payloads are left to the loop: they take their time, and come in larger pieces when nobody hurries them.
+        """
+        until = self._loop.time() + seconds
+        while not (done() or self.closed or self._held or self._loop.time() > until):
+            if self._target is not None and len(self._target) > _BUFFER:
+                return
+            self._read()
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):

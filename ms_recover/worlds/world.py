@@ -12,6 +12,7 @@ from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import wire
 from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import (
+    SMALL,
     Deliver,
     Expected,
     Fail,
@@ -30,16 +31,17 @@ from ms_recover.worlds.state import (
 from ms_recover.worlds.wire import Header, Kind
 
 Allocate = Callable[[int], memoryview]
-_SENDS_IN_A_ROW = 16
+_SENDS_IN_A_ROW = _LOOKS_IN_A_ROW = 16
+_LOOK_S, _SOON_S = 60e-6, 250e-6
 
 
 class Operation:
     """A send or receive on its way, or at its end."""
 
-    __slots__ = ("buffer", "fault", "future", "header", "number", "sending")
+    __slots__ = ("buffer", "fault", "future", "header", "number", "peer", "sending")
 
-    def __init__(self, number: int, buffer: memoryview | None) -> None:
-        self.number, self.buffer = number, buffer
+    def __init__(self, number: int, peer: int, buffer: memoryview | None) -> None:
+        self.number, self.peer, self.buffer = number, peer, buffer
         self.header: Header | None = None
         self.fault: Fault | None = None
         self.future: asyncio.Future[None] | None = None
@@ -87,7 +89,7 @@ class World:
         self._messages: dict[int, memoryview] = {}
         self._numbers = itertools.count()
         self._calls: dict[int, int] = {}
-        self._in_a_row = 0
+        self._in_a_row = self._looks = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -132,7 +134,7 @@ class World:
         ------
         BrokenWorldError
         """
-        operation = Operation(next(self._numbers), payload)
+        operation = Operation(next(self._numbers), peer, payload)
         self._operations[operation.number] = operation
         length = len(payload) if payload is not None else 0
         try:
@@ -154,7 +156,7 @@ class World:
 
     def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
         """Begin to receive the next frame with this key, into a buffer of its size when there is one."""
-        operation = Operation(next(self._numbers), buffer)
+        operation = Operation(next(self._numbers), peer, buffer)
         self._operations[operation.number] = operation
         self._apply(self.state.receive_asked(operation.number, peer, key, expected))
         return operation
@@ -168,8 +170,7 @@ class World:
         """
         try:
             if operation.header is None and operation.fault is None:
-                operation.future = self._loop.create_future()
-                await operation.future
+                await self._arrival(operation)
         except asyncio.CancelledError:
             if operation.header is not None:
                 self.give_up(Fault(self.rank, "closed", "a receive was cancelled when its message was there"))
@@ -182,6 +183,22 @@ class World:
         assert operation.header is not None
         assert operation.buffer is not None
         return operation.header, operation.buffer
+
+    async def _arrival(self, operation: Operation) -> None:
+        """Wait until an operation has ended: a moment by looking, when the peer answers at once, then asleep."""
+        link = self._links.get(operation.peer)
+        if link is not None and link.lively and self._looks < _LOOKS_IN_A_ROW:
+            self._looks += 1
+            link.look(_LOOK_S, lambda: operation.header is not None or operation.fault is not None)
+            if operation.header is not None or operation.fault is not None:
+                return
+        self._looks = 0
+        began = self._loop.time()
+        operation.future = self._loop.create_future()
+        await operation.future
+        if link is not None:
+            small = operation.header is not None and operation.header.length <= SMALL
+            link.lively = small and self._loop.time() - began < _SOON_S
 
     def give_up(self, fault: Fault) -> None:
         """Break the world."""

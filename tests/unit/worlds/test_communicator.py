@@ -268,6 +268,34 @@ def test_a_peer_that_has_left_does_not_keep_the_loop_busy(together, monkeypatch)
     assert len(reads) < 20
 
 
+def test_who_looks_for_answers_lets_others_run(together):
+    rounds = 2000
+
+    async def work(manager, rank):
+        c, turns = manager.communicator, 0
+
+        async def tick():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        number = np.zeros(1)
+        for _ in range(rounds):
+            if rank == 0:
+                await c.send(number, 1, world="w")
+            await c.recv(1 - rank, world="w", out=number)
+            if rank == 1:
+                await c.send(number, 0, world="w")
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+        return turns
+
+    # At the latest after sixteen looks or sends the loop has its turn.
+    assert min(together(work)) > rounds / 20
+
+
 def test_a_world_whose_members_do_not_come(port):
     async def main():
         async with WorldManager() as manager:
