@@ -123,7 +123,8 @@ def test_every_answer_is_right_where_devices_recover(split, devices, capsys):
         splitter.forward(x)
         assert splitter.last_report.lost == ()
         seconds = [event.seconds for event in splitter.events if event.kind == "recovered"]
-        assert len(seconds) == len([event for event in splitter.events if event.kind == "lost"]) >= 1
+        # one that is struck again before it holds its part is lost twice and recovers once
+        assert 1 <= len(seconds) <= len([event for event in splitter.events if event.kind == "lost"])
     with capsys.disabled():
         print(
             f"\nrecover, {split}: {FORWARDS} forwards, {lost} devices lost in one, {redone} chunks redone, "
