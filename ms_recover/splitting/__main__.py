@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, UsageError
-from ms_recover.splitting.worker import Bench, Ear, Job, take_device
+from ms_recover.splitting.worker import Bench, Ear, Job, guest_world, take_device
 from ms_recover.worlds.security import Security
 
 _PAUSE_S = 1.0
@@ -69,7 +69,7 @@ def _serve(options: argparse.Namespace) -> int:
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise BrokenWorldError(_world(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
+            raise BrokenWorldError(guest_world(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
         ear = Ear(_job(options, min(left, options.timeout)), security, lasting=True)
         ear.start()
         if ear.heard.get() is not None:
@@ -84,13 +84,9 @@ def _serve(options: argparse.Namespace) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _world(port: int) -> str:
-    return f"ms_recover.splitting.{port}"
-
-
 def _job(options: argparse.Namespace, timeout: float) -> Job:
     return Job(
-        world=_world(options.port),
+        world=guest_world(options.port),
         addr=options.addr,
         port=options.port,
         token=b"",

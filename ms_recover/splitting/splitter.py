@@ -28,7 +28,7 @@ from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import DeviceRow, summary
 from ms_recover.splitting.timeline import write_timeline
-from ms_recover.splitting.worker import Job
+from ms_recover.splitting.worker import Job, guest_world
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 
@@ -380,7 +380,7 @@ def _guests(options: Options, job: Job) -> dict[int, Job]:
     first = options.num_devices - options.remote
     return {
         first + index: replace(
-            job, world=f"ms_recover.splitting.{options.port + index}", addr=options.addr, port=options.port + index
+            job, world=guest_world(options.port + index), addr=options.addr, port=options.port + index
         )
         for index in range(options.remote)
     }

@@ -68,6 +68,11 @@ class Job:
     parent: int = 0
 
 
+def guest_world(port: int) -> str:
+    """Return the name of the world that a worker of another host shares with the splitter that listens at a port."""
+    return f"ms_recover.splitting.{port}"
+
+
 class Ear(threading.Thread):
     """The thread that talks to the splitter while the main thread computes.
 

@@ -48,7 +48,6 @@ _SHAPES = [struct.Struct(f"!{dimensions}Q") for dimensions in range(MAX_DIMENSIO
 _ELEMENTS = dict(enumerate(DTYPES.items())) | {255: ("", 0)}
 _CODES = {name: code for code, (name, _) in _ELEMENTS.items()}
 FIXED_SIZE = _FIXED.size
-LARGEST_HEADER = FIXED_SIZE + 8 * MAX_DIMENSIONS
 
 
 class WireError(InputError):
