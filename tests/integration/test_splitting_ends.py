@@ -22,7 +22,6 @@ from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter  # no
 from tests.integration.splitting import (  # noqa: E402
     LONG,
     ROOT,
-    Watched,
     close_to,
     given,
     make,
@@ -32,16 +31,6 @@ from tests.integration.splitting import (  # noqa: E402
 )
 
 HEARTBEAT = 1.0
-
-
-@pytest.fixture
-def watched(monkeypatch, tmp_path):
-    watch = Watched(monkeypatch, tmp_path)
-    yield watch
-    try:
-        watch.check()
-    finally:
-        watch.end()
 
 
 def program(what):

@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.usefixtures("watched")]
 ms = pytest.importorskip("mindspore")
 
 from ms_recover.errors import UsageError  # noqa: E402
@@ -17,7 +17,6 @@ from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter, Shar
 from tests.integration.splitting import (  # noqa: E402
     LONG,
     ROOT,
-    Watched,
     chunks_done,
     close_to,
     given,
@@ -36,16 +35,6 @@ FEW = [
     ("encoder", 2, "batch"),
 ]
 """Each model with each split, each number of devices."""
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch, tmp_path):
-    watch = Watched(monkeypatch, tmp_path)
-    yield watch
-    try:
-        watch.check()
-    finally:
-        watch.end()
 
 
 @pytest.mark.parametrize(("kind", "devices", "split"), COMBINATIONS if ALL else FEW)

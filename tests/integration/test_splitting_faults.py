@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.usefixtures("watched")]
 ms = pytest.importorskip("mindspore")
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError  # noqa: E402
@@ -21,7 +21,6 @@ from tests.integration.splitting import (  # noqa: E402
     FILLS,
     RAISES,
     STALLS,
-    Watched,
     children,
     chunks_done,
     close_to,
@@ -35,16 +34,6 @@ FORWARDS = int(os.environ.get("MS_RECOVER_FORWARDS", "6"))
 SEED = int(os.environ.get("MS_RECOVER_SEED", "1"))
 HEARTBEAT = 1.0
 ROWS = 400
-
-
-@pytest.fixture(autouse=True)
-def watched(monkeypatch, tmp_path):
-    watch = Watched(monkeypatch, tmp_path)
-    yield watch
-    try:
-        watch.check()
-    finally:
-        watch.end()
 
 
 class Striker:

@@ -1,0 +1,14 @@
+import pytest
+
+
+@pytest.fixture
+def watched(monkeypatch, tmp_path):
+    """Whatever a splitter starts, opens or makes: nothing of it may be left at the end of the test."""
+    from tests.integration.splitting import Watched
+
+    watch = Watched(monkeypatch, tmp_path)
+    yield watch
+    try:
+        watch.check()
+    finally:
+        watch.end()
