@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from ms_recover import api
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 NAME = "test-1_8.ckpt"
 

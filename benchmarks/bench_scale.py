@@ -17,7 +17,9 @@ from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Strategy
-from ms_recover.testing.cuts import cut_layout, fill
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
+from tests.support.cuts import cut_layout, fill
 
 LAYERS = 24
 NAMES = ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "norm1.gamma", "norm2.gamma")

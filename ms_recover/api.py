@@ -17,9 +17,6 @@ from ms_recover.execution.rebuild import run_complete
 from ms_recover.execution.runner import check_plan as check
 from ms_recover.execution.runner import run_plan as apply
 from ms_recover.execution.seal import seal_slices
-from ms_recover.inventory.inspect import inspect_file as inspect
-from ms_recover.inventory.read import read_contents
-from ms_recover.inventory.scan import scan
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -31,9 +28,12 @@ from ms_recover.planning.assess import assess_step
 from ms_recover.planning.audit import judge_slices, make_verification
 from ms_recover.planning.explain import complete_slice, explain_rank
 from ms_recover.planning.planner import make_plan, wanted_contents
+from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.situation import Situation, check_rank, understand
-from ms_recover.redundancy.contents import Contents
-from ms_recover.redundancy.tolerance import Tolerance
+from ms_recover.scanning.inspect import inspect_file as inspect
+from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.scan import scan
 
 __all__ = ["apply", "assess", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
 

@@ -37,7 +37,7 @@ def explain_tree(
 ) -> tuple[Plan, Explanation | None]:
     """Plan as `plan_tree` does, and explain the slice of a rank."""
     from ms_recover import api
-    from ms_recover.redundancy.contents import Contents
+    from ms_recover.planning.redundancy.contents import Contents
 
     inventory, contents = scan_tree(root, options), Contents()
     judging = {name: options[name] for name in api.JUDGING}

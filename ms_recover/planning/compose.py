@@ -10,8 +10,8 @@ from ms_recover.model.actions import Replica
 from ms_recover.model.compose import ComposedParameter, MissingRegion, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.parts import Part, Parts, replica_of
+from ms_recover.planning.redundancy.regions import Box, cover, runs_of, volume
 from ms_recover.planning.targets import ending_of
-from ms_recover.redundancy.regions import Box, cover, runs_of, volume
 
 _MOST_ALTERNATIVES = 3
 

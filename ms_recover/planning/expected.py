@@ -9,8 +9,8 @@ from itertools import combinations
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.parts import Parts
-from ms_recover.redundancy.layouts import cell_of, shape_at
-from ms_recover.redundancy.structure import is_misread
+from ms_recover.planning.redundancy.layouts import cell_of, shape_at
+from ms_recover.planning.redundancy.structure import is_misread
 
 _MAP = "MapTensor"
 _MOST_LISTS = 64

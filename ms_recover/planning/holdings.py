@@ -10,10 +10,10 @@ from functools import cached_property
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout
+from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike, fit, region_of
+from ms_recover.planning.redundancy.regions import Box
+from ms_recover.planning.redundancy.stages import Stages
 from ms_recover.planning.situation import Situation
-from ms_recover.redundancy.layouts import Cell, cell_of, cut_alike, fit, region_of
-from ms_recover.redundancy.regions import Box
-from ms_recover.redundancy.stages import Stages
 
 MOST_COMPARED = 64
 """Holders of one part that are compared and chosen from; more prove nothing more."""

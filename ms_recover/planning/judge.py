@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
+from ms_recover.planning.redundancy.contents import check_contents, check_manifest
+from ms_recover.planning.redundancy.structure import list_the_same
+from ms_recover.planning.redundancy.vote import Ballot, Vote, hold_vote
 from ms_recover.planning.saved_under import other_layouts, saved_under
 from ms_recover.planning.situation import Situation
 from ms_recover.planning.targets import ending_of
-from ms_recover.redundancy.contents import check_contents, check_manifest
-from ms_recover.redundancy.structure import list_the_same
-from ms_recover.redundancy.vote import Ballot, Vote, hold_vote
 
 
 @dataclass(frozen=True, slots=True)

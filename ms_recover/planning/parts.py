@@ -12,8 +12,8 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.doubts import Doubts
 from ms_recover.planning.holdings import Holdings
+from ms_recover.planning.redundancy.regions import Box
 from ms_recover.planning.situation import Situation
-from ms_recover.redundancy.regions import Box
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
+from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.situation import Situation, check_rank, understand
 from ms_recover.planning.targets import left_beside
-from ms_recover.redundancy.contents import Contents
-from ms_recover.redundancy.groups import GroupMap, merge_groups
-from ms_recover.redundancy.tolerance import Tolerance
 
 _MOST_NAMED = 8
 

@@ -14,10 +14,10 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.compose import Choice, PieceBook, choose
 from ms_recover.planning.expected import NotComposableError, expected_parameters
 from ms_recover.planning.parts import Parts, replica_of
+from ms_recover.planning.redundancy.contents import check_manifest
+from ms_recover.planning.redundancy.vote import name_some
 from ms_recover.planning.situation import Situation
 from ms_recover.planning.targets import ending_of, of_one_format, target_of, why_beside
-from ms_recover.redundancy.contents import check_manifest
-from ms_recover.redundancy.vote import name_some
 
 _MOST_REPLICAS = 4
 PARTIAL = ".partial"

@@ -12,13 +12,13 @@ from ms_recover.errors import UsageError
 from ms_recover.model.inventory import Inventory, SliceFile, StrategyFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
+from ms_recover.planning.redundancy.contents import Contents, check_manifest
+from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.stages import Stages, find_stages
+from ms_recover.planning.redundancy.structure import StructureFindings, compare_structure
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.strangers import Origins
 from ms_recover.planning.world import find_world_size
-from ms_recover.redundancy.contents import Contents, check_manifest
-from ms_recover.redundancy.groups import GroupMap, merge_groups
-from ms_recover.redundancy.stages import Stages, find_stages
-from ms_recover.redundancy.structure import StructureFindings, compare_structure
-from ms_recover.redundancy.tolerance import Tolerance
 
 _RERUN = re.compile(r"_(\d{1,9})\Z", re.ASCII)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.steps import Step
-from ms_recover.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.groups import GroupMap
 
 
 class Origins:

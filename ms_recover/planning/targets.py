@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import SliceFile
+from ms_recover.planning.redundancy.contents import check_contents, check_manifest
 from ms_recover.planning.situation import Situation
-from ms_recover.redundancy.contents import check_contents, check_manifest
 
 _ENDINGS = (".ckpt", ".safetensors")
 _T = TypeVar("_T")

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from ms_recover import api
 from ms_recover.execution.elsewhere import Elsewhere
-from ms_recover.inventory.read import read_contents
 from ms_recover.model.actions import Replica
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.union import Union, cut_down, unite
+from ms_recover.scanning.read import read_contents
 from ms_recover.storage.local import StoppedError
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.sync import new_event_loop

@@ -20,7 +20,7 @@ from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.json_values import as_kind, count, get, inside
 from ms_recover.model.manifest import DIGEST, Digests
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 
 VERSION = 1
 MAX_REQUEST = 16 << 20

@@ -11,13 +11,13 @@ from typing import Any
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.source import read_small
 from ms_recover.formats.strategy import decode_strategy
-from ms_recover.inventory.read import read_contents
-from ms_recover.inventory.scan import scan
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote.inventories import inventory_to_json
 from ms_recover.remote.messages import RefusedError, SliceRequest
+from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.scan import scan
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -30,7 +30,7 @@ class ServedTree:
     root : str
         The tree.
     options : dict
-        For `ms_recover.inventory.scan.scan`.
+        For `ms_recover.scanning.scan.scan`.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, FormatError, MsRecoverError, StorageError
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote.messages import (
     MAX_REPLY,
     MAX_REQUEST,
@@ -72,7 +72,7 @@ def serve(
     ready : callable
         Told in words what is served where.
     **scanning
-        For `ms_recover.inventory.scan.scan`.
+        For `ms_recover.scanning.scan.scan`.
 
     Raises
     ------

@@ -27,9 +27,9 @@ from ms_recover.execution.journal import JOURNAL_NAME
 from ms_recover.execution.lock import lock_tree
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.inventory.naming import GROUP_INFO_NAME
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.steps import Step
+from ms_recover.scanning.naming import GROUP_INFO_NAME
 from ms_recover.storage.digest import holds
 from ms_recover.storage.local import TEMPORARY_SUFFIX, claim_temporary, explain, sync_directory, temporary_path
 from ms_recover.storage.transfer import copy_bytes

@@ -15,8 +15,8 @@ from pathlib import Path
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.formats.group_info import read_group_info, write_group_info
 from ms_recover.formats.proto import message_class
-from ms_recover.inventory.scan import scan
 from ms_recover.model.steps import Step
+from ms_recover.scanning.scan import scan
 
 SLICE_MODE = 0o400
 PARAMETERS = {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "global_step": 1}

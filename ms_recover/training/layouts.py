@@ -11,7 +11,7 @@ from typing import Any
 from ms_recover.errors import UsageError
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.redundancy.layouts import cell_of, cut_alike
+from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
 from ms_recover.storage.local import claim_temporary, commit, explain
 
 STRATEGY_NAME = "strategy.ckpt"

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, VerificationError
-from ms_recover.inventory.read import read_contents
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
+from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.situation import Situation, understand
-from ms_recover.redundancy.contents import Contents
-from ms_recover.redundancy.tolerance import Tolerance
+from ms_recover.scanning.read import read_contents
 from ms_recover.training.world import World
 
 _log = logging.getLogger(__name__)

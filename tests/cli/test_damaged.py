@@ -8,7 +8,7 @@ import pytest
 
 from ms_recover.formats.header import read_header
 from ms_recover.testing.trees import crc_trailer, record, varint
-from tests.cli.damage import is_refused_and_repaired
+from tests.support.damaged_tree import is_refused_and_repaired
 
 SLICE = "ckpt_dir0/test-2_77.ckpt"
 

@@ -6,7 +6,7 @@ import pytest
 
 from ms_recover.formats.identify import identify
 from ms_recover.testing.trees import make_tree
-from tests.convert import as_safetensors
+from tests.support.convert import as_safetensors
 
 STEP = "test-2_77"
 KINDS = {".ckpt": "ckpt", ".safetensors": "safetensors"}

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from ms_recover.formats.header import read_header
-from tests.cli.damage import is_refused_and_repaired
-from tests.convert import METADATA, as_safetensors
+from tests.support.convert import METADATA, as_safetensors
+from tests.support.damaged_tree import is_refused_and_repaired
 
 SLICE = "ckpt_dir0/test-2_77.safetensors"
 

@@ -4,7 +4,7 @@ import pytest
 @pytest.fixture
 def watched(monkeypatch, tmp_path):
     """Whatever a splitter starts, opens or makes: nothing of it may be left at the end of the test."""
-    from tests.integration.splitting import Watched
+    from tests.support.splitting import Watched
 
     watch = Watched(monkeypatch, tmp_path)
     yield watch

@@ -22,11 +22,10 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.model.plan import Plan
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
-from ms_recover.testing.faults import OPENING, READING, WRITING, Faults
-from ms_recover.testing.mishaps import manifest_of, overwrite
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.integration import broken as support
-from tests.integration.broken import (
+from tests.support import faulty_disk as support
+from tests.support.faults import OPENING, READING, WRITING, Faults
+from tests.support.faulty_disk import (
     LIMIT,
     MOST_CALLS,
     OLD,
@@ -39,6 +38,7 @@ from tests.integration.broken import (
     kill_at_every_call,
     through_json,
 )
+from tests.support.mishaps import manifest_of, overwrite
 
 base, quiet = support.base, support.quiet  # fixtures
 

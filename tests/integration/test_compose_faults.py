@@ -19,11 +19,10 @@ from ms_recover import api
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
-from ms_recover.testing.faults import OPENING, READING, WRITING, Faults
-from ms_recover.testing.mishaps import manifest_of, overwrite
-from tests.integration import broken as support
-from tests.integration.broken import (
+from tests.support import faulty_disk as support
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.faults import OPENING, READING, WRITING, Faults
+from tests.support.faulty_disk import (
     LIMIT,
     MOST_CALLS,
     NAME,
@@ -35,6 +34,7 @@ from tests.integration.broken import (
     kill_at_every_call,
     said,
 )
+from tests.support.mishaps import manifest_of, overwrite
 
 MATRIX = (3, 2)
 base, quiet = support.base, support.quiet  # fixtures

@@ -26,9 +26,9 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing import damage, mishaps, mistakes
-from ms_recover.testing.cuts import make_struck_cut_tree
-from ms_recover.testing.mishaps import NotHereError, Victim, overwrite
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.cuts import make_struck_cut_tree
+from tests.support.mishaps import NotHereError, Victim, overwrite
 
 REPOSITORY = Path(__file__).parents[2]
 MATRIX = REPOSITORY / "docs" / "recovery-matrix.md"

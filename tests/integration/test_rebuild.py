@@ -10,7 +10,7 @@ from ms_recover import api
 from ms_recover.errors import VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
 NAME = "test-1_8"
 MATRIX = (2, 2)

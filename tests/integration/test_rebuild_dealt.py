@@ -6,7 +6,7 @@ import pytest
 from ms_recover import api
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.steps import Step
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
 OLD, NEW = Step(1, 8), Step(2, 8)
 DEALT = (("format", "ms"), ("remove_redundancy", "True"))

@@ -8,7 +8,7 @@ from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.strategy import Strategy
-from ms_recover.testing.cuts import CutTensor, cut_layout
+from tests.support.cuts import CutTensor, cut_layout
 
 ms = pytest.importorskip("mindspore")
 pytestmark = pytest.mark.mindspore

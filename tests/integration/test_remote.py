@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ms_recover.model.steps import Step
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.integration.remote import RECOVER, Relay, Served, leftovers, serving, split
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.serving import RECOVER, Relay, Served, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
 LARGE = {"w": 12 << 20, "global_step": 1}

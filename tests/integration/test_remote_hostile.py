@@ -22,7 +22,7 @@ from ms_recover.remote.server import Server
 from ms_recover.testing.trees import make_tree, save_manifests
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.transfer import WORLD, Kind
-from tests.integration.remote import free_port, leftovers, serving, split
+from tests.support.serving import free_port, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
 TOKEN, OTHER = "a token of sixteen bytes or more", "some other token of such a length"

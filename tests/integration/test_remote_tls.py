@@ -15,7 +15,7 @@ from ms_recover.model.steps import Step
 from ms_recover.remote.tls import mismatch, with_certificates
 from ms_recover.testing.trees import make_tree, save_manifests
 from ms_recover.worlds.security import Security
-from tests.integration.remote import Relay, Served, free_port, leftovers, serving, split
+from tests.support.serving import Relay, Served, free_port, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
 VARIABLES = {"CERTIFICATE": "node2.pem", "KEY": "node2.key", "AUTHORITY": "ours.ca"}

@@ -19,7 +19,7 @@ ms = pytest.importorskip("mindspore")
 
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter  # noqa: E402
-from tests.integration.splitting import (  # noqa: E402
+from tests.support.splitting import (  # noqa: E402
     LONG,
     ROOT,
     close_to,

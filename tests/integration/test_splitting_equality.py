@@ -14,7 +14,7 @@ ms = pytest.importorskip("mindspore")
 
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter, Shared  # noqa: E402
-from tests.integration.splitting import (  # noqa: E402
+from tests.support.splitting import (  # noqa: E402
     LONG,
     ROOT,
     chunks_done,
@@ -184,7 +184,7 @@ def test_classes_of_a_script(tmp_path, mode):
 
 def test_factory_two_splitters_and_a_closed_one():
     """Two splitters at once, both made by name."""
-    name = "tests.integration.splitting:factory"
+    name = "tests.support.splitting:factory"
     assert str(ROOT) in sys.path
     x = given("mlp", 40)
     want = outcome(make("mlp"), x)

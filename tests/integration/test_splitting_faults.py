@@ -16,7 +16,7 @@ ms = pytest.importorskip("mindspore")
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError  # noqa: E402
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter  # noqa: E402
-from tests.integration.splitting import (  # noqa: E402
+from tests.support.splitting import (  # noqa: E402
     EXITS,
     FILLS,
     RAISES,

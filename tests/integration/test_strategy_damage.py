@@ -6,11 +6,11 @@ import pytest
 
 from ms_recover import api
 from ms_recover.model.steps import Step
-from ms_recover.testing.cuts import make_struck_cut_tree
-from ms_recover.testing.damage import STRUCK, STRUCK_PIECES, struck_layout_bytes
-from ms_recover.testing.mishaps import Victim
-from ms_recover.testing.strategies import STRATEGY_DAMAGE
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.cuts import make_struck_cut_tree
+from tests.support.damage import STRUCK, STRUCK_PIECES, struck_layout_bytes
+from tests.support.mishaps import Victim
+from tests.support.strategies import STRATEGY_DAMAGE
 
 STEP, OLDER = Step(2, 8), Step(1, 8)
 

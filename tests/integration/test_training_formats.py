@@ -9,7 +9,7 @@ from ms_recover import api
 from ms_recover.errors import VerificationError
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from tests.integration.sample import flip, losses, make_pairs, manifests, save_and_kill, script, slices
+from tests.support.sample import flip, losses, make_pairs, manifests, save_and_kill, script, slices
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")

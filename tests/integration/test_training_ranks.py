@@ -16,7 +16,7 @@ from ms_recover import api
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from tests.integration.sample import (
+from tests.support.sample import (
     DONE,
     LIMIT,
     REPOSITORY,

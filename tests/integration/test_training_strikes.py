@@ -16,7 +16,7 @@ import pytest
 from ms_recover import api
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from ms_recover.testing.faults import WRITING, Faults
+from tests.support.faults import WRITING, Faults
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from ms_recover.worlds import WorldManager
-from tests.integration.cable import ADDRESSES, Cable
 from tests.integration.test_worlds_faults import LONG, Process, census, feed, pump, reduce_for_ever, say
+from tests.support.cable import ADDRESSES, Cable
 
 PORT = 29700
 TOKEN = {"MS_RECOVER_WORLDS_TOKEN": "a token for these two hosts"}

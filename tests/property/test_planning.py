@@ -20,8 +20,8 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.redundancy.contents import Contents
-from tests.unit.helpers import slice_file, tree
+from ms_recover.planning.redundancy.contents import Contents
+from tests.support.inventories import slice_file, tree
 
 STEPS = (Step(3, 8), Step(2, 8), Step(1, 8))
 RUN, OTHER_RUN = "run-1", "run-0"

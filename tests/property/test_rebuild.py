@@ -19,7 +19,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.planner import make_plan
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 
 STEP = Step(1, 8)
 

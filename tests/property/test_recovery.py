@@ -19,8 +19,8 @@ from ms_recover.errors import InputError, MsRecoverError
 from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing import damage, mishaps, mistakes
-from ms_recover.testing.mishaps import FOREIGN_SEED, NotHereError, Victim, overwrite
 from ms_recover.testing.trees import make_tree, save_manifests, slice_bytes
+from tests.support.mishaps import FOREIGN_SEED, NotHereError, Victim, overwrite
 
 STEPS = (Step(1, 8), Step(2, 8), Step(3, 8))
 RUN, OTHER_RUN = "run-1", "another-run"

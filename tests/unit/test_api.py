@@ -6,11 +6,11 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import UsageError
-from ms_recover.inventory.read import read_contents
-from ms_recover.redundancy.contents import Contents
-from ms_recover.testing.cuts import make_struck_cut_tree
+from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.scanning.read import read_contents
 from ms_recover.testing.trees import make_tree
-from tests.unit.helpers import OLDER
+from tests.support.cuts import make_struck_cut_tree
+from tests.support.inventories import OLDER
 
 
 @pytest.fixture

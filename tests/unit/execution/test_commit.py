@@ -10,8 +10,8 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
-from ms_recover.testing.faults import Faults
 from ms_recover.testing.trees import PARAMETERS, slice_bytes, strategy_bytes
+from tests.support.faults import Faults
 
 WHOLE = slice_bytes(PARAMETERS, 5)
 

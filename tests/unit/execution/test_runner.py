@@ -14,7 +14,7 @@ from ms_recover.execution import checks
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, slice_bytes
-from tests.convert import as_safetensors
+from tests.support.convert import as_safetensors
 
 NAME = "test-1_8.ckpt"
 

@@ -6,8 +6,8 @@ import pytest
 
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.redundancy.contents import Contents
-from tests.unit.helpers import OLDER, STEP, slice_file, tree
+from ms_recover.planning.redundancy.contents import Contents
+from tests.support.inventories import OLDER, STEP, slice_file, tree
 
 TRIPLES = {rank: [rank % 2, rank % 2 + 2, rank % 2 + 4] for rank in range(6)}
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}

@@ -4,7 +4,7 @@ from ms_recover.errors import ContradictionError, MissingInputError, UsageError
 from ms_recover.model.inventory import GroupFile, Inventory, RankPath
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan
-from tests.unit.helpers import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
+from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
 
 
 def whole(ranks=8, steps=(STEP,), without=()):

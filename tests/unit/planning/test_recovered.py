@@ -5,9 +5,9 @@ from dataclasses import replace
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.planning.audit import judge_slices, make_verification
 from ms_recover.planning.planner import make_plan
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.planning.situation import understand
-from ms_recover.redundancy.contents import Contents
-from tests.unit.helpers import NAMES, OLDER, STEP, slice_file, tree
+from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
 TRIPLE = {rank: [0, 1, 2] for rank in range(3)}

@@ -6,8 +6,8 @@ import pytest
 
 from ms_recover.model.inventory import RankPath
 from ms_recover.planning.planner import make_plan
-from tests.unit.helpers import NAMES, OLDER, STEP, parameters, slice_file, tree
-from tests.unit.redundancy.test_vote import manifest
+from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
+from tests.unit.planning.redundancy.test_vote import manifest
 
 GROUP = {rank: list(range(4)) for rank in range(4)}
 CKPT, SAFETENSORS = ".ckpt", ".safetensors"

@@ -12,13 +12,13 @@ from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.execution.runner import run_plan
 from ms_recover.execution.staging import STAGING
-from ms_recover.inventory.scan import scan
 from ms_recover.model.compose import ComposeAction
 from ms_recover.planning.planner import make_plan
 from ms_recover.remote.union import cut_down, unite
+from ms_recover.scanning.scan import scan
 from ms_recover.storage.transfer import Writing
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 NAME = "test-1_8.ckpt"
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import FormatError
-from ms_recover.inventory.scan import scan
 from ms_recover.model.actions import FileState
 from ms_recover.model.manifest import DIGEST, Digests
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote import messages
 from ms_recover.remote.inventories import inventory_from_json, inventory_to_json
 from ms_recover.remote.messages import RefusedError, Request, SliceRequest
 from ms_recover.remote.served import ServedTree
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
+from ms_recover.scanning.scan import scan
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.unit.helpers import slice_file
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.inventories import slice_file
 
 STATE = FileState(100, 7)
 CUT = {"w": CutTensor("Float32", np.zeros((8,), np.float32), cut_layout("w", (2, 2), (0,)))}

@@ -21,8 +21,8 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, STEP, SliceStore
-from ms_recover.testing.faults import Faults
 from ms_recover.testing.trees import slice_bytes
+from tests.support.faults import Faults
 
 NAMES = [{"0.weight": 64, "0.bias": 8}, {"1.weight": 96}, {"2.weight": 16, "2.bias": 4, "2.scale": 4}]
 
@@ -320,7 +320,7 @@ def test_a_temporary_directory_goes(tmp_path, monkeypatch):
 
 
 IMPORTS = """
-from ms_recover.testing.faults import OPENING, WRITING
+from tests.support.faults import OPENING, WRITING
 from tests.unit.splitting.test_slices import *
 """
 

@@ -10,8 +10,8 @@ from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.strategy import Layout
 from ms_recover.storage.digest import digest_file
-from ms_recover.testing.faults import Faults
 from ms_recover.training.layouts import cut, same_slice, write_strategy
+from tests.support.faults import Faults
 
 DEVICES = {"dp": 4, "mp": 2}
 

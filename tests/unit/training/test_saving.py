@@ -21,7 +21,7 @@ from mindspore import nn  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, slice_checkpoint  # noqa: E402
 from ms_recover.training.world import World  # noqa: E402
-from tests.unit.training.ranks import WAIT, on_all, worlds  # noqa: E402
+from tests.support.ranks import WAIT, on_all, worlds  # noqa: E402
 
 BATCHES = 4
 

@@ -11,8 +11,8 @@ from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationEr
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
-from ms_recover.testing.cuts import CutTensor, cut_layout, make_cut_tree
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
@@ -20,7 +20,7 @@ pytest.importorskip("mindspore")
 from ms_recover.training.agreement import set_aside, settle  # noqa: E402
 from ms_recover.training.stock import take_stock  # noqa: E402
 from ms_recover.training.world import World  # noqa: E402
-from tests.unit.training.ranks import on_all, worlds  # noqa: E402
+from tests.support.ranks import on_all, worlds  # noqa: E402
 
 OLD, MIDDLE, NEW = Step(1, 8), Step(2, 8), Step(3, 8)
 

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
-from ms_recover.redundancy.groups import GroupMap
-from ms_recover.redundancy.layouts import cell_of, cut_alike
+from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ms_recover.errors import MissingInputError, StorageError, UsageError
-from ms_recover.inventory.naming import (
+from ms_recover.model.inventory import Note, RankPath
+from ms_recover.scanning.naming import (
     CONTAINERS,
     GROUP_INFO_NAME,
     Pattern,
@@ -22,7 +23,6 @@ from ms_recover.inventory.naming import (
     strategy_rank,
     why_unused,
 )
-from ms_recover.model.inventory import Note, RankPath
 
 
 @dataclass

@@ -17,9 +17,9 @@ from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.slices import Parameter, SliceImage
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.redundancy.layouts import cell_of, region_of
-from ms_recover.testing.damage import STRUCK, STRUCK_PIECES
+from ms_recover.planning.redundancy.layouts import cell_of, region_of
 from ms_recover.testing.trees import SLICE_MODE, crc_trailer
+from tests.support.damage import STRUCK, STRUCK_PIECES
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def make_cut_tree(
 
 
 def make_struck_cut_tree(root: Path, steps: Iterable[Step], *, seed: int = 0) -> Path:
-    """Write a tree of six ranks whose slices list what `ms_recover.testing.damage` strikes, and have no replica.
+    """Write a tree of six ranks whose slices list what `tests.support.damage` strikes, and have no replica.
 
     Of ``embedding`` and ``moment1.dense.weight`` three ranks each hold the same part, of ``dense.weight`` two; the
     others are whole on every rank.
@@ -177,7 +177,7 @@ def make_struck_cut_tree(root: Path, steps: Iterable[Step], *, seed: int = 0) ->
         edges = [4 * (STRUCK[name] * part // count) for part in range(count + 1)]
         pieces[name] = [end - start for start, end in pairwise(edges)]
     for step in steps:
-        source = Random(f"{seed} {step}")  # noqa: S311
+        source = Random(f"{seed} {step}")
         tensors = {}
         for name, elements in STRUCK.items():
             layout = cut_layout(name, (3, 2), axes[name]) if name in axes else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
-from ms_recover.redundancy.tolerance import Tolerance
+from ms_recover.planning.redundancy.tolerance import Tolerance
 
 _MOST_NAMED = 5
 _ORDER_LEFT_TO_CHANCE = ".safetensors"

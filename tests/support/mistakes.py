@@ -1,7 +1,7 @@
 """Files that are whole, but not the slice whose name they bear: of another step, group, run, layout or network.
 
 Every kind is a function that strikes one slice of a tree of `ms_recover.testing.trees`, as in
-`ms_recover.testing.mishaps`.
+`tests.support.mishaps`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
-from ms_recover.testing.damage import STRUCK, noise
-from ms_recover.testing.mishaps import (
+from ms_recover.testing.trees import record, slice_bytes, strategy_bytes
+from tests.support.damage import STRUCK, noise
+from tests.support.mishaps import (
     FOREIGN_SEED,
     Mishap,
     NotHereError,
@@ -25,7 +26,6 @@ from ms_recover.testing.mishaps import (
     overwrite,
     remake_manifest,
 )
-from ms_recover.testing.trees import record, slice_bytes, strategy_bytes
 
 
 def _copy(source: Path, target: Path, *, with_manifest: bool = False, move: bool = False) -> None:

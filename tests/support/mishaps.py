@@ -1,7 +1,7 @@
 """What happens to slices in a tree: lost, half saved, in the way, with manifests or rank lists that are wrong.
 
 Every kind is a function that strikes one slice of a tree of `ms_recover.testing.trees`. Contents are those of
-`ms_recover.testing.damage`; files that are whole but not this slice are in `ms_recover.testing.mistakes`.
+`tests.support.damage`; files that are whole but not this slice are in `tests.support.mistakes`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from ms_recover.execution.manifests import make_manifest
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.inventory.naming import TEMPORARY_SUFFIX
 from ms_recover.model.manifest import DIGEST, MANIFEST_SUFFIX, Manifest
 from ms_recover.model.steps import Step
-from ms_recover.testing.damage import STRUCK, flip, noise
+from ms_recover.scanning.naming import TEMPORARY_SUFFIX
 from ms_recover.testing.trees import slice_bytes
+from tests.support.damage import STRUCK, flip, noise
 
 FOREIGN_SEED = 4711
 

@@ -170,7 +170,7 @@ def make(kind, **options):
 
 
 def factory():
-    """Make the model that tests name by ``tests.integration.splitting:factory``."""
+    """Make the model that tests name by ``tests.support.splitting:factory``."""
     return make("mlp")
 
 

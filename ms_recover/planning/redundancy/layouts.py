@@ -12,7 +12,7 @@ from math import prod
 
 from ms_recover.model.slices import Parameter
 from ms_recover.model.strategy import Layout
-from ms_recover.redundancy.regions import Box
+from ms_recover.planning.redundancy.regions import Box
 
 NOT_SHARDED = ("accu_grads.",)
 """Parameters for which strategy files claim an optimizer shard that the slices do not have."""

@@ -11,7 +11,7 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.formats.header import read_header
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
-from ms_recover.redundancy.contents import Contents
+from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.storage.digest import digest_file
 
 

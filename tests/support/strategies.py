@@ -1,7 +1,7 @@
 """What is wrong beside slices that are rebuilt from layouts: strategy files, and rank lists that contradict them.
 
-Every kind is a function that strikes one rank of a tree of `ms_recover.testing.cuts.make_struck_cut_tree`, as in
-`ms_recover.testing.mishaps`.
+Every kind is a function that strikes one rank of a tree of `tests.support.cuts.make_struck_cut_tree`, as in
+`tests.support.mishaps`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.strategy import encode_strategy, read_strategy
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.testing.damage import STRUCK, noise, patch, piece_of
-from ms_recover.testing.mishaps import Mishap, Victim, overwrite
 from ms_recover.testing.trees import strategy_bytes
+from tests.support.damage import STRUCK, noise, patch, piece_of
+from tests.support.mishaps import Mishap, Victim, overwrite
 
 
 def strategy_of(victim: Victim) -> Path:

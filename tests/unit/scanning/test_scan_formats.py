@@ -11,11 +11,11 @@ from ms_recover.errors import FormatError, MissingInputError, UsageError
 from ms_recover.formats import strategy as strategy_files
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
-from ms_recover.inventory import strategies
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.scanning import strategies
 from ms_recover.storage.digest import digest_file
-from tests.convert import as_safetensors
+from tests.support.convert import as_safetensors
 
 STAGE_1 = Strategy((1,), 2, (Layout("w", (2, 2), ((0,), ())),), operators=1)
 

@@ -21,9 +21,9 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
-from ms_recover.testing.faults import WRITING, Faults
-from ms_recover.testing.mishaps import overwrite
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.faults import WRITING, Faults
+from tests.support.mishaps import overwrite
 
 REPOSITORY = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")

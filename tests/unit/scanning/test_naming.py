@@ -1,7 +1,9 @@
 import pytest
 
 from ms_recover.errors import UsageError
-from ms_recover.inventory.naming import (
+from ms_recover.model.inventory import RankPath
+from ms_recover.model.steps import Step
+from ms_recover.scanning.naming import (
     Pattern,
     SliceName,
     Unused,
@@ -10,8 +12,6 @@ from ms_recover.inventory.naming import (
     read_slice_name,
     strategy_rank,
 )
-from ms_recover.model.inventory import RankPath
-from ms_recover.model.steps import Step
 
 CKPT_DIR = RankPath(("ckpt_dir", ""))
 

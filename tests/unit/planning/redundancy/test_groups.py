@@ -3,8 +3,8 @@ import pytest
 from ms_recover.errors import ContradictionError
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile
-from ms_recover.redundancy.groups import merge_groups
-from tests.unit.helpers import group_file
+from ms_recover.planning.redundancy.groups import merge_groups
+from tests.support.inventories import group_file
 
 
 def test_a_lost_rank_is_known_from_its_peers():

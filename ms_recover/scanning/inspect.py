@@ -9,9 +9,9 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem, read_header
 from ms_recover.formats.identify import identify
 from ms_recover.formats.strategy import read_strategy
-from ms_recover.inventory.naming import SliceName, rank_in_path, read_slice_name
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import RankPath
+from ms_recover.scanning.naming import SliceName, rank_in_path, read_slice_name
 
 
 def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:

@@ -103,7 +103,7 @@ def without(data: bytes, *pieces: Piece) -> bytes:
 
 def noise(length: int, seed: int = 7) -> bytes:
     """Return arbitrary bytes, the same for the same arguments."""
-    return random.Random(seed).randbytes(length)  # noqa: S311
+    return random.Random(seed).randbytes(length)
 
 
 def _in_head(data: bytes, name: str, of: bytes, mask: int, shift: int = 0) -> bytes:

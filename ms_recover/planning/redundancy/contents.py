@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
-from ms_recover.redundancy.vote import name_some
+from ms_recover.planning.redundancy.vote import name_some
 
 
 @dataclass

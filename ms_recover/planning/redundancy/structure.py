@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
-from ms_recover.redundancy.groups import GroupMap
-from ms_recover.redundancy.lists import ANY_ORDER, Lists
+from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.lists import ANY_ORDER, Lists
 
 Structure = tuple[Parameter, ...]
 
