@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ms_recover import api
+from ms_recover.model.options import PlanOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -37,7 +38,7 @@ def make_tree(root: Path, mebibytes: int, parameters: int) -> Path:
 def put_together(tree: Path, verify: bool) -> float:
     """Lose rank 0, plan, and return the seconds that applying takes."""
     shutil.rmtree(tree / "ckpt_dir0", ignore_errors=True)
-    plan = api.plan(api.scan(tree), world_size=4, quick=True)
+    plan = api.plan(api.scan(tree), PlanOptions(world_size=4, quick=True))
     os.sync()
     begin = time.perf_counter()
     outcome = api.apply(plan, jobs=4 * len(os.sched_getaffinity(0)), verify=verify)

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from ms_recover import api
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.testing.trees import make_tree, save_manifests
 
@@ -86,7 +87,7 @@ def build(case: Case, root: Path) -> tuple[Path, Plan]:
         save_manifests(tree)
     for rank in range(case.count):
         shutil.rmtree(tree / f"ckpt_dir{rank}")
-    plan = api.plan(api.scan(tree), world_size=2 * case.count, jobs=os.cpu_count() or 1)
+    plan = api.plan(api.scan(tree), PlanOptions(world_size=2 * case.count), jobs=os.cpu_count() or 1)
     if len(plan.actions) != case.count:
         sys.exit(f"the plan has {len(plan.actions)} actions instead of {case.count}")
     return tree, plan

@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "SliceCheckpoint": "ms_recover.training",
     "apply": "ms_recover.api",
-    "assess": "ms_recover.api",
     "check": "ms_recover.api",
     "complete": "ms_recover.api",
     "explain": "ms_recover.api",
@@ -28,7 +27,6 @@ _HOMES = {
 __all__ = [
     "SliceCheckpoint",
     "apply",
-    "assess",
     "check",
     "complete",
     "explain",

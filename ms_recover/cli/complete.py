@@ -40,6 +40,7 @@ def command(root: str, rank: int, output: str | None, no_verify: bool, as_json: 
     For trees saved with remove_redundancy=True, where each parameter lies with one rank of its group only.
     """
     from ms_recover import api
+    from ms_recover.model.options import PlanOptions
     from ms_recover.reporting.tables import size_text
 
     inventory = scan_tree(root, options)
@@ -47,10 +48,8 @@ def command(root: str, rank: int, output: str | None, no_verify: bool, as_json: 
         result = api.complete(
             inventory,
             rank,
-            step=options["step"],
+            PlanOptions(step=options["step"], world_size=options["world_size"], tolerate=options["tolerate"]),
             output=output,
-            world_size=options["world_size"],
-            tolerate=options["tolerate"],
             jobs=cores(),
             verify=not no_verify,
             progress=progress,

@@ -17,7 +17,19 @@ from ms_recover.model.steps import Step
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8}))?\Z", re.ASCII)
 _MOST_RANKS = 1 << 20
-_SHAPING = ("step", "lost", "world_size", "newest", "tolerate", "quick", "pattern", "group_info", "strategy", "no_crc")
+_SHAPING = (
+    "step",
+    "lost",
+    "world_size",
+    "newest",
+    "tolerate",
+    "require_newest",
+    "quick",
+    "pattern",
+    "group_info",
+    "strategy",
+    "no_crc",
+)
 
 
 def parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -> Step | None:
@@ -99,6 +111,11 @@ def plan_options(function: _F) -> _F:
             "--newest", is_flag=True, help="Where one rank has two slices for one step take the one written last."
         ),
         tolerate_option,
+        click.option(
+            "--require-newest",
+            is_flag=True,
+            help="End with 4 instead of going back behind a newer step that cannot be recovered.",
+        ),
         click.option(
             "--quick", is_flag=True, help="Read headers and manifests only: do not compare replicas by contents."
         ),

@@ -6,12 +6,13 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ms_recover.cli.options import cores, parse_ranks
-from ms_recover.cli.tree import progress_bar
+from ms_recover.cli.tree import plan_options_from, progress_bar, scan_options_from
 from ms_recover.errors import InputError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -158,14 +159,8 @@ def planned_with_peers(
     from ms_recover.remote.client import Peers
     from ms_recover.remote.peer import Address
 
-    local = api.scan(
-        os.path.abspath(root),
-        pattern=options["pattern"],
-        group_info=options["group_info"],
-        strategy=options["strategy"],
-        crc=not options["no_crc"],
-        may_be_empty=True,
-    )
+    scanning = replace(scan_options_from(options), may_be_empty=True)
+    local = api.scan(os.path.abspath(root), scanning)
     addresses = [Address.parse(text) for text in dict.fromkeys(options["servers"])]
     security = security_of(options)
     with ExitStack() as stack:
@@ -175,19 +170,7 @@ def planned_with_peers(
             _tell_of_tls(addresses, security, error)
             raise
         with progress_bar("reading", None, as_json) as progress:
-            planned = peers.plan(
-                local,
-                ranks=options["ranks"] or None,
-                explain=explain,
-                step=options["step"],
-                lost=options["lost"],
-                world_size=options["world_size"],
-                newest=options["newest"],
-                tolerate=options["tolerate"],
-                quick=options["quick"],
-                jobs=cores(),
-                progress=progress,
-            )
+            planned = peers.plan(local, plan_options_from(options), explain=explain, jobs=cores(), progress=progress)
         yield peers, planned
 
 

@@ -37,12 +37,16 @@ def command(
     Slices that are damaged, outvoted or undecided get none; the exit code is 5 then.
     """
     from ms_recover import api
+    from ms_recover.model.options import PlanOptions
     from ms_recover.reporting.text import verification_text
 
     inventory = scan_tree(root, options)
     with progress_bar("reading", None, as_json) as progress:
         sealed, found = api.seal(
-            inventory, step=step, world_size=world_size, tolerate=tolerate, jobs=cores(), progress=progress
+            inventory,
+            PlanOptions(step=step, world_size=world_size, tolerate=tolerate),
+            jobs=cores(),
+            progress=progress,
         )
     if as_json:
         print_json({"sealed": list(sealed), **found.to_json()})

@@ -8,6 +8,7 @@ import click
 
 from ms_recover.cli.options import cores, tree_options
 from ms_recover.cli.peers import need_numpy, security_of, security_options
+from ms_recover.cli.tree import scan_options_from
 
 
 @click.command(name="serve")
@@ -40,9 +41,6 @@ def command(root: str, bind: str, port: int, idle: float | None, **options: Any)
         idle=idle,
         jobs=cores(),
         ready=click.echo,
-        pattern=options["pattern"],
-        group_info=options["group_info"],
-        strategy=options["strategy"],
-        crc=not options["no_crc"],
+        options=scan_options_from(options),
     )
     return 0

@@ -5,26 +5,51 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ms_recover.cli.options import cores
 from ms_recover.errors import UnrecoverableError, VerificationError
-from ms_recover.model.explanation import Explanation
-from ms_recover.model.inventory import Inventory
-from ms_recover.model.plan import Plan
+
+if TYPE_CHECKING:
+    from ms_recover.model.explanation import Explanation
+    from ms_recover.model.inventory import Inventory
+    from ms_recover.model.options import PlanOptions, ScanOptions
+    from ms_recover.model.plan import Plan
+
+
+def scan_options_from(options: dict[str, Any]) -> ScanOptions:
+    """Return the options that `tree_options` adds as one value."""
+    from ms_recover.model.options import ScanOptions
+
+    return ScanOptions(
+        pattern=options["pattern"],
+        group_info=options["group_info"],
+        strategy=options["strategy"],
+        crc=not options["no_crc"],
+    )
+
+
+def plan_options_from(options: dict[str, Any]) -> PlanOptions:
+    """Return the options that `plan_options` and `from_options` add as one value."""
+    from ms_recover.model.options import PlanOptions
+
+    return PlanOptions(
+        step=options["step"],
+        lost=frozenset(options["lost"]),
+        world_size=options["world_size"],
+        newest=options["newest"],
+        tolerate=options["tolerate"],
+        quick=options["quick"],
+        ranks=frozenset(options["ranks"]) if options["ranks"] else None,
+        require_newest=options["require_newest"],
+    )
 
 
 def scan_tree(root: str, options: dict[str, Any]) -> Inventory:
     """Scan with the options that `tree_options` adds."""
     from ms_recover import api
 
-    return api.scan(
-        root,
-        pattern=options["pattern"],
-        group_info=options["group_info"],
-        strategy=options["strategy"],
-        crc=not options["no_crc"],
-    )
+    return api.scan(root, scan_options_from(options))
 
 
 def plan_tree(root: str, options: dict[str, Any], as_json: bool) -> Plan:
@@ -37,21 +62,12 @@ def explain_tree(
 ) -> tuple[Plan, Explanation | None]:
     """Plan as `plan_tree` does, and explain the slice of a rank."""
     from ms_recover import api
-    from ms_recover.planning.redundancy.contents import Contents
 
-    inventory, contents = scan_tree(root, options), Contents()
-    judging = {name: options[name] for name in api.JUDGING}
+    inventory, wanted = scan_tree(root, options), plan_options_from(options)
     with progress_bar("reading", None, as_json) as progress:
-        made = api.plan(
-            inventory,
-            step=options["step"],
-            quick=options["quick"],
-            jobs=cores(),
-            progress=progress,
-            contents=contents,
-            **judging,
-        )
-    return made, None if rank is None else api.explain(inventory, made, rank, contents=contents, **judging)
+        if rank is None:
+            return api.plan(inventory, wanted, jobs=cores(), progress=progress), None
+        return api.explain(inventory, rank, wanted, jobs=cores(), progress=progress)
 
 
 def plan_code(plan: Plan) -> int:

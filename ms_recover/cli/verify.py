@@ -41,16 +41,15 @@ def command(
 ) -> int:
     """Read every slice below ROOT and check it against its manifest, its structure and its peers."""
     from ms_recover import api
+    from ms_recover.model.options import PlanOptions
     from ms_recover.reporting.text import verification_text
 
     inventory = scan_tree(root, options)
     with progress_bar("reading", None, as_json) as progress:
         found = api.verify(
             inventory,
-            step=step,
+            PlanOptions(step=step, world_size=world_size, tolerate=tolerate),
             deep=deep,
-            world_size=world_size,
-            tolerate=tolerate,
             jobs=cores(),
             progress=progress,
         )

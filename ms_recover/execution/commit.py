@@ -17,6 +17,7 @@ from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.local import TEMPORARY_SUFFIX, explain, sync_directory
@@ -119,7 +120,7 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
             order.world_size,
             order.group,
             order.run_id,
-            origin="saved",
+            provenance=SAVED,
             cumulative_step=order.cumulative_step,
             digests=digests,
         )

@@ -23,6 +23,7 @@ from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
+from ms_recover.model.verdicts import ActionStatus
 from ms_recover.storage.digest import holds, name_digest
 from ms_recover.storage.local import StoppedError, Temporary, claim_temporary, commit, explain, make_directory, settle
 from ms_recover.storage.system import allocate
@@ -91,7 +92,8 @@ def run_compose(root: str, action: ComposeAction, options: CopyOptions) -> Compo
             if not there:
                 with explain("committing", target):
                     commit(temporary, target, options.later)
-    status, count = ("already there", 0) if there else ("composed", image.size)
+    status: ActionStatus = "already there" if there else "composed"
+    count = 0 if there else image.size
     result = ActionResult(
         action.rank,
         None,

@@ -17,6 +17,7 @@ from ms_recover.formats.header import find_problem, parse_header
 from ms_recover.formats.source import pread
 from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.verdicts import ActionStatus
 from ms_recover.storage.digest import digest_bytes, holds
 from ms_recover.storage.local import READ, Temporary, claim_temporary, commit, explain, make_directory, settle
 from ms_recover.storage.transfer import copy_bytes
@@ -244,5 +245,5 @@ def _already_fetched(target_path: str, replica: Replica, options: CopyOptions) -
     return None
 
 
-def _result(action: CopyAction, replica: Replica, status: str, size: int, digest: str) -> ActionResult:
+def _result(action: CopyAction, replica: Replica, status: ActionStatus, size: int, digest: str) -> ActionResult:
     return ActionResult(action.rank, replica.rank, replica.path, action.target, status, size, digest)

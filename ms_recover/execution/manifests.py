@@ -13,6 +13,7 @@ from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
 from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Digests, Manifest
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.local import write_text
@@ -74,17 +75,19 @@ def write_recovered(
     target = os.path.join(root, action.target)
     source = os.path.join(root, replica.path)
     host = fetching.where(replica.path) if fetching is not None else None
-    place = replica.path if host is None else f"{host}/{replica.path}"
-    origin = f"recovered from rank {replica.rank} ({place}), by {action.evidence}"
-    if action.borrowed:
-        origin += f"; of that rank are the values of {', '.join(action.borrowed)}"
+    provenance = Provenance(
+        kind="copied",
+        evidence=action.evidence,
+        sources=(ProvenanceSource(replica.rank, replica.path, host),),
+        borrowed=action.borrowed,
+    )
     manifest = fetching.manifest(replica.path) if fetching is not None and host is not None else manifest_of(source)
     if manifest is None:
         manifest = make_manifest(target, action.rank, step, world_size, action.group, run_id or "")
     if manifest.digests.file != digest:
         raise VerificationError(f"{target} does not hold what the manifest of {source} says: plan again to repair it")
     name = os.path.basename(target)
-    recovered = replace(manifest, rank=action.rank, file=name, group=action.group, origin=origin, tool=TOOL)
+    recovered = replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL)
     write_manifest(target, recovered, later)
 
 
@@ -96,7 +99,7 @@ def make_manifest(
     group: tuple[int, ...],
     run_id: str = "",
     *,
-    origin: str = "sealed",
+    provenance: Provenance = Provenance(kind="sealed", evidence="structure"),  # noqa: B008 (frozen)
     cumulative_step: int | None = None,
     digests: Digests | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -107,7 +110,7 @@ def make_manifest(
     ----------
     slice_path : str
         The slice.
-    rank, step, world_size, group, run_id, origin, cumulative_step
+    rank, step, world_size, group, run_id, provenance, cumulative_step
         See `Manifest`.
     digests : Digests, optional
         When the slice was read already.
@@ -137,7 +140,7 @@ def make_manifest(
         parameters=header.parameters,
         group=group,
         strategy_digest=strategy_digest(folder),
-        origin=origin,
+        provenance=provenance,
         tool=TOOL,
     )
 

@@ -12,6 +12,7 @@ from ms_recover.execution.manifests import TOOL, manifest_of, write_manifest
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 
 
@@ -69,9 +70,6 @@ def rebuild_slice(
         assert step is not None
         model_path = os.path.join(root, action.sources[action.model].path)
         model = manifest_of(model_path)
-        origin = f"recovered from {composed.result.source}, by {action.evidence}"
-        if action.borrowed:
-            origin += f"; of other ranks are the values of {', '.join(action.borrowed)}"
         manifest = Manifest(
             run_id=run_id or "",
             rank=action.rank,
@@ -84,7 +82,12 @@ def rebuild_slice(
             parameters=composed.image.parameters,
             group=action.group,
             strategy_digest=model.strategy_digest if model is not None else None,
-            origin=origin,
+            provenance=Provenance(
+                kind="composed",
+                evidence=action.evidence,
+                sources=tuple(ProvenanceSource(source.rank, source.path) for source in action.sources),
+                borrowed=action.borrowed,
+            ),
             tool=TOOL,
         )
         write_manifest(path, manifest, options.later)

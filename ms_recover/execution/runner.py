@@ -28,6 +28,7 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan
+from ms_recover.model.provenance import ProvenanceSource
 from ms_recover.storage.local import StoppedError, claim_temporary, commit, explain, sync_directory
 
 _log = logging.getLogger(__name__)
@@ -129,7 +130,17 @@ def run_plan(
             journal.close(complete=not failed and not errors)
     texts = tuple(text for text, _ in errors)
     codes += [UnrecoverableError.exit_code] if plan.step is None else []
-    return Outcome(plan.root, step, tuple(results), tuple(written), verify, texts, max(codes), plan.step is None)
+    return Outcome(
+        root=plan.root,
+        step=step,
+        results=tuple(results),
+        group_files=tuple(written),
+        verified=verify,
+        errors=texts,
+        exit_code=max(codes),
+        partial=plan.step is None,
+        rejected_steps=plan.rejected_steps,
+    )
 
 
 def _run_all(
@@ -194,7 +205,9 @@ def _compose_one(plan: Plan, action: ComposeAction, journal: Journal | None, opt
         raise type(failed[0] if failed else error)("; ".join(reasons)) from error
     manifest = manifest_of(path) if action.kind == "compose" else None
     if manifest is not None:
-        write_manifest(path, replace(manifest, origin=fetching.tell(manifest.origin)), options.later)
+        sources = tuple(ProvenanceSource(one.rank, one.path, fetching.where(one.path)) for one in action.sources)
+        provenance = replace(manifest.provenance, sources=sources)
+        write_manifest(path, replace(manifest, provenance=provenance), options.later)
     dropped = tuple(map(str, failed)) or tuple(map(fetching.tell, result.dropped))
     return replace(result, source=fetching.tell(result.source), dropped=dropped)
 

@@ -9,11 +9,13 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
+from ms_recover.model.provenance import Provenance
+from ms_recover.model.verdicts import Evidence
 
 
 def seal_slices(
     root: str,
-    slices: Iterable[tuple[SliceFile, str]],
+    slices: Iterable[tuple[SliceFile, Evidence]],
     groups: Mapping[int, tuple[int, ...]],
     world_size: int,
     digests: Mapping[str, Digests],
@@ -54,7 +56,7 @@ def seal_slices(
                 file.step,
                 world_size,
                 group,
-                origin=f"sealed by {evidence}",
+                provenance=Provenance(kind="sealed", evidence=evidence),
                 digests=digests.get(file.path),
             )
             write_manifest(path, manifest)

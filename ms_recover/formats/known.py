@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ms_recover.formats.ckpt import TRAILER, parse_trailer
 from ms_recover.formats.header import read_header
 from ms_recover.formats.source import open_regular, pread
-from ms_recover.model.slices import Parameter, SliceHeader
+from ms_recover.model.slices import ParameterList, SliceHeader
 
 _WINDOW = 16 << 10
 """Contents that are shorter are read along with what lies around them."""
@@ -40,7 +40,7 @@ class KnownHeaders:
 
     def __init__(self) -> None:
         self._known: dict[int, list[_Known]] = defaultdict(list)
-        self._lists: dict[tuple[Parameter, ...], tuple[Parameter, ...]] = {}
+        self._lists: dict[ParameterList, ParameterList] = {}
 
     def read(self, path: str | os.PathLike[str]) -> SliceHeader:
         """Do what `ms_recover.formats.header.read_header` does; equal headers share their parameters.
@@ -56,7 +56,8 @@ class KnownHeaders:
                 if known.header.kind == suffix and _alike(descriptor, known):
                     return _with_crc(descriptor, known.header)
         header = read_header(path)
-        header = replace(header, parameters=self._lists.setdefault(header.parameters, header.parameters))
+        listed = ParameterList(header.parameters)
+        header = replace(header, parameters=self._lists.setdefault(listed, listed))
         if not header.problems and header.kind == suffix and len(self._known) < _MOST_SIZES:
             alike = self._known[header.size]
             windows = _windows(path, header) if len(alike) < _MOST_KNOWN else None

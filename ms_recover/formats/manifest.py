@@ -1,22 +1,26 @@
-"""Manifests as JSON: ``<slice file name>.manifest.json``, version 1; see docs/formats.md."""
+"""Manifests as JSON: ``<slice file name>.manifest.json``, versions 1 and 2; see docs/formats.md."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from typing import Any
+from typing import Any, get_args
 
 from ms_recover.errors import FormatError, MissingInputError, StorageError
 from ms_recover.model.manifest import DIGEST, MANIFEST_VERSION, Digests, Manifest
+from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence
 
 MAX_SIZE = 256 << 20
 """Longest manifest that is read, in bytes: a million parameters fit."""
 
 _DIGEST = re.compile(rf"{DIGEST}:[0-9a-f]{{32}}\Z", re.ASCII)
 _MAX_RANK = 1 << 24
+_COPIED = re.compile(r"rank (\d{1,9}) \((.*)\)\Z", re.ASCII | re.DOTALL)
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -24,7 +28,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     head = {
         "version": MANIFEST_VERSION,
         "tool": manifest.tool,
-        "origin": manifest.origin,
+        "provenance": _encode_provenance(manifest.provenance),
         "run_id": manifest.run_id,
         "rank": manifest.rank,
         "world_size": manifest.world_size,
@@ -89,16 +93,18 @@ def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -
     try:
         fields = json.loads(data)
         version = fields["version"]
-        if version != MANIFEST_VERSION:
-            raise FormatError(f"{where} is a manifest of version {version!r}; this tool reads {MANIFEST_VERSION}")
-        return _manifest(fields, like)
+        if version not in (1, MANIFEST_VERSION):
+            raise FormatError(f"{where} is a manifest of version {version!r}; this tool reads 1 and {MANIFEST_VERSION}")
+        if version == 1:
+            return _manifest(fields, like, parse_origin(_typed(fields["origin"], str)))
+        return _manifest(fields, like, _decode_provenance(fields["provenance"]))
     except FormatError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FormatError(f"{where} is not a manifest ({type(error).__name__}: {error}): was it cut off?") from None
 
 
-def _manifest(fields: dict[str, Any], like: tuple[Parameter, ...]) -> Manifest:
+def _manifest(fields: dict[str, Any], like: tuple[Parameter, ...], provenance: Provenance) -> Manifest:
     rows = _typed(fields["parameters"], list)
     parameters = like if _say(rows, like) else _parameters(rows)
     group = tuple(_count(rank, _MAX_RANK) for rank in _typed(fields["group"], list))
@@ -119,9 +125,59 @@ def _manifest(fields: dict[str, Any], like: tuple[Parameter, ...]) -> Manifest:
         parameters=parameters,
         group=group,
         strategy_digest=None if strategy is None else _digest(strategy),
-        origin=_typed(fields["origin"], str),
+        provenance=provenance,
         tool=_typed(fields["tool"], str),
     )
+
+
+def parse_origin(text: str) -> Provenance:
+    """Return the provenance that a manifest of version 1 states in a sentence.
+
+    Version 1 wrote ``saved``, ``sealed by EVIDENCE``, ``recovered from rank R (PATH), by EVIDENCE`` and
+    ``recovered from PATH, PATH, by EVIDENCE``, the last two with borrowed parameters behind a semicolon.
+    """
+    if text.startswith("sealed"):
+        return Provenance(kind="sealed", evidence=_evidence(text.removeprefix("sealed by ")))
+    if not text.startswith("recovered"):
+        return Provenance(kind="saved")
+    main, _, rest = text.partition("; of ")
+    borrowed = tuple(name for name in rest.partition(" are the values of ")[2].split(", ") if name)
+    main, _, evidence = main.removeprefix("recovered from ").rpartition(", by ")
+    copied = _COPIED.match(main)
+    if copied is None:
+        sources = tuple(ProvenanceSource(None, path) for path in main.split(", ") if path)
+        return Provenance(kind="composed", evidence=_evidence(evidence), sources=sources, borrowed=borrowed)
+    source = ProvenanceSource(int(copied[1]), copied[2])
+    return Provenance(kind="copied", evidence=_evidence(evidence), sources=(source,), borrowed=borrowed)
+
+
+def _evidence(text: str) -> Evidence:
+    return next((one for one in EVIDENCE if one == text), "structure")
+
+
+def _encode_provenance(provenance: Provenance) -> dict[str, Any]:
+    return {
+        "kind": provenance.kind,
+        "evidence": provenance.evidence,
+        "sources": [{"rank": one.rank, "path": one.path, "host": one.host} for one in provenance.sources],
+        "borrowed": list(provenance.borrowed),
+    }
+
+
+def _decode_provenance(fields: Any) -> Provenance:
+    kind, evidence = fields["kind"], fields["evidence"]
+    if kind not in get_args(ProvenanceKind) or evidence not in (None, *EVIDENCE):
+        raise ValueError(f"no provenance is {kind!r} by {evidence!r}")
+    sources = tuple(
+        ProvenanceSource(
+            None if row["rank"] is None else _count(row["rank"], _MAX_RANK),
+            _typed(row["path"], str),
+            None if row["host"] is None else _typed(row["host"], str),
+        )
+        for row in _typed(fields["sources"], list)
+    )
+    borrowed = tuple(_typed(name, str) for name in _typed(fields["borrowed"], list))
+    return Provenance(kind=kind, evidence=evidence, sources=sources, borrowed=borrowed)
 
 
 def _say(rows: list[Any], like: tuple[Parameter, ...]) -> bool:

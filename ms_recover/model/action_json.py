@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import KINDS, ComposeAction, ComposedParameter, MissingRegion, Piece, Runs
-from ms_recover.model.json_values import as_kind, count, get, inside, text_or_none
+from ms_recover.model.json_values import as_kind, choice, count, get, inside, text_or_none
 from ms_recover.model.slices import Parameter
+from ms_recover.model.verdicts import Evidence
 
 _MOST_BYTES = 1 << 63
+_EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 _MOST_LOOPS = 64
 
 
@@ -104,7 +106,7 @@ def copy_from_json(data: Mapping[str, Any]) -> CopyAction:
     state = FileState(count(data, "bytes", _MOST_BYTES), get(data, "source_mtime_ns", int))
     source = Replica(count(data, "source_rank"), inside(data, "source"), state, text_or_none(data, "source_digest"))
     group = tuple(as_kind(rank, int) for rank in get(data, "group", list))
-    rank, evidence = count(data, "rank"), get(data, "evidence", str)
+    rank, evidence = count(data, "rank"), choice(data, "evidence", _EVIDENCE)
     if evidence != "layout" and (rank not in group or source.rank not in group):
         raise ValueError(f"rank {rank} is to copy from rank {source.rank} in the group {list(group)}")
     return CopyAction(
@@ -133,10 +135,10 @@ def compose_from_json(data: Mapping[str, Any]) -> ComposeAction:
         target=inside(data, "target"),
         replaces=_state(data["replaces"]),
         reason=get(data, "reason", str),
-        evidence=get(data, "evidence", str),
+        evidence=choice(data, "evidence", _EVIDENCE),
         group=tuple(as_kind(rank, int) for rank in get(data, "group", list)),
         borrowed=tuple(as_kind(name, str) for name in get(data, "borrowed", list)),
-        kind=get(data, "kind", str),
+        kind=choice(data, "kind", KINDS),
     )
 
 

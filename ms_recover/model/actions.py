@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.verdicts import Evidence
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:
@@ -59,8 +61,8 @@ class CopyAction:
         What lay under the target's name when the plan was made.
     reason : str
         Why this source.
-    evidence : str
-        What the source rests on; see `RankVerdict`.
+    evidence : Evidence
+        The ground for the source.
     group : tuple of int
         The ranks that hold the same slice.
     alternatives : tuple of Replica
@@ -74,7 +76,7 @@ class CopyAction:
     target: str
     replaces: FileState | None
     reason: str
-    evidence: str = "structure"
+    evidence: Evidence = "structure"
     group: tuple[int, ...] = ()
     alternatives: tuple[Replica, ...] = ()
     borrowed: tuple[str, ...] = ()
@@ -93,6 +95,11 @@ class CopyAction:
     def source(self) -> str:
         """Slice to copy from, relative to the root."""
         return self.replica.path
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """Every slice the action may read, the first choice first."""
+        return (self.replica, *self.alternatives)
 
     @property
     def source_state(self) -> FileState:

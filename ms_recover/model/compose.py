@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import get_args
 
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.slices import Parameter
+from ms_recover.model.verdicts import ComposeKind, Evidence
 
-KINDS = ("compose", "partial", "complete")
+KINDS: tuple[ComposeKind, ...] = get_args(ComposeKind)
 """What a `ComposeAction` makes."""
 
 
@@ -139,13 +141,13 @@ class ComposeAction:
         What lay under the target's name when the plan was made.
     reason : str
         Why these sources.
-    evidence : str
-        ``"layout"``.
+    evidence : Evidence
+        The ground for its sources.
     group : tuple of int
         The ranks that hold the same slice.
     borrowed : tuple of str
         Parameters that may differ between ranks, so that their values come from another rank.
-    kind : str
+    kind : ComposeKind
         ``"compose"`` for a whole slice under its own name, ``"partial"`` for those of its parameters that survive,
         ``"complete"`` for all parameters of the stage.
     """
@@ -157,10 +159,10 @@ class ComposeAction:
     target: str
     replaces: FileState | None
     reason: str
-    evidence: str = "layout"
+    evidence: Evidence = "layout"
     group: tuple[int, ...] = ()
     borrowed: tuple[str, ...] = ()
-    kind: str = "compose"
+    kind: ComposeKind = "compose"
 
     def because(self, reason: str) -> ComposeAction:
         """Return the action with another reason."""
@@ -170,6 +172,11 @@ class ComposeAction:
     def bytes(self) -> int:
         """Bytes of contents that are put together."""
         return sum(item.parameter.nbytes for item in self.parameters)
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """Every slice the action may read."""
+        return self.sources
 
     @property
     def source_ranks(self) -> tuple[int, ...]:

@@ -66,6 +66,10 @@ class SliceFile:
         The sidecar, where there is one that can be read.
     manifest_problem : str or None
         Why the sidecar could not be read.
+    denied : bool
+        The operating system refused to open it, as `problem` says: that is no damage.
+    inode : tuple of (int, int) or None
+        Device and inode number: paths that share them are one file and one witness.
     """
 
     rank: int
@@ -80,6 +84,8 @@ class SliceFile:
     crc: int | None = None
     manifest: Manifest | None = field(default=None, repr=False)
     manifest_problem: str | None = None
+    denied: bool = False
+    inode: tuple[int, int] | None = None
 
     @property
     def path(self) -> str:
@@ -170,6 +176,8 @@ class Inventory:
         Sorted by path.
     notes : tuple of Note
         Files that are reported, never used.
+    denied : tuple of (int, Note)
+        Ranks whose directory the operating system refused to read, and why.
     """
 
     root: str
@@ -178,6 +186,7 @@ class Inventory:
     group_files: tuple[GroupFile, ...] = ()
     strategy_files: tuple[StrategyFile, ...] = ()
     notes: tuple[Note, ...] = ()
+    denied: tuple[tuple[int, Note], ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:

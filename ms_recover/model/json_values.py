@@ -44,6 +44,20 @@ def count(data: Mapping[str, Any], key: str, below: int = MAX_RANKS) -> int:
     return value
 
 
+def choice(data: Mapping[str, Any], key: str, allowed: tuple[_T, ...]) -> _T:
+    """Return a word of a closed set.
+
+    Raises
+    ------
+    ValueError
+        When it is another.
+    """
+    for word in allowed:
+        if word == data[key]:
+            return word
+    raise ValueError(f"{key} is {data[key]!r}")
+
+
 def inside(data: Mapping[str, Any], key: str) -> str:
     """Return a path that stays below the root, whatever the file says."""
     path = get(data, key, str)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.provenance import SAVED, Provenance
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 MANIFEST_SUFFIX = ".manifest.json"
 DIGEST = "xxh3_128"
 """Name of the digest; digests are written ``name:hexadecimal``."""
@@ -55,8 +56,8 @@ class Manifest:
         Ranks that hold the same slice, `rank` among them.
     strategy_digest : str or None
         Digest of the strategy file beside the slice.
-    origin : str
-        ``"saved"``, ``"sealed"``, or where a recovered slice came from.
+    provenance : Provenance
+        Where its bytes come from.
     tool : str
         Name and version of what wrote it.
     """
@@ -72,10 +73,10 @@ class Manifest:
     parameters: tuple[Parameter, ...]
     group: tuple[int, ...]
     strategy_digest: str | None = None
-    origin: str = "saved"
+    provenance: Provenance = SAVED
     tool: str = ""
 
     @property
     def recovered(self) -> bool:
-        """Whether its slice was recovered from others, and so says no more than they do."""
-        return self.origin.startswith("recovered")
+        """Whether its slice was recovered from others, and so is no witness for them."""
+        return self.provenance.recovered

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import ActionStatus
 
 OUTCOME_VERSION = 1
 
@@ -22,8 +24,8 @@ class ActionResult:
         Whose it is a copy of; None when it is put together from several.
     source, target : str
         Paths relative to the root.
-    status : str
-        ``"copied"``, ``"composed"``, ``"already there"`` (the target held the source's bytes) or ``"failed"``.
+    status : ActionStatus
+        Its end; ``already there``: the target held the source's bytes.
     bytes : int
         Bytes copied.
     digest : str or None
@@ -38,7 +40,7 @@ class ActionResult:
     source_rank: int | None
     source: str
     target: str
-    status: str
+    status: ActionStatus
     bytes: int = 0
     digest: str | None = None
     error: str | None = None
@@ -81,6 +83,8 @@ class Outcome:
         0, or the code of the gravest error.
     partial : bool
         Whether only parts of slices were written, because they cannot be had whole.
+    rejected_steps : tuple of RejectedStep
+        Newer steps that the plan gave up, newest first.
     """
 
     root: str
@@ -91,6 +95,7 @@ class Outcome:
     errors: tuple[str, ...] = ()
     exit_code: int = 0
     partial: bool = False
+    rejected_steps: tuple[RejectedStep, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``apply --json`` prints."""
@@ -104,4 +109,5 @@ class Outcome:
             "results": [result.to_json() for result in self.results],
             "group_files": list(self.group_files),
             "errors": list(self.errors),
+            "rejected_steps": [{**one.step.to_json(), "reason": one.reason} for one in self.rejected_steps],
         }

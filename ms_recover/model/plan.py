@@ -8,6 +8,7 @@ from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
 PLAN_VERSION = 2
 
@@ -22,10 +23,10 @@ class RankVerdict:
     ----------
     rank : int
         The rank.
-    state : str
-        ``"ok"``, ``"missing"``, ``"damaged"`` or ``"lost"`` (declared lost by the operator).
-    verdict : str
-        ``"keep"``, ``"copy"``, ``"compose"`` (from pieces of several slices) or ``"unrecoverable"``.
+    state : RankState
+        What the rank has of the step.
+    verdict : Verdict
+        What is planned for it.
     reason : str
         Why, for the operator.
     path : str or None
@@ -34,9 +35,8 @@ class RankVerdict:
         Rank to copy from.
     source : str or None
         Its slice, relative to the root.
-    evidence : str or None
-        What the slice rests on: ``"manifest"``, ``"vote"`` (other ranks hold the same contents), ``"structure"`` or
-        ``"layout"`` (other ranks hold its parts, by the strategy file).
+    evidence : Evidence or None
+        The ground for the slice, or for its sources.
     missing : tuple of MissingRegion
         What of an unrecoverable slice nobody holds, where layouts tell.
     bytes : int or None
@@ -44,13 +44,13 @@ class RankVerdict:
     """
 
     rank: int
-    state: str
-    verdict: str
+    state: RankState
+    verdict: Verdict
     reason: str
     path: str | None = None
     source_rank: int | None = None
     source: str | None = None
-    evidence: str | None = None
+    evidence: Evidence | None = None
     missing: tuple[MissingRegion, ...] = ()
     bytes: int | None = None
 
@@ -76,10 +76,21 @@ class GroupWrite:
 
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
-    """A step newer than the planned one, and why it cannot be recovered."""
+    """A step newer than the planned one, and why it cannot be recovered.
+
+    Parameters
+    ----------
+    step : Step
+        The step.
+    reason : str
+        Why not.
+    another_run : bool
+        Only an older run has slices of it: the planned run never reached it.
+    """
 
     step: Step
     reason: str
+    another_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,10 @@ class Plan:
         Where no step is recoverable: what survives of the slices that are gone, for ``apply --partial``.
     considered : Step or None
         The step that `ranks` tells of.
+    world_size_guessed : bool
+        Nothing states the world size: more ranks may be missing than the plan can know.
+    warnings : tuple of str
+        What the operator must know before applying the plan: steps that were given up, older runs.
     """
 
     root: str
@@ -162,6 +177,13 @@ class Plan:
     disagreements: tuple[str, ...] = ()
     partials: tuple[ComposeAction, ...] = ()
     considered: Step | None = None
+    world_size_guessed: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def given_up(self) -> tuple[RejectedStep, ...]:
+        """Steps of the planned run that are newer than the planned one."""
+        return tuple(rejected for rejected in self.rejected_steps if not rejected.another_run)
 
     @property
     def recoverable(self) -> bool:

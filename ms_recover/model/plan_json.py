@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ms_recover.errors import FormatError
 from ms_recover.model.action_json import (
@@ -17,9 +17,14 @@ from ms_recover.model.action_json import (
 )
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Note
-from ms_recover.model.json_values import MAX_RANKS, as_kind, count, get, inside, text_or_none
+from ms_recover.model.json_values import MAX_RANKS, as_kind, choice, count, get, inside, text_or_none
 from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, RankState, Verdict
+
+_EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+_STATES: tuple[RankState, ...] = get_args(RankState)
+_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -29,6 +34,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "root": plan.root,
         "world_size": plan.world_size,
         "world_size_from": plan.world_size_from,
+        "world_size_guessed": plan.world_size_guessed,
         "step": plan.step.to_json() if plan.step else None,
         "considered": plan.considered.to_json() if plan.considered else None,
         "recoverable": plan.recoverable,
@@ -59,7 +65,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             }
             for verdict in plan.ranks
         ],
-        "rejected_steps": [{**rejected.step.to_json(), "reason": rejected.reason} for rejected in plan.rejected_steps],
+        "rejected_steps": [
+            {**rejected.step.to_json(), "reason": rejected.reason, "another_run": rejected.another_run}
+            for rejected in plan.rejected_steps
+        ],
+        "warnings": list(plan.warnings),
         "notes": [{"path": note.path, "reason": note.reason} for note in plan.notes],
     }
 
@@ -109,13 +119,15 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         group_files=tuple(_group_write(as_kind(item, dict)) for item in get(data, "group_files", list)),
         ranks=tuple(_verdict(as_kind(item, dict)) for item in get(data, "ranks", list)),
         rejected_steps=tuple(
-            RejectedStep(_step(as_kind(item, dict)), get(item, "reason", str))
+            RejectedStep(_step(as_kind(item, dict)), get(item, "reason", str), item.get("another_run") is True)
             for item in get(data, "rejected_steps", list)
         ),
         notes=tuple(Note(get(item, "path", str), get(item, "reason", str)) for item in get(data, "notes", list)),
         run_id=text_or_none(data, "run_id"),
         disagreements=tuple(as_kind(text, str) for text in get(data, "disagreements", list)),
         considered=_step(as_kind(considered, dict)) if considered is not None else None,
+        world_size_guessed=data.get("world_size_guessed") is True,
+        warnings=tuple(as_kind(text, str) for text in data.get("warnings", [])),
         partials=tuple(compose_from_json(as_kind(item, dict)) for item in get(data, "partials", list)),
     )
     targets = [action.target for action in (*plan.actions, *plan.partials)]
@@ -156,13 +168,13 @@ def _verdict(data: Mapping[str, Any]) -> RankVerdict:
     source_rank = data["source_rank"]
     return RankVerdict(
         rank=count(data, "rank"),
-        state=get(data, "state", str),
-        verdict=get(data, "verdict", str),
+        state=choice(data, "state", _STATES),
+        verdict=choice(data, "verdict", _VERDICTS),
         reason=get(data, "reason", str),
         path=None if data["path"] is None else inside(data, "path"),
         source_rank=None if source_rank is None else count(data, "source_rank"),
         source=None if data["source"] is None else inside(data, "source"),
-        evidence=text_or_none(data, "evidence"),
+        evidence=None if data["evidence"] is None else choice(data, "evidence", _EVIDENCE),
         missing=tuple(missing_from_json(as_kind(item, dict)) for item in get(data, "missing", list)),
         bytes=None if data["bytes"] is None else count(data, "bytes", 1 << 63),
     )

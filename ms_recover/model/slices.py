@@ -40,6 +40,35 @@ class Parameter:
     nbytes: int
 
 
+class ParameterList(tuple[Parameter, ...]):
+    """The parameters of a slice in file order, a tuple that remembers its hash and the place of each name.
+
+    Hashing hundreds of parameters takes as long as reading a header, and most slices of a tree list the same. Readers
+    share one list among equal slices, so that looking a list up costs no comparison; lists that are equal and not
+    shared are found equal all the same.
+    """
+
+    _hash: int
+    _index: dict[str, int]
+
+    def __hash__(self) -> int:
+        """Return the hash, computed once."""
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = super().__hash__()
+            return self._hash
+
+    @property
+    def index(self) -> dict[str, int]:  # type: ignore[override]
+        """The place of each name; of the last one where a name stands twice."""
+        try:
+            return self._index
+        except AttributeError:
+            self._index = {parameter.name: place for place, parameter in enumerate(self)}
+            return self._index
+
+
 @dataclass(frozen=True, slots=True)
 class SliceHeader:
     """The structure of a slice file, read without its contents.

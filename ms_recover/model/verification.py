@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, SliceStatus
 
 VERIFICATION_VERSION = 1
 
@@ -22,11 +23,10 @@ class SliceCheck:
         Its step.
     path : str
         Relative to the root.
-    status : str
-        ``"sound"``, or what is wrong: ``"damaged"``, ``"suspect"``, ``"uncommitted"``, ``"foreign"``, ``"ambiguous"``,
-        ``"superseded"`` or ``"undecided"``.
-    evidence : str
-        What a sound slice rests on: ``"manifest"``, ``"vote"`` or ``"structure"``.
+    status : SliceStatus
+        ``"sound"``, or what is wrong.
+    evidence : Evidence
+        The ground for a sound slice; with ``"structure"`` nothing was compared.
     reason : str
         Why.
     """
@@ -34,8 +34,8 @@ class SliceCheck:
     rank: int
     step: Step
     path: str
-    status: str
-    evidence: str
+    status: SliceStatus
+    evidence: Evidence
     reason: str
 
 

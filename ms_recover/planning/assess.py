@@ -11,6 +11,7 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import RankState
 from ms_recover.planning.judge import Judgement, StepJudgement, judge_step
 from ms_recover.planning.parts import Parts, replica_of
 from ms_recover.planning.rebuild import Rebuilt, parts_at, rebuild
@@ -22,7 +23,7 @@ from ms_recover.planning.targets import of_one_format, target_of
 class _Holding:
     """What one rank has of the step: a sound file, or why not."""
 
-    state: str
+    state: RankState
     reason: str
     file: SliceFile | None = None
     judgement: Judgement | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, SliceStatus
 from ms_recover.planning.redundancy.contents import check_contents, check_manifest
 from ms_recover.planning.redundancy.structure import list_the_same
 from ms_recover.planning.redundancy.vote import Ballot, Vote, hold_vote
@@ -33,9 +34,9 @@ class Judgement:
         Parameters in which the members of its group differ as they may.
     """
 
-    status: str
+    status: SliceStatus
     reason: str
-    evidence: str = "structure"
+    evidence: Evidence = "structure"
     borrowed: tuple[str, ...] = ()
 
 
@@ -152,7 +153,7 @@ def _unlike_told(held: list[SliceFile]) -> dict[str, Judgement]:
 def _is_of(file: SliceFile, run_id: str | None, origin: str) -> bool:
     """Whether the manifest of a slice, which need not be sound, is of this run and origin."""
     told = file.manifest
-    return told is not None and run_id in (None, told.run_id) and told.origin.startswith(origin)
+    return told is not None and run_id in (None, told.run_id) and told.provenance.kind == origin
 
 
 def _judge_replaced(files: list[SliceFile], slices: dict[str, Judgement]) -> dict[str, Judgement]:
@@ -194,7 +195,7 @@ def _judge_doubles(files: list[SliceFile], newest: bool) -> dict[str, Judgement]
                 text = f"two slices for one step, {paths}: remove the wrong one or choose the newest with --newest"
                 judged[file.path] = Judgement("ambiguous", text)
             elif file is best:
-                evidence = "manifest" if file.manifest is not None else "structure"
+                evidence: Evidence = "manifest" if file.manifest is not None else "structure"
                 judged[file.path] = Judgement("sound", "newest of several slices for this step", evidence)
             else:
                 judged[file.path] = Judgement("superseded", f"{best.path} is newer")

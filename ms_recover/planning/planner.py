@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
-from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
-from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
-from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.situation import Situation, check_rank, understand
 from ms_recover.planning.targets import left_beside
 
 _MOST_NAMED = 8
 
 
-def make_plan(
-    inventory: Inventory,
-    *,
-    step: Step | None = None,
-    lost: Collection[int] = (),
-    world_size: int | None = None,
-    newest: bool = False,
-    contents: Contents | None = None,
-    tolerate: Iterable[str] = (),
-    ranks: Collection[int] | None = None,
-) -> Plan:
+def make_plan(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, contents: Contents = NOTHING_READ) -> Plan:
     """Find the newest step at which every rank has a sound slice or a peer that has one.
 
     A step at which replicas differ with nothing to say who is right ends the search: going back further would hide it.
@@ -39,20 +28,10 @@ def make_plan(
     ----------
     inventory : Inventory
         What was found.
-    step : Step, optional
-        Consider this step only.
-    lost : collection of int
-        Ranks whose slices count as gone, whatever lies there.
-    world_size : int, optional
-        Number of ranks; by default what the survivors tell.
-    newest : bool
-        Of two sound slices of one rank and step take the one modified last.
-    contents : Contents, optional
+    options : PlanOptions
+        What the operator decides.
+    contents : Contents
         What reading slices gave; slices that were not read count by manifest and structure.
-    tolerate : iterable of str
-        Patterns of parameters that may differ between peers, beside the known ones.
-    ranks : collection of int, optional
-        Only these need a slice, because the others are cared for elsewhere.
 
     Returns
     -------
@@ -68,14 +47,8 @@ def make_plan(
     ContradictionError
         When the rank lists contradict each other.
     """
-    situation = understand(
-        inventory,
-        lost=lost,
-        world_size=world_size,
-        newest=newest,
-        contents=contents,
-        tolerance=Tolerance.with_more(tolerate),
-    )
+    situation = understand(inventory, options, contents)
+    step, ranks = options.step, options.ranks
     for rank in ranks or ():
         check_rank(rank, situation.world_size, situation.world_size_from)
     if not inventory.steps:

@@ -11,6 +11,7 @@ from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import ComposeKind
 from ms_recover.planning.compose import Choice, PieceBook, choose
 from ms_recover.planning.expected import NotComposableError, expected_parameters
 from ms_recover.planning.parts import Parts, replica_of
@@ -20,8 +21,6 @@ from ms_recover.planning.situation import Situation
 from ms_recover.planning.targets import ending_of, of_one_format, target_of, why_beside
 
 _MOST_REPLICAS = 4
-PARTIAL = ".partial"
-COMPLETE = ".complete"
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def rebuild(parts: Parts, step: Step, rank: int, own: list[SliceFile], serves: C
             dispute = (
                 f"{name_some([one.parameter.name for one in disputed])} of rank {rank}: {disputed[0].part.problem}"
             )
-        partial = _action(parts, step, rank, own, [choice for choice in choices if not choice.missing], "", PARTIAL)
+        partial = _action(parts, step, rank, own, [choice for choice in choices if not choice.missing], "", "partial")
         return Rebuilt(_missing_text(missing, total, path), None, missing, total, partial, dispute)
     replicas, why = _replicas(parts, rank, own, choices, serves)
     if why is not None:
@@ -154,7 +153,7 @@ def complete(parts: Parts, step: Step, rank: int) -> Rebuilt:
     if missing:
         return Rebuilt(_missing_text(missing, total, path), None, missing, total)
     own = parts.situation.files.get(step, {}).get(rank, [])
-    return Rebuilt("", _action(parts, step, rank, own, choices, path, COMPLETE), bytes=total)
+    return Rebuilt("", _action(parts, step, rank, own, choices, path, "complete"), bytes=total)
 
 
 def _choose(
@@ -228,7 +227,7 @@ def _action(
     own: list[SliceFile],
     choices: list[Choice] | tuple[Choice, ...],
     path: str,
-    mark: str = "",
+    kind: ComposeKind = "compose",
 ) -> ComposeAction | None:
     book = PieceBook(parts)
     parameters = tuple(book.take(choice) for choice in choices)
@@ -237,9 +236,9 @@ def _action(
     number = book.model_for(rank, parameters, {ending_of(file.path) for file in own})
     model = book.sources[number]
     target, replaces = target_of(parts.situation, rank, parts.files[model.rank], own)
-    if mark:
+    if kind != "compose":
         stem, dot, suffix = target.rpartition(".")
-        target, replaces = f"{stem}{mark}{dot}{suffix}", None
+        target, replaces = f"{stem}.{kind}{dot}{suffix}", None
     action = ComposeAction(
         rank=rank,
         sources=tuple(book.sources),
@@ -250,7 +249,7 @@ def _action(
         reason="",
         group=parts.situation.groups.of(rank),
         borrowed=tuple(choice.parameter.name for choice in choices if choice.part.tolerated),
-        kind=mark.removeprefix(".") or "compose",
+        kind=kind,
     )
     return action.because(f"{_givers_text(action)} hold all of it by the layouts in {path}")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 from ms_recover.errors import UsageError
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile, StrategyFile
 from ms_recover.model.manifest import Digests
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.redundancy.contents import Contents, check_manifest
+from ms_recover.planning.redundancy.contents import check_manifest
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.structure import StructureFindings, compare_structure
@@ -132,13 +133,7 @@ def check_rank(rank: int, world_size: int, world_size_from: str) -> None:
 
 
 def understand(
-    inventory: Inventory,
-    *,
-    lost: Collection[int] = (),
-    world_size: int | None = None,
-    newest: bool = False,
-    contents: Contents | None = None,
-    tolerance: Tolerance | None = None,
+    inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ
 ) -> Situation:
     """Put together what steps are judged by; slices of lost ranks are no evidence.
 
@@ -149,8 +144,9 @@ def understand(
     ContradictionError
         When rank lists contradict each other.
     """
+    lost = options.lost
     groups = merge_groups(inventory.group_files, inventory.slices)
-    size, size_from = find_world_size(inventory, world_size)
+    size, size_from = find_world_size(inventory, options.world_size)
     for rank in sorted(lost):
         if not 0 <= rank < size:
             raise UsageError(
@@ -171,9 +167,11 @@ def understand(
         files={step: dict(ranks) for step, ranks in files.items()},
         ranks=frozenset(inventory.ranks),
         lost=frozenset(lost),
-        newest=newest,
-        contents=contents or Contents(),
-        tolerance=tolerance or Tolerance(),
+        newest=options.newest,
+        contents=contents,
+        tolerance=Tolerance.with_more(options.tolerate),
         strategy_files=tuple(sorted(inventory.strategy_files, key=lambda file: file.path)),
-        committing=frozenset(file.prefix for file in count if file.manifest and file.manifest.origin == "saved"),
+        committing=frozenset(
+            file.prefix for file in count if file.manifest and file.manifest.provenance.kind == "saved"
+        ),
     )

@@ -65,7 +65,7 @@ class Origins:
             backed = told is not None and (told.step, told.digests) == (other.step, digests)
             members = self._members[self._groups.of(other.rank), other.step]
             equal = [self._digests_of(member) == digests for member in members if member.path != other.path]
-            if told is not None and told.origin.startswith("recovered from") and f"({file.path})" in told.origin:
+            if told is not None and file.path in (source.path for source in told.provenance.sources):
                 continue  # a copy says no more than what it is a copy of
             own_group = self._groups.of(other.rank) == self._groups.of(file.rank)
             if own_group or self._are_alike(other.rank, file.rank):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from ms_recover import api
 from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.model.actions import Replica
+from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
-from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents
@@ -140,12 +141,11 @@ class Peers:
     def plan(
         self,
         local: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
         *,
-        ranks: Collection[int] | None = None,
         explain: int | None = None,
         jobs: int = 1,
         progress: Callable[[int], None] | None = None,
-        **options: Any,
     ) -> RemotePlan:
         """Plan over this node's tree and those that are served.
 
@@ -153,12 +153,12 @@ class Peers:
         ----------
         local : Inventory
             Of this node.
-        ranks : collection of int, optional
-            The ranks that live here; only these need a slice. By default all that have no files on other nodes alone,
-            and every rank of the world needs a slice.
+        options : PlanOptions
+            With `ranks` those that live here; only these need a slice. By default all that have no files on other
+            nodes alone, and every rank of the world needs a slice.
         explain : int, optional
             A rank to tell more of.
-        jobs, progress, **options
+        jobs, progress
             As for `ms_recover.api.plan`.
 
         Raises
@@ -166,25 +166,23 @@ class Peers:
         MsRecoverError
             As `ms_recover.api.plan` does, and when a server cannot be reached any more.
         """
-        union, contents = unite(local, self.served), Contents()
+        union = unite(local, self.served)
 
         def read(files: Sequence[SliceFile]) -> Contents:
-            found = read_contents(
-                local.root, [file for file in files if file.path not in union.holders], jobs=jobs, progress=progress
-            )
+            here = [file for file in files if file.path not in union.holders]
+            found = read_contents(local.root, here, jobs=jobs, progress=progress)
             for number, peer in enumerate(self.peers):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
-                    found.add(self.wait(peer.digests(theirs, progress)))
+                    found = found.merged(self.wait(peer.digests(theirs, progress)))
             return found
 
-        made = api.plan(union.inventory, ranks=ranks, read=read, contents=contents, **options)
+        made, contents = api.plan_with_contents(union.inventory, options, read=read)
         explanation = None
         if explain is not None:
-            judging = {name: options[name] for name in api.JUDGING if name in options}
-            explanation = api.explain(union.inventory, made, explain, contents=contents, **judging)
+            explanation = api.explain_plan(union.inventory, made, explain, options, contents)
         names = [peer.name for peer in self.peers]
-        return RemotePlan(cut_down(made, union, ranks, names, contents.digests), explanation, union)
+        return RemotePlan(cut_down(made, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
         """Carry out what `plan` found.

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import decode_object
 from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.json_values import as_kind, count, get, inside
 from ms_recover.model.manifest import DIGEST, Digests
-from ms_recover.planning.redundancy.contents import Contents
 
 VERSION = 1
 MAX_REQUEST = 16 << 20
@@ -131,7 +131,7 @@ def say_mode(mode: int) -> bytes:
 def say_contents(contents: Contents) -> bytes:
     """Return what slices contain."""
     digests = {path: [found.file, *found.parameters] for path, found in contents.digests.items()}
-    return _encode({"digests": digests, "problems": contents.problems})
+    return _encode({"digests": digests, "problems": dict(contents.problems)})
 
 
 def say_inventory(told: Mapping[str, Any]) -> bytes:
@@ -159,16 +159,17 @@ def read_contents(data: bytes, where: str, files: Iterable[SliceFile]) -> Conten
         if "working" in told:
             return count(told, "working", MOST_BYTES)
         digests, problems = get(told, "digests", dict), get(told, "problems", dict)
-        contents = Contents()
+        read_digests: dict[str, Digests] = {}
+        read_problems: dict[str, str] = {}
         for file in files:
             if file.path in digests:
                 first, *rest = (_digest(value) for value in as_kind(digests[file.path], list))
                 if file.encryption is None and len(rest) != len(file.parameters):
                     raise ValueError(f"{len(rest)} digests for {len(file.parameters)} parameters of {file.path}")
-                contents.digests[file.path] = Digests(first, tuple(rest))
+                read_digests[file.path] = Digests(first, tuple(rest))
             else:
-                contents.problems[file.path] = get(problems, file.path, str)[:_SHOWN]
-        return contents
+                read_problems[file.path] = get(problems, file.path, str)[:_SHOWN]
+        return Contents(read_digests, read_problems)
 
     return _checked(data, where, read)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, InputError, StorageError, UsageError, VerificationError
 from ms_recover.model.actions import Replica
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.remote.inventories import inventory_from_json
 from ms_recover.remote.messages import (
     MAX_REPLY,

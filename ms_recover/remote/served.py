@@ -12,8 +12,9 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.formats.source import read_small
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.model.options import ScanOptions
 from ms_recover.remote.inventories import inventory_to_json
 from ms_recover.remote.messages import RefusedError, SliceRequest
 from ms_recover.scanning.read import read_contents
@@ -29,8 +30,8 @@ class ServedTree:
     ----------
     root : str
         The tree.
-    options : dict
-        For `ms_recover.scanning.scan.scan`.
+    options : ScanOptions
+        How it is laid out.
 
     Raises
     ------
@@ -38,7 +39,7 @@ class ServedTree:
         When it cannot be scanned.
     """
 
-    def __init__(self, root: str, options: dict[str, Any]) -> None:
+    def __init__(self, root: str, options: ScanOptions) -> None:
         self.root = os.path.realpath(root)
         self._options = options
         self._known: dict[str, SliceFile] = {}
@@ -52,7 +53,7 @@ class ServedTree:
         MsRecoverError
             When it cannot be scanned.
         """
-        found = scan(self.root, stop=stop, **self._options)
+        found = scan(self.root, self._options, stop=stop)
         served = tuple(file for file in found.slices if self._is_inside(file.path))
         apart = {file.path for file in found.slices} - {file.path for file in served}
         notes = (*found.notes, *(Note(path, "leads out of the tree that is served") for path in sorted(apart)))
@@ -115,9 +116,7 @@ class ServedTree:
                 files.append(replace(self._known[one.path], size=one.state.bytes, mtime_ns=one.state.mtime_ns))
             except RefusedError as error:
                 problems[one.path] = str(error)
-        contents = read_contents(self.root, files, jobs=jobs, progress=progress)
-        contents.problems.update(problems)
-        return contents
+        return read_contents(self.root, files, jobs=jobs, progress=progress).merged(Contents(problems=problems))
 
     def _is_inside(self, path: str) -> bool:
         return os.path.realpath(os.path.join(self.root, path)).startswith(os.path.join(self.root, ""))

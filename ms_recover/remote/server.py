@@ -10,10 +10,10 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from ms_recover.errors import BrokenWorldError, FormatError, MsRecoverError, StorageError
-from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.model.contents import Contents
+from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.remote.messages import (
     MAX_REPLY,
     MAX_REQUEST,
@@ -51,7 +51,7 @@ def serve(
     idle: float | None = None,
     jobs: int = 1,
     ready: Callable[[str], None] = lambda text: None,
-    **scanning: Any,
+    options: ScanOptions = DEFAULT_SCAN,
 ) -> None:
     """Serve a tree until Ctrl-C or SIGTERM; nothing is written.
 
@@ -71,15 +71,15 @@ def serve(
         Threads that digest slices.
     ready : callable
         Told in words what is served where.
-    **scanning
-        For `ms_recover.scanning.scan.scan`.
+    options : ScanOptions
+        How the tree is laid out.
 
     Raises
     ------
     MsRecoverError
         When the tree cannot be scanned, the port cannot be had, or there is no token where one is needed.
     """
-    tree = ServedTree(root, scanning)
+    tree = ServedTree(root, options)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
     sync.run(_until_told(server, idle, ready))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.model.actions import CopyAction, FileState, Replica
@@ -85,7 +85,7 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
 
 
 def cut_down(
-    plan: Plan, union: Union, ranks: Collection[int] | None, names: Sequence[str], digests: dict[str, Digests]
+    plan: Plan, union: Union, ranks: Collection[int] | None, names: Sequence[str], digests: Mapping[str, Digests]
 ) -> Plan:
     """Return a plan over a union with the actions of this node alone.
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.header import read_header
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
-from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.storage.digest import digest_file
 
 
@@ -68,15 +68,16 @@ def read_contents(
             return "changes while it is read: is training still writing it?"
         return digests
 
-    contents = Contents()
+    digests: dict[str, Digests] = {}
+    problems: dict[str, str] = {}
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
         for file, found in zip(files, pool.map(read, files), strict=True):
             if isinstance(found, str):
-                contents.problems[file.path] = found
+                problems[file.path] = found
             else:
-                contents.digests[file.path] = found
+                digests[file.path] = found
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-    return contents
+    return Contents(digests, problems)

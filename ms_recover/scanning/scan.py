@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 
@@ -15,6 +15,7 @@ from ms_recover.formats.known import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import Pattern, SliceName
@@ -24,14 +25,7 @@ from ms_recover.storage.digest import digest_file
 
 
 def scan(
-    root: str | os.PathLike[str],
-    *,
-    pattern: str | None = None,
-    group_info: Iterable[str] = (),
-    strategy: Iterable[str] = (),
-    crc: bool = True,
-    stop: Callable[[], bool] | None = None,
-    may_be_empty: bool = False,
+    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
 ) -> Inventory:
     """Take stock of a checkpoint tree.
 
@@ -42,18 +36,10 @@ def scan(
     ----------
     root : str or path
         The tree.
-    pattern : str, optional
-        Where slices lie, with ``{rank} {prefix} {epoch} {step}``; by default the layouts MindSpore users have.
-    group_info : iterable of str
-        ``group_info.pb`` files that are not beside the slices; ``{rank}`` stands for the owner.
-    strategy : iterable of str
-        Strategy files that are not beside the slices, likewise; without ``{rank}`` a file is of the stage it names.
-    crc : bool
-        Check the CRC-32 of slices that carry one.
+    options : ScanOptions
+        How the tree is laid out.
     stop : callable, optional
         Asked now and then; true ends a CRC check early.
-    may_be_empty : bool
-        A root without any rank's directory is no error.
 
     Returns
     -------
@@ -71,20 +57,20 @@ def scan(
     StorageError
         When the root cannot be read.
     """
-    top = os.path.realpath(root)
+    top, pattern, crc = os.path.realpath(root), options.pattern, options.crc
     found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_rank_directories(top)
-    if not found.ranks and not may_be_empty:
+    if not found.ranks and not options.may_be_empty:
         looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/ or rank_{rank}/ in it"
         raise MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
     headers = KnownHeaders()
     slices = [file for name in found.slices if (file := _open(top, name, found.notes, crc, stop, headers)) is not None]
     slices = _without_doubles(top, slices, found.notes)
     groups = _own_groups(top, found)
-    for owner, path in find_named_files(top, group_info, "--group-info"):
+    for owner, path in find_named_files(top, options.group_info, "--group-info"):
         groups.append(GroupFile(owner, path, None, read_group_info(path, owner=owner)))
     known = StrategyReader()
     strategies = [*known.beside_slices(top, found.strategy_files, found.notes)]
-    strategies += known.named(find_named_files(top, strategy, "--strategy"))
+    strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
     return Inventory(
         root=top,
         ranks=tuple(sorted(found.ranks)),

@@ -28,6 +28,7 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import GROUP_INFO_NAME
 from ms_recover.storage.digest import holds
@@ -235,7 +236,7 @@ class SliceStore:
             lists = tuple(file for file in found.group_files if file.rank in group)
             size = self._parts * self._replicas
             narrowed = replace(found, slices=slices, group_files=lists)
-            plan = api.plan(narrowed, step=STEP, world_size=size, ranks=group)
+            plan = api.plan(narrowed, PlanOptions(step=STEP, world_size=size, ranks=frozenset(group)))
             if not plan.recoverable:
                 return "; ".join(f"rank {rank}: {plan.ranks[rank].reason}" for rank in group)
             outcome = api.apply(plan, ranks=group, lock_timeout=LOCK_SECONDS)

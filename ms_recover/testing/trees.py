@@ -15,6 +15,7 @@ from pathlib import Path
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.formats.group_info import read_group_info, write_group_info
 from ms_recover.formats.proto import message_class
+from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.scanning.scan import scan
 
@@ -135,7 +136,7 @@ def save_manifests(root: Path, run_id: str = "run-1") -> None:
         path = root / file.path
         group = read_group_info(path.parent / "group_info.pb").restore_ranks
         manifest = make_manifest(
-            str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, origin="saved"
+            str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, provenance=SAVED
         )
         write_manifest(str(path), manifest)
 

@@ -12,6 +12,7 @@ from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.storage.local import sync_directory
 from ms_recover.training.network import OwnSlice
@@ -131,11 +132,13 @@ def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
     assert situation is not None
     plan = api.plan(
         inventory,
-        step=step,
-        world_size=situation.world_size,
-        newest=situation.newest,
-        tolerate=stock.tolerate,
-        quick=True,
+        PlanOptions(
+            step=step,
+            world_size=situation.world_size,
+            newest=situation.newest,
+            tolerate=stock.tolerate,
+            quick=True,
+        ),
     )
     actions = tuple(action for action in assessment.actions if action.rank == stock.rank)
     plan = replace(plan, step=step, actions=actions, run_id=assessment.run_id)
@@ -165,7 +168,7 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
     inventory = stock.inventory
     assert inventory is not None
     if stock.outdated:
-        inventory = api.scan(inventory.root, pattern=pattern, crc=False)
+        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False))
     while newer := [file for file in inventory.slices if file.rank == stock.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
@@ -176,7 +179,9 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
             sync_directory(os.path.dirname(path))
             name = os.path.basename(aside)
             _log.warning("rank %d: %s is newer than step %s, renamed to %s", stock.rank, path, step, name)
-        inventory = api.scan(inventory.root, pattern=pattern, crc=False)  # shows one of several with the same bytes
+        inventory = api.scan(
+            inventory.root, ScanOptions(pattern=pattern, crc=False)
+        )  # shows one of several with the same bytes
 
 
 def _free_name(path: str) -> str:

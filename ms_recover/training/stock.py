@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.assess import assess_step
-from ms_recover.planning.redundancy.contents import Contents
-from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.situation import Situation, understand
 from ms_recover.scanning.read import read_contents
 from ms_recover.training.world import World
@@ -94,8 +93,7 @@ class Stock:
         while unread := self._unread(step, situation):
             assert self.inventory is not None
             read = read_contents(self.inventory.root, unread)
-            situation.contents.digests.update(read.digests)
-            situation.contents.problems.update(read.problems)
+            situation = self.situation = replace(situation, contents=situation.contents.merged(read))
             self.assessments[step] = assess_step(situation, step)
         for newer in self.assessments:
             if newer >= step and (disagreements := self.assessments[newer].disagreements):
@@ -141,17 +139,11 @@ def take_stock(
         As `ms_recover.api.scan` and `ms_recover.api.assess` do; a root without slices is an empty stock.
     """
     try:
-        inventory = api.scan(root, pattern=pattern, group_info=group_info)
+        inventory = api.scan(root, ScanOptions(pattern=pattern, group_info=tuple(group_info)))
     except MissingInputError as error:
         _log.warning("rank %d: %s", world.rank, error)
         return Stock(world.rank)
     patterns = tuple(tolerate)
-    situation = understand(
-        inventory,
-        world_size=world.size,
-        newest=newest,
-        contents=Contents(),
-        tolerance=Tolerance.with_more(patterns),
-    )
+    situation = understand(inventory, PlanOptions(world_size=world.size, newest=newest, tolerate=patterns))
     assessments = {step: assess_step(situation, step) for step in inventory.steps}
     return Stock(world.rank, inventory, situation, assessments, patterns)

@@ -18,6 +18,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from tests.support import faulty_disk as support
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -142,7 +143,7 @@ def test_a_source_that_changes_at_any_call(what: str, quick: bool, base: Path) -
     while number < MOST_CALLS:
         number += 1
         broken.again()
-        plan = api.plan(api.scan(broken.root), quick=quick)
+        plan = api.plan(api.scan(broken.root), PlanOptions(quick=quick))
         assert broken.giver(plan, "columns") == source
         faults = Faults(str(broken.root), number, lambda call: MEANWHILE[what](source), (*READING, "open", "pwrite"))
         with faults.installed():
@@ -236,7 +237,7 @@ def test_what_survives_is_written_whole_or_not_at_all(kind: str, base: Path) -> 
     while number < MOST_CALLS:
         shutil.rmtree(broken.root, ignore_errors=True)
         shutil.copytree(broken.template, broken.root)
-        plan = api.plan(api.scan(broken.root), world_size=6)
+        plan = api.plan(api.scan(broken.root), PlanOptions(world_size=6))
         assert not plan.recoverable
         faults = Faults(str(broken.root), number, kind, calls)
 

@@ -23,6 +23,7 @@ from ms_recover.cli.tree import plan_code
 from ms_recover.errors import MsRecoverError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing import damage, mishaps, mistakes
@@ -243,10 +244,10 @@ class Case:
             return Result(UNDETECTED, [f"what was whole is wrong now: rank {rank}" for rank in sorted(more)])
         result = Result(self.name(plan))
         again = api.scan(self.root)
-        planned = api.plan(again, step=plan.step)
+        planned = api.plan(again, PlanOptions(step=plan.step))
         if not planned.recoverable or planned.actions or planned.group_files:
             result.faults.append("apply left something to do")
-        found = api.verify(again, step=plan.step)
+        found = api.verify(again, PlanOptions(step=plan.step))
         used = {verdict.path for verdict in plan.ranks}
         result.faults += [f"after apply {one.path} is {one.status}" for one in found.wrong if one.path in used]
         return result

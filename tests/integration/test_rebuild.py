@@ -9,6 +9,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import VerificationError
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
@@ -67,7 +68,7 @@ def test_every_rank_is_put_together_byte_for_byte(tmp_path, case, manifests):
         truth = path.read_bytes()
         lose(tree, rank)
         path.parent.rmdir()
-        plan = api.plan(api.scan(tree), world_size=4)
+        plan = api.plan(api.scan(tree), PlanOptions(world_size=4))
         [action] = plan.actions
         assert isinstance(action, ComposeAction)
         assert set(action.source_ranks) >= {(rank + 2) % 4, rank ^ 1}
@@ -75,7 +76,7 @@ def test_every_rank_is_put_together_byte_for_byte(tmp_path, case, manifests):
         assert path.read_bytes() == truth
         assert path.stat().st_mode & 0o777 == 0o400
         manifest = json.loads((path.parent / f"{path.name}.manifest.json").read_text())
-        assert manifest["origin"].startswith("recovered from ckpt_dir")
+        assert manifest["provenance"]["kind"] == "composed"
         assert not api.verify(api.scan(tree)).wrong
         assert not api.plan(api.scan(tree)).actions
         assert not [name for name in os.listdir(path.parent) if name.endswith(".tmp")]

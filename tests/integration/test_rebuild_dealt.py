@@ -5,6 +5,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
@@ -76,7 +77,7 @@ def test_a_rank_is_rebuilt_as_it_was_saved(tree, tensors, form):
 
 def test_what_nobody_else_has_is_named(tree, tensors, form):
     (tree / "ckpt_dir1" / f"test-{NEW}.{form}").unlink()
-    plan = api.plan(api.scan(tree), step=NEW)
+    plan = api.plan(api.scan(tree), PlanOptions(step=NEW))
     assert not plan.recoverable
     assert {gone.parameter for gone in plan.ranks[1].missing} == set(dealt(tensors, 1)) - {"global_step"}
 

@@ -7,6 +7,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.formats.header import read_header
+from ms_recover.model.options import PlanOptions
 
 LAYOUTS = {"dp2_mp4": "2_77", "dp4_mp2_opt2": "1_77", "dp4_mp2_optfull": "1_77", "dp2_mp2_pp2": "1_77"}
 SUBSETS = [lost for count in (1, 2, 3) for lost in itertools.combinations(range(8), count)]
@@ -52,9 +53,9 @@ def test_what_survives_comes_back_and_the_rest_is_named(fixtures, tmp_path, layo
             shutil.copytree(whole, tree)
             for rank in lost:
                 shutil.rmtree(tree / f"ckpt_dir{rank}")
-            plan = api.plan(api.scan(tree), world_size=8)
+            plan = api.plan(api.scan(tree), PlanOptions(world_size=8))
         else:
-            plan = api.plan(inventory, lost=lost)
+            plan = api.plan(inventory, PlanOptions(lost=frozenset(lost)))
         for rank in lost:
             assert {region.parameter for region in plan.ranks[rank].missing} == gone[rank], (lost, rank)
             assert (plan.ranks[rank].verdict == "unrecoverable") == bool(gone[rank]), (lost, rank)
@@ -62,7 +63,7 @@ def test_what_survives_comes_back_and_the_rest_is_named(fixtures, tmp_path, layo
         if plan.recoverable and tree.exists():
             assert api.apply(plan, jobs=2).exit_code == 0
             assert {r: (tree / f"ckpt_dir{r}" / name).read_bytes() for r in range(8)} == files
-            assert not api.plan(api.scan(tree), world_size=8).actions
+            assert not api.plan(api.scan(tree), PlanOptions(world_size=8)).actions
             recovered += 1
         shutil.rmtree(tree, ignore_errors=True)
     assert recovered or layout == "dp4_mp2_optfull"

@@ -62,7 +62,8 @@ def test_a_lost_rank_comes_from_one_server(tree, tmp_path, recover_ckpt):
         assert "already had its slice" in again.out
     assert content(here, 1) == content(tree, 1)
     told = json.loads(content(here, 1, f"{NAME}.manifest.json"))
-    assert told["origin"].startswith(f"recovered from rank 3 ({server.address}/ckpt_dir3/{NAME})")
+    assert told["provenance"]["kind"] == "copied"
+    assert told["provenance"]["sources"] == [{"rank": 3, "path": f"ckpt_dir3/{NAME}", "host": str(server.address)}]
     assert (told["rank"], told["file"]) == (1, NAME)
     target, source = here / "ckpt_dir1" / NAME, tree / "ckpt_dir1" / NAME
     assert target.stat().st_mode == source.stat().st_mode
@@ -132,9 +133,10 @@ def test_a_slice_is_put_together_from_two_servers(tmp_path, recover_ckpt):
     for rank in (0, 3):
         assert content(here, rank) == content(whole, rank)
         told = json.loads(content(here, rank, f"{NAME}.manifest.json"))
-        assert "ms_recover" not in told["origin"]
-        assert f"{one.address}/ckpt_dir1/{NAME}" in told["origin"]
-        assert f"{two.address}/ckpt_dir2/{NAME}" in told["origin"]
+        sources = told["provenance"]["sources"]
+        assert "ms_recover" not in str(sources)
+        assert {"rank": 1, "path": f"ckpt_dir1/{NAME}", "host": str(one.address)} in sources
+        assert {"rank": 2, "path": f"ckpt_dir2/{NAME}", "host": str(two.address)} in sources
     assert not leftovers(here)
     assert not [path for path in here.iterdir() if not path.name.startswith("ckpt_dir")]
 

@@ -13,6 +13,7 @@ import pytest
 from ms_recover.cli.peers import need_numpy
 from ms_recover.errors import InputError, UsageError, VerificationError
 from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.remote.client import Peers
 from ms_recover.remote.messages import say_inventory, say_mode
@@ -40,7 +41,7 @@ def nodes(tmp_path):
 def running(server_class, tree, token=b""):
     """Run a server of some class in a thread."""
     port, ready, loop = free_port(), threading.Event(), asyncio.new_event_loop()
-    server = server_class(ServedTree(str(tree), {}), "127.0.0.1", port, Security(token), 1)
+    server = server_class(ServedTree(str(tree), ScanOptions()), "127.0.0.1", port, Security(token), 1)
     task = loop.create_task(server.run(None, lambda text: ready.set()))
 
     def run():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ms_recover import api
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import make_struck_cut_tree
@@ -47,7 +48,7 @@ def test_one_bad_strategy_file_harms_neither_this_recovery_nor_the_next(cut_tree
     strike(tree, kind, 2)
     assert api.apply(api.plan(api.scan(tree))).exit_code == 0
     assert slice_of(tree, 0).read_bytes() == truth
-    assert not api.verify(api.scan(tree), step=STEP).wrong
+    assert not api.verify(api.scan(tree), PlanOptions(step=STEP)).wrong
     lost = slice_of(tree, 2).read_bytes()
     for path in slice_of(tree, 2).parent.glob(f"test-{STEP}*"):
         path.unlink()
@@ -77,7 +78,7 @@ def test_a_stale_strategy_file_is_not_found_out_where_nobody_holds_the_same(cut_
     strike(tree, "all strategy files cut otherwise", 0)
     for rank in (2, 3, 5):
         slice_of(tree, rank).unlink()
-    plan = api.plan(api.scan(tree), step=STEP)
+    plan = api.plan(api.scan(tree), PlanOptions(step=STEP))
     assert plan.ranks[0].verdict in ("compose", "unrecoverable")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
+from ms_recover.model.options import PlanOptions
 from ms_recover.testing import mishaps
 from tests.property import test_recovery as plain
 from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, SAVED, SEALED, STEPS, Scene, Strike, recover
@@ -107,7 +108,7 @@ def test_a_wrong_strategy_file_puts_nothing_wrong_together(scene: CutScene) -> N
         root = Path(folder)
         truth = scene.make(root)
         try:
-            plan = api.plan(api.scan(root), world_size=scene.size)
+            plan = api.plan(api.scan(root), PlanOptions(world_size=scene.size))
             api.check(plan)
             outcome = api.apply(plan)
         except MsRecoverError:

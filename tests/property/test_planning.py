@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from ms_recover.errors import ContradictionError, FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
 from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import DIGEST, Digests, Manifest
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.planning.redundancy.contents import Contents
 from tests.support.inventories import slice_file, tree
 
 STEPS = (Step(3, 8), Step(2, 8), Step(1, 8))
@@ -97,12 +98,13 @@ class World:
         inventory = inventory or self.inventory()
         contents = Contents()
         while True:
-            made = make_plan(inventory, contents=contents, world_size=self.size, lost=self.lost, **options)
+            wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
+            made = make_plan(inventory, wanted, contents=contents)
             unread = [file for file in wanted_contents(inventory, made, self.lost) if not contents.knows(file)]
             if not unread:
                 return made
             for file in unread:
-                contents.digests[file.path] = self.digests(self.contents(file.rank, file.step))
+                contents = contents.merged(Contents({file.path: self.digests(self.contents(file.rank, file.step))}))
 
     def known_group(self, rank: int) -> tuple[int, ...]:
         """Return the group as far as rank lists tell; with manifests it is known anyway."""
@@ -369,7 +371,7 @@ def test_of_two_whole_runs_the_one_started_later_is_taken() -> None:
     plan = make_plan(inventory)
     assert plan.run_id == OTHER_RUN
     assert not plan.actions
-    assert make_plan(inventory, newest=True).run_id == RUN
+    assert make_plan(inventory, PlanOptions(newest=True)).run_id == RUN
 
 
 def test_nothing_to_plan_is_said() -> None:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, RankPath, SliceFile, StrategyFile
 from ms_recover.model.manifest import Digests
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.planner import make_plan
-from ms_recover.planning.redundancy.contents import Contents
 
 STEP = Step(1, 8)
 
@@ -163,7 +164,7 @@ def test_what_survives_is_put_together_and_what_does_not_is_named(world: World, 
     lost = data.draw(st.sets(st.sampled_from(ranks), min_size=1, max_size=min(3, len(ranks) - 1)))
     survivors = set(ranks) - lost
     inventory, contents = find(world, survivors)
-    plan = make_plan(inventory, world_size=len(ranks), contents=contents)
+    plan = make_plan(inventory, PlanOptions(world_size=len(ranks)), contents=contents)
     assert plan_from_json(json.dumps(plan_to_json(plan)), "p") == plan
     actions = {action.rank: action for action in (*plan.actions, *plan.partials)}
     stages_told = {rank // world.devices for rank in survivors}

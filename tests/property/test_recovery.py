@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ms_recover import api
 from ms_recover.errors import InputError, MsRecoverError
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing import damage, mishaps, mistakes
@@ -166,14 +167,14 @@ def recover(scene: Scene) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         root = Path(os.path.realpath(folder))
         truth = scene.make(root)
-        sizes = {"world_size": scene.size} if scene.tell_size else {}
+        wanted = PlanOptions(world_size=scene.size if scene.tell_size else None)
         try:
             inventory = api.scan(root)
-            plan = api.plan(inventory, **sizes)
+            plan = api.plan(inventory, wanted)
         except InputError as error:
             event(f"refused: {type(error).__name__}")
             return
-        check_order(scene, inventory, plan, sizes)
+        check_order(scene, inventory, plan, wanted)
         if not plan.recoverable or plan.world_size != scene.size:
             event("no plan")
             return
@@ -198,7 +199,7 @@ def recover(scene: Scene) -> None:
         if scene.evidence == NONE and not is_right(plan, root, truth):
             event("wrong and nothing told")  # what is wrong everywhere now may be noticed by the next plan
             return
-        again = api.plan(api.scan(root), **sizes)
+        again = api.plan(api.scan(root), wanted)
         assert again.recoverable, again.rejected_steps
         assert (again.step, again.run_id or None) == (plan.step, plan.run_id or None)
         assert not again.actions, again.actions
@@ -206,13 +207,13 @@ def recover(scene: Scene) -> None:
         assert [kept.path for kept in again.ranks] == [held.path for held in plan.ranks]
 
 
-def check_order(scene: Scene, inventory: api.Inventory, plan: Plan, sizes: dict[str, int]) -> None:
+def check_order(scene: Scene, inventory: api.Inventory, plan: Plan, wanted: PlanOptions) -> None:
     """The plan does not depend on the order of what was found."""
     chance = random.Random(len(inventory.slices))
     mixed = {name: list(getattr(inventory, name)) for name in ("slices", "group_files", "strategy_files", "notes")}
     for found in mixed.values():
         chance.shuffle(found)
-    again = api.plan(replace(inventory, **{name: tuple(found) for name, found in mixed.items()}), **sizes)
+    again = api.plan(replace(inventory, **{name: tuple(found) for name, found in mixed.items()}), wanted)
     assert again == plan
 
 

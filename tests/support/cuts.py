@@ -14,6 +14,7 @@ from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.formats.strategy import encode_strategy
+from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter, SliceImage
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
@@ -152,7 +153,7 @@ def make_cut_tree(
             path.write_bytes(data)
             path.chmod(SLICE_MODE)
             if manifests:
-                write_manifest(str(path), make_manifest(str(path), rank, step, ranks, group, "run", origin="saved"))
+                write_manifest(str(path), make_manifest(str(path), rank, step, ranks, group, "run", provenance=SAVED))
     return root
 
 

@@ -126,7 +126,9 @@ def remake_manifest(path: Path, **changes: object) -> None:
     if not sidecar.exists():
         return
     old = read_manifest(sidecar)
-    made = make_manifest(str(path), old.rank, old.step, old.world_size, old.group, old.run_id, origin=old.origin)
+    made = make_manifest(
+        str(path), old.rank, old.step, old.world_size, old.group, old.run_id, provenance=old.provenance
+    )
     sidecar.write_bytes(encode_manifest(replace(made, **changes)))  # type: ignore[arg-type]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import UsageError
-from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.model.contents import Contents
+from ms_recover.model.options import PlanOptions
 from ms_recover.scanning.read import read_contents
 from ms_recover.testing.trees import make_tree
 from tests.support.cuts import make_struck_cut_tree
@@ -20,41 +21,36 @@ def inventory(tmp_path):
     return api.scan(tree)
 
 
-def test_what_was_read_is_added_and_not_read_again(inventory):
+def test_no_slice_is_read_twice(inventory):
     asked = []
 
     def read(files):
         asked.extend(file.path for file in files)
         return read_contents(inventory.root, files)
 
-    contents = Contents()
-    first = api.plan(inventory, read=read, contents=contents)
+    made, contents = api.plan_with_contents(inventory, read=read)
     assert sorted(asked) == sorted(contents.digests)
     assert asked
-    asked.clear()
-    assert api.plan(inventory, read=read, contents=contents) == first == api.plan(inventory)
-    assert asked == []
+    assert made == api.plan(inventory)
 
 
 def test_nothing_is_read_for_a_quick_plan(inventory):
-    contents = Contents()
-    assert api.plan(inventory, quick=True, read=lambda files: pytest.fail("read"), contents=contents).recoverable
+    made, contents = api.plan_with_contents(inventory, PlanOptions(quick=True), read=lambda files: pytest.fail("read"))
+    assert made.recoverable
     assert contents == Contents()
 
 
 def test_only_some_ranks_need_a_slice(inventory):
     alone = replace(inventory, slices=tuple(file for file in inventory.slices if file.rank != 2))
     assert not api.plan(alone).recoverable
-    assert api.plan(alone, ranks=[1, 3]).recoverable
+    assert api.plan(alone, PlanOptions(ranks=frozenset([1, 3]))).recoverable
 
 
 def test_a_rank_is_explained_by_the_step_of_the_plan(tmp_path):
     inventory = api.scan(make_struck_cut_tree(tmp_path / "tree", [OLDER]))
-    contents = Contents()
-    made = api.plan(inventory, contents=contents, lost=[0])
-    told = api.explain(inventory, made, 0, contents=contents, lost=[0])
-    assert (told.rank, told.step, told.problem) == (0, made.considered, None)
-    assert all(0 not in item.holders for item in told.parameters)
-    assert any(0 in item.holders for item in api.explain(inventory, made, 0, contents=contents).parameters)
+    made, found = api.explain(inventory, 0, PlanOptions(lost=frozenset([0])))
+    assert (found.rank, found.step, found.problem) == (0, made.considered, None)
+    assert all(0 not in item.holders for item in found.parameters)
+    assert any(0 in item.holders for item in api.explain(inventory, 0)[1].parameters)
     with pytest.raises(UsageError, match="there is no rank 6"):
-        api.explain(inventory, made, 6)
+        api.explain(inventory, 6)

@@ -1,37 +1,10 @@
-"""What reading slices from end to end gave."""
+"""Compare a slice with its manifest: place, header and contents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.manifest import Digests
 from ms_recover.planning.redundancy.vote import name_some
-
-
-@dataclass
-class Contents:
-    """Digests of slices that were read.
-
-    Parameters
-    ----------
-    digests : dict of str to Digests
-        Path of a slice to the digests of what was read.
-    problems : dict of str to str
-        Path of a slice that could not be read to why.
-    """
-
-    digests: dict[str, Digests] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-
-    def knows(self, file: SliceFile) -> bool:
-        """Whether reading `file` was tried."""
-        return file.path in self.digests or file.path in self.problems
-
-    def add(self, more: Contents) -> None:
-        """Take in what reading other slices gave."""
-        self.digests.update(more.digests)
-        self.problems.update(more.problems)
 
 
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:

@@ -38,7 +38,7 @@ def test_a_committed_slice_has_its_manifest(order, tmp_path):
     assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
     assert (manifest.rank, manifest.world_size, manifest.step, manifest.cumulative_step) == (3, 8, Step(2, 8), 16)
     assert (manifest.file, manifest.run_id, manifest.group) == ("test-2_8.ckpt", "run-1", (3, 7))
-    assert (manifest.origin, manifest.size) == ("saved", len(WHOLE))
+    assert (manifest.provenance.kind, manifest.size) == ("saved", len(WHOLE))
     assert manifest.digests.file == digest_file(path).file
     assert len(manifest.digests.parameters) == len(PARAMETERS)
     assert manifest.strategy_digest == digest_file(tmp_path / "strategy.ckpt").file

@@ -12,6 +12,7 @@ from ms_recover import api
 from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
 from ms_recover.execution import checks
 from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, slice_bytes
 from tests.support.convert import as_safetensors
@@ -103,7 +104,7 @@ def test_a_damaged_target_is_replaced(tree):
 
 def test_a_lost_slice_with_the_right_bytes_is_left_alone(tree):
     before = (tree / "ckpt_dir0" / NAME).stat().st_ino
-    outcome = api.apply(api.plan(api.scan(tree), lost=(0,)))
+    outcome = api.apply(api.plan(api.scan(tree), PlanOptions(lost=frozenset((0,)))))
     assert [result.status for result in outcome.results] == ["already there"]
     assert (tree / "ckpt_dir0" / NAME).stat().st_ino == before
 

@@ -6,6 +6,7 @@ import pytest
 from ms_recover.errors import FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest, read_manifest
 from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -22,7 +23,7 @@ MANIFEST = Manifest(
     parameters=(Parameter("a.weight", "Float32", (4, 2), 32), Parameter("schrittgröße", "Int32", (), 4)),
     group=(3, 7),
     strategy_digest=FULL,
-    origin="saved",
+    provenance=SAVED,
     tool="ms_recover 0.1.0",
 )
 
@@ -51,7 +52,7 @@ def test_a_manifest_that_was_cut_off_is_refused(end):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("version", 2),
+        ("version", 3),
         ("rank", -1),
         ("rank", 9),
         ("rank", True),

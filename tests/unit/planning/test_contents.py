@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.formats.manifest import parse_origin
+from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.planning.redundancy.contents import Contents
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 
 TRIPLES = {rank: [rank % 2, rank % 2 + 2, rank % 2 + 4] for rank in range(6)}
@@ -21,7 +23,17 @@ def backed(file, value, run="run", origin="saved", **changes):
     group = tuple((PAIRS if changes.pop("pairs", True) else TRIPLES)[file.rank])
     name = file.path.rpartition("/")[2]
     made = Manifest(
-        run, file.rank, 4, file.step, 8, name, file.size, digests(value), file.parameters, group, origin=origin
+        run,
+        file.rank,
+        4,
+        file.step,
+        8,
+        name,
+        file.size,
+        digests(value),
+        file.parameters,
+        group,
+        provenance=parse_origin(origin),
     )
     return replace(file, manifest=replace(made, **changes))
 
@@ -46,9 +58,11 @@ def test_two_that_disagree_stop_everything_even_with_an_older_step():
     assert not plan.recoverable
     assert plan.disagreements
     assert "ckpt_dir0" in plan.disagreements[0]
-    settled = make_plan(tree(slices, PAIRS), contents=contents(r0="a", r2="x", r1="b", r3="b"), lost=(2,))
+    settled = make_plan(
+        tree(slices, PAIRS), PlanOptions(lost=frozenset((2,))), contents=contents(r0="a", r2="x", r1="b", r3="b")
+    )
     assert [(action.rank, action.source_rank) for action in settled.actions] == [(2, 0)]
-    assert make_plan(tree(slices, PAIRS), contents=contents(r0="a", r2="x"), step=OLDER).step == OLDER
+    assert make_plan(tree(slices, PAIRS), PlanOptions(step=OLDER), contents=contents(r0="a", r2="x")).step == OLDER
 
 
 def test_a_renamed_older_slice_is_found_among_two():
@@ -137,7 +151,7 @@ def test_a_rank_that_took_another_layout_is_foreign():
 def test_manifests_of_another_world_are_foreign(world):
     slices = [backed(slice_file(rank), "ab"[rank % 2]) for rank in range(4)]
     slices[1] = backed(slice_file(1), "b", world_size=world)
-    plan = make_plan(tree(slices, PAIRS), world_size=4)
+    plan = make_plan(tree(slices, PAIRS), PlanOptions(world_size=4))
     assert [(action.rank, action.source_rank) for action in plan.actions] == [(1, 3)]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory, RankPath, SliceFile, StrategyFile
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
@@ -35,7 +36,7 @@ def size(shape):
 
 
 def plan(shapes, layouts=(ROWS,)):
-    return make_plan(inventory(shapes, layouts), world_size=4)
+    return make_plan(inventory(shapes, layouts), PlanOptions(world_size=4))
 
 
 def test_a_whole_tensor_gives_every_part():
@@ -77,11 +78,11 @@ def test_a_layout_that_does_not_fit_is_no_layout():
 def test_embeddings_cut_by_hand_have_parts_of_their_own_sizes(split):
     layouts = [Layout("table", (2, 4), ((0,), ()), split_shape=split)]
     shapes = {rank: {"table": (split[rank % 4], 3)} for rank in range(8) if rank != 2}
-    made = make_plan(inventory(shapes, layouts), world_size=8)
+    made = make_plan(inventory(shapes, layouts), PlanOptions(world_size=8))
     [action] = made.actions
     assert (action.source_rank, action.bytes) == (6, 1)
     without = {rank: shape for rank, shape in shapes.items() if rank != 6}
-    gone = make_plan(inventory(without, layouts), world_size=8).ranks[2].missing
+    gone = make_plan(inventory(without, layouts), PlanOptions(world_size=8)).ranks[2].missing
     start = sum(split[:2])
     assert [(one.region, one.bytes) for one in gone] == [(((start, start + split[2]), (0, 3)), 3 * split[2])]
 

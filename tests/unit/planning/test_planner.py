@@ -2,6 +2,7 @@ import pytest
 
 from ms_recover.errors import ContradictionError, MissingInputError, UsageError
 from ms_recover.model.inventory import GroupFile, Inventory, RankPath
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
@@ -103,11 +104,11 @@ def test_damaged_source_is_no_source():
 
 
 def test_lost_ranks_count_as_gone_whatever_lies_there():
-    plan = make_plan(tree(whole(), lists()), lost=(0, 5))
+    plan = make_plan(tree(whole(), lists()), PlanOptions(lost=frozenset((0, 5))))
     assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 4), (5, 1)]
     assert plan.ranks[0].state == "lost"
     assert plan.actions[0].replaces is not None
-    assert not make_plan(tree(whole(), lists()), lost=(0, 4)).recoverable
+    assert not make_plan(tree(whole(), lists()), PlanOptions(lost=frozenset((0, 4)))).recoverable
 
 
 def test_rerun_suffixes_name_the_same_step():
@@ -122,7 +123,7 @@ def test_two_slices_for_one_step_are_ambiguous_without_newest():
     assert not plan.recoverable
     assert "--newest" in plan.ranks[0].reason
     assert any("test_1-2_8" in note.reason for note in plan.notes)
-    chosen = make_plan(tree(slices, lists()), newest=True)
+    chosen = make_plan(tree(slices, lists()), PlanOptions(newest=True))
     assert chosen.recoverable
     assert chosen.ranks[0].path == "ckpt_dir0/test_1-2_8.ckpt"
 
@@ -130,7 +131,7 @@ def test_two_slices_for_one_step_are_ambiguous_without_newest():
 def test_an_ambiguous_slice_is_no_source():
     slices = [*whole(without=[4]), slice_file(0, prefix="test_1", mtime=9)]
     assert make_plan(tree(slices, lists())).ranks[4].verdict == "unrecoverable"
-    (action,) = make_plan(tree(slices, lists()), newest=True).actions
+    (action,) = make_plan(tree(slices, lists()), PlanOptions(newest=True)).actions
     assert action.source == "ckpt_dir0/test_1-2_8.ckpt"
 
 
@@ -143,10 +144,10 @@ def test_a_damaged_and_a_sound_slice_for_one_step_are_not_ambiguous():
 
 def test_a_requested_step_is_the_only_one_considered():
     slices = whole(steps=(OLDER, STEP), without=[(0, STEP), (4, STEP)])
-    assert make_plan(tree(slices, lists()), step=OLDER).step == OLDER
-    assert not make_plan(tree(slices, lists()), step=STEP).recoverable
+    assert make_plan(tree(slices, lists()), PlanOptions(step=OLDER)).step == OLDER
+    assert not make_plan(tree(slices, lists()), PlanOptions(step=STEP)).recoverable
     with pytest.raises(MissingInputError, match="9_9"):
-        make_plan(tree(slices, lists()), step=Step(9, 9))
+        make_plan(tree(slices, lists()), PlanOptions(step=Step(9, 9)))
 
 
 def test_trailing_ranks_are_known_from_lists_given_size_or_not_at_all():
@@ -157,18 +158,18 @@ def test_trailing_ranks_are_known_from_lists_given_size_or_not_at_all():
     assert [action.rank for action in plan.actions] == [4, 5, 6, 7]
     alone = tree(slices, {rank: [rank] for rank in range(4)})
     assert make_plan(alone).world_size == 4
-    grown = make_plan(alone, world_size=5)
+    grown = make_plan(alone, PlanOptions(world_size=5))
     assert grown.ranks[4].verdict == "unrecoverable"
     assert "no group_info.pb" in grown.ranks[4].reason
 
 
 def test_impossible_world_sizes_and_lost_ranks_are_refused():
     with pytest.raises(UsageError, match="rank 7"):
-        make_plan(tree(whole(), lists()), world_size=4)
+        make_plan(tree(whole(), lists()), PlanOptions(world_size=4))
     with pytest.raises(ContradictionError, match="lists rank 7"):
-        make_plan(tree(whole(4), {0: [0, 7]}), world_size=6)
+        make_plan(tree(whole(4), {0: [0, 7]}), PlanOptions(world_size=6))
     with pytest.raises(UsageError, match="rank 8"):
-        make_plan(tree(whole(), lists()), lost=(8,))
+        make_plan(tree(whole(), lists()), PlanOptions(lost=frozenset((8,))))
 
 
 def test_no_rank_list_is_written_where_they_lie_elsewhere():

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from ms_recover.formats.manifest import parse_origin
+from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.options import PlanOptions
 from ms_recover.planning.audit import judge_slices, make_verification
 from ms_recover.planning.planner import make_plan
-from ms_recover.planning.redundancy.contents import Contents
 from ms_recover.planning.situation import understand
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
@@ -23,7 +25,17 @@ def backed(file, value, *, run="run", origin="saved", groups=PAIRS, **changes):
     group = tuple(groups[file.rank])
     told = digests(value) if len(file.parameters) == 4 else Digests(f"file:{value}", ("p",) * len(file.parameters))
     made = Manifest(
-        run, file.rank, len(groups), file.step, 8, name, file.size, told, file.parameters, group, origin=origin
+        run,
+        file.rank,
+        len(groups),
+        file.step,
+        8,
+        name,
+        file.size,
+        told,
+        file.parameters,
+        group,
+        provenance=parse_origin(origin),
     )
     return replace(file, manifest=replace(made, **changes))
 
@@ -87,7 +99,7 @@ def test_before_it_was_read_it_has_the_benefit_of_the_doubt():
 def test_where_the_operator_settles_a_disagreement_it_counts():
     slices, known = sealed_but(0, 2), read(r0="x", r2="a", r1="b", r3="b")
     assert make_plan(tree(slices, PAIRS), contents=known).disagreements
-    (action,) = make_plan(tree(slices, PAIRS), contents=known, lost=(0,)).actions
+    (action,) = make_plan(tree(slices, PAIRS), PlanOptions(lost=frozenset((0,))), contents=known).actions
     assert (action.rank, action.source_rank) == (0, 2)
 
 

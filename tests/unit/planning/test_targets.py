@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.formats.manifest import parse_origin
 from ms_recover.model.inventory import RankPath
+from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
 from tests.unit.planning.redundancy.test_vote import manifest
@@ -20,7 +22,7 @@ def held(rank, ending, step=STEP, **changes):
 
 
 def plan(*slices, **options):
-    return make_plan(tree(slices, GROUP), **options)
+    return make_plan(tree(slices, GROUP), PlanOptions(**options))
 
 
 @pytest.mark.parametrize("ending", OTHER)
@@ -49,7 +51,9 @@ def test_a_damaged_slice_of_the_other_format_stays(ending):
     assert note.path == f"ckpt_dir3/test-{STEP}{ending}"
     assert action.target in note.reason
     recovered = held(3, OTHER[ending])
-    told = replace(manifest(recovered), world_size=4, group=(0, 1, 2, 3), origin="recovered from rank 0")
+    told = replace(
+        manifest(recovered), world_size=4, group=(0, 1, 2, 3), provenance=parse_origin("recovered from rank 0")
+    )
     recovered = replace(recovered, manifest=told)
     for old in (held(3, ending, problem="cut"), held(3, ending)):
         after = plan(*slices, old, recovered)

@@ -13,6 +13,7 @@ from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.execution.runner import run_plan
 from ms_recover.execution.staging import STAGING
 from ms_recover.model.compose import ComposeAction
+from ms_recover.model.options import ScanOptions
 from ms_recover.planning.planner import make_plan
 from ms_recover.remote.union import cut_down, unite
 from ms_recover.scanning.scan import scan
@@ -58,7 +59,7 @@ def nodes(tmp_path):
     (there / "ckpt_dir0").rmdir()
     here = tmp_path / "here"
     here.mkdir()
-    union = unite(scan(here, may_be_empty=True), [replace(scan(there), root="host:1")])
+    union = unite(scan(here, ScanOptions(may_be_empty=True)), [replace(scan(there), root="host:1")])
     plan = cut_down(make_plan(union.inventory), union, None, ["host:1"], {})
     return plan, there, union.holders, here / "ckpt_dir0" / NAME, truth
 
@@ -142,7 +143,7 @@ def parts(tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     shutil.rmtree(there / "ckpt_dir0")
-    union = unite(scan(here, may_be_empty=True), [replace(scan(there), root="host:1")])
+    union = unite(scan(here, ScanOptions(may_be_empty=True)), [replace(scan(there), root="host:1")])
     plan = cut_down(make_plan(union.inventory), union, None, ["host:1"], {})
     [action] = plan.actions
     assert isinstance(action, ComposeAction)

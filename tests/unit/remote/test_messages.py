@@ -7,8 +7,9 @@ import pytest
 
 from ms_recover.errors import FormatError
 from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import DIGEST, Digests
-from ms_recover.planning.redundancy.contents import Contents
+from ms_recover.model.options import ScanOptions
 from ms_recover.remote import messages
 from ms_recover.remote.inventories import inventory_from_json, inventory_to_json
 from ms_recover.remote.messages import RefusedError, Request, SliceRequest
@@ -101,7 +102,7 @@ def test_answers_that_cannot_be_are_refused(told):
 
 def said(tree):
     """Return what a server would send of a tree, as plain JSON."""
-    return json.loads(messages.say_inventory(ServedTree(str(tree), {}).to_json()))
+    return json.loads(messages.say_inventory(ServedTree(str(tree), ScanOptions()).to_json()))
 
 
 def heard(told, root="host:1"):

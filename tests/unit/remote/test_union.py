@@ -6,6 +6,7 @@ import pytest
 
 from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan
 from ms_recover.remote.peer import DEFAULT_PORT, Address
 from ms_recover.remote.union import cut_down, unite
@@ -21,7 +22,7 @@ def node(*slices, ranks=None, name="here"):
 
 def planned(local, *served, ranks=None):
     union = unite(local, served)
-    plan = make_plan(union.inventory, ranks=ranks, world_size=4)
+    plan = make_plan(union.inventory, PlanOptions(ranks=None if ranks is None else frozenset(ranks), world_size=4))
     return cut_down(plan, union, ranks, [one.root for one in served], {})
 
 
@@ -60,7 +61,7 @@ def test_what_is_replaced_is_the_file_of_this_node():
     here = node(slice_file(0, problem="cut off", size=40, mtime=9))
     there = node(slice_file(0), slice_file(2), slice_file(3), name="there:1")
     union = unite(here, [there])
-    plan = make_plan(union.inventory, world_size=4, lost=[0])
+    plan = make_plan(union.inventory, PlanOptions(world_size=4, lost=frozenset([0])))
     [action, _] = cut_down(plan, union, None, ["there:1"], {}).actions
     assert (action.rank, action.source_rank) == (0, 2)
     assert action.replaces == FileState(40, 9)

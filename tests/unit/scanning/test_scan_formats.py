@@ -12,6 +12,7 @@ from ms_recover.formats import strategy as strategy_files
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning import strategies
 from ms_recover.storage.digest import digest_file
@@ -85,13 +86,13 @@ def test_parts_and_complete_slices_are_reported_and_never_used(tree):
     for name in ("test-1_77.partial.ckpt", "test-1_77.complete.safetensors"):
         shutil.copyfile(original, tree / "ckpt_dir0" / name)
     for options in ({}, {"pattern": "ckpt_dir{rank}/{prefix}-{epoch}_{step}.ckpt"}):
-        inventory = api.scan(tree, **options)
+        inventory = api.scan(tree, ScanOptions(**options))
         assert [note.path.rpartition("/")[2] for note in inventory.notes] == [
             "test-1_77.complete.safetensors",
             "test-1_77.partial.ckpt",
         ]
         assert not [file for file in inventory.slices if "partial" in file.path or "complete" in file.path]
-    odd = api.scan(tree, pattern="ckpt_dir{rank}/test-{epoch}_{step}.partial.ckpt")
+    odd = api.scan(tree, ScanOptions(pattern="ckpt_dir{rank}/test-{epoch}_{step}.partial.ckpt"))
     assert odd.slices == ()
 
 
@@ -155,20 +156,20 @@ def test_strategy_files_elsewhere(tree, tmp_path, monkeypatch):
         (tree / f"ckpt_dir{rank}" / "strategy.ckpt").rename(folder / f"ckpt_strategy_rank_{rank}.ckpt")
     (folder / "stage1.ckpt").write_bytes(encode_strategy(STAGE_1))
     named = [str(folder / "ckpt_strategy_rank_{rank}.ckpt"), str(folder / "stage1.ckpt")]
-    inventory = api.scan(tree, strategy=named)
+    inventory = api.scan(tree, ScanOptions(strategy=tuple(named)))
     assert [(file.rank, file.path.rpartition("/")[2]) for file in inventory.strategy_files] == [
         *((rank, f"ckpt_strategy_rank_{rank}.ckpt") for rank in range(8)),
         (4, "stage1.ckpt"),  # the first rank of stage 1
     ]
     monkeypatch.chdir(tmp_path)
-    assert api.scan(tree, strategy=["strategy/stage1.ckpt"]).strategy_files[0].strategy == STAGE_1
+    assert api.scan(tree, ScanOptions(strategy=("strategy/stage1.ckpt",))).strategy_files[0].strategy == STAGE_1
     (folder / "ckpt_strategy_rank_5.ckpt").write_bytes(b"junk")
     with pytest.raises(FormatError, match=r"ckpt_strategy_rank_5\.ckpt: no strategy file"):
-        api.scan(tree, strategy=named)
+        api.scan(tree, ScanOptions(strategy=tuple(named)))
     with pytest.raises(MissingInputError, match=r"--strategy none\.ckpt: no such file"):
-        api.scan(tree, strategy=["none.ckpt"])
+        api.scan(tree, ScanOptions(strategy=("none.ckpt",)))
     with pytest.raises(UsageError, match=r"--strategy .*only \{rank\}"):
-        api.scan(tree, strategy=["strategy/{step}.ckpt"])
+        api.scan(tree, ScanOptions(strategy=("strategy/{step}.ckpt",)))
 
 
 def test_merged_strategies_are_taken_apart(tree, tmp_path):
@@ -176,11 +177,15 @@ def test_merged_strategies_are_taken_apart(tree, tmp_path):
     merged = Strategy((0, 1), 1, tuple(layouts))
     path = tmp_path / "merged.ckpt"
     path.write_bytes(encode_strategy(merged))
-    found = [file for file in api.scan(tree, strategy=[str(path)]).strategy_files if file.path == str(path)]
+    found = [
+        file for file in api.scan(tree, ScanOptions(strategy=(str(path),))).strategy_files if file.path == str(path)
+    ]
     assert [(file.rank, file.stages) for file in found] == [(0, (0,)), (4, (1,))]
     assert found[1].strategy.layouts == (Layout("b-c", (2, 2), ((), (1,))), Layout("w", (2, 2), ((), (1,))))
     path.write_bytes(encode_strategy(replace(merged, layouts=(*layouts, Layout("2-w", (2, 2), ())))))
-    (whole,) = [file for file in api.scan(tree, strategy=[str(path)]).strategy_files if file.path == str(path)]
+    (whole,) = [
+        file for file in api.scan(tree, ScanOptions(strategy=(str(path),))).strategy_files if file.path == str(path)
+    ]
     assert whole.stages == (0, 1)
 
 
@@ -192,7 +197,7 @@ def test_strategies_that_mindspore_merged(fixture_tree, tmp_path):
     for rank in range(8):
         shutil.copyfile(tree / f"ckpt_dir{rank}" / "strategy.ckpt", tmp_path / "one" / f"strategy_{rank}.ckpt")
     mindspore.merge_pipeline_strategys(str(tmp_path / "one"), str(tmp_path / "merged.ckpt"))
-    inventory = api.scan(tree, strategy=[str(tmp_path / "merged.ckpt")])
+    inventory = api.scan(tree, ScanOptions(strategy=(str(tmp_path / "merged.ckpt"),)))
     beside = {file.rank: file.strategy.layouts for file in inventory.strategy_files if "merged" not in file.path}
     merged = {file.rank: file.strategy.layouts for file in inventory.strategy_files if "merged" in file.path}
     assert merged == {rank: beside[rank] for rank in (0, 4)}

@@ -80,7 +80,7 @@ def test_what_lies_there(store):
             rank % 3 + 3,
         )
         manifest = read_manifest(f"{at(store, rank)}{MANIFEST_SUFFIX}")
-        assert (manifest.rank, manifest.world_size, manifest.step, manifest.origin) == (rank, 6, STEP, "saved")
+        assert (manifest.rank, manifest.world_size, manifest.step, manifest.provenance.kind) == (rank, 6, STEP, "saved")
         assert (manifest.run_id, manifest.group) == (store.run_id, (rank % 3, rank % 3 + 3))
         assert sorted(os.listdir(at(store, rank).parent)) == sorted(["group_info.pb", NAME, NAME + MANIFEST_SUFFIX])
     assert store.path(1) == (str(at(store, 1)), None)

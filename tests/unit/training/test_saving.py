@@ -94,7 +94,7 @@ def test_a_slice_says_whose_it_is(one, tmp_path, monkeypatch):
     training.end()
     manifest = read_manifest(tmp_path / f"test-2_2.ckpt{MANIFEST_SUFFIX}")
     assert (manifest.step, manifest.cumulative_step, manifest.run_id) == (Step(2, 2), 6, "night-7")
-    assert (manifest.rank, manifest.world_size, manifest.group, manifest.origin) == (0, 1, (0,), "saved")
+    assert (manifest.rank, manifest.world_size, manifest.group, manifest.provenance.kind) == (0, 1, (0,), "saved")
     assert training.callback.committed == Step(2, 2)
 
 

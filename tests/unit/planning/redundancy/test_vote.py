@@ -1,8 +1,9 @@
 from dataclasses import replace
 
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
-from ms_recover.planning.redundancy.contents import Contents, check_contents, check_manifest
+from ms_recover.planning.redundancy.contents import check_contents, check_manifest
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.vote import Ballot, hold_vote
 from tests.support.inventories import NAMES, STEP, slice_file

@@ -1,0 +1,37 @@
+"""The result of reading slices from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.manifest import Digests
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Digests of slices that were read.
+
+    Parameters
+    ----------
+    digests : mapping of str to Digests
+        Path of a slice to the digests of its contents.
+    problems : mapping of str to str
+        Path of a slice that could not be read to the reason.
+    """
+
+    digests: Mapping[str, Digests] = field(default_factory=lambda: MappingProxyType({}))
+    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def knows(self, file: SliceFile) -> bool:
+        """Whether reading `file` was tried."""
+        return file.path in self.digests or file.path in self.problems
+
+    def merged(self, more: Contents) -> Contents:
+        """Return these contents and `more`; the newer reading of a slice counts."""
+        return Contents({**self.digests, **more.digests}, {**self.problems, **more.problems})
+
+
+NOTHING_READ = Contents()

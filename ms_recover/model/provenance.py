@@ -1,0 +1,69 @@
+"""Where the bytes of a slice come from, and the ground for trusting them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ms_recover.model.verdicts import Evidence
+
+ProvenanceKind = Literal["saved", "sealed", "copied", "composed"]
+"""``saved`` by training, ``sealed`` afterwards, ``copied`` from a replica, ``composed`` from several slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenanceSource:
+    """A slice that bytes were taken from.
+
+    Parameters
+    ----------
+    rank : int or None
+        Its rank; None in manifests of version 1 that name only the path.
+    path : str
+        Relative to the root of its tree.
+    host : str or None
+        Host and port of the node it was fetched from; None for the same tree.
+    """
+
+    rank: int | None
+    path: str
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """The origin of a slice.
+
+    Parameters
+    ----------
+    kind : ProvenanceKind
+        The way it came to be.
+    evidence : Evidence or None
+        The ground for sealing it, or for trusting its sources; None for saved slices.
+    sources : tuple of ProvenanceSource
+        Of a copied or composed slice.
+    borrowed : tuple of str
+        Parameters that may differ between ranks and whose values come from another rank.
+    """
+
+    kind: ProvenanceKind
+    evidence: Evidence | None = None
+    sources: tuple[ProvenanceSource, ...] = ()
+    borrowed: tuple[str, ...] = ()
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the bytes are those of other slices, so that the slice is no witness for them."""
+        return self.kind in ("copied", "composed")
+
+    @property
+    def proven(self) -> bool:
+        """Whether its digests were right beyond doubt when they were written.
+
+        Those of a slice that training saved are; so are those that other ranks' contents or a saved manifest
+        confirmed. Structure alone, or layouts alone, are one ballot and no verdict.
+        """
+        return self.kind == "saved" or self.evidence in ("manifest", "vote")
+
+
+SAVED = Provenance(kind="saved")
