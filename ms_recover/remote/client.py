@@ -177,12 +177,10 @@ class Peers:
                     found = found.merged(self.wait(peer.digests(theirs, progress)))
             return found
 
-        made, contents = api.plan_with_contents(union.inventory, options, read=read)
-        explanation = None
-        if explain is not None:
-            explanation = api.explain_plan(union.inventory, made, explain, options, contents)
+        planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
+        explanation = None if explain is None else api.explain_planned(planned, explain)
         names = [peer.name for peer in self.peers]
-        return RemotePlan(cut_down(made, union, options.ranks, names, contents.digests), explanation, union)
+        return RemotePlan(cut_down(planned.plan, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
         """Carry out what `plan` found.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import MANIFEST_SUFFIX
-from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.planning.planner import plan_for_rank
 from ms_recover.storage.local import sync_directory
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.stock import Stock
@@ -127,21 +127,9 @@ def get_slice(stock: Stock, step: Step) -> tuple[OwnSlice, int | None] | None:
 
 def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
     """Carry out this rank's action alone; return the rank whose slice it was, the first one of several."""
-    inventory, situation, assessment = stock.inventory, stock.situation, stock.assessments[step]
-    assert inventory is not None
-    assert situation is not None
-    plan = api.plan(
-        inventory,
-        PlanOptions(
-            step=step,
-            world_size=situation.world_size,
-            newest=situation.newest,
-            tolerate=stock.tolerate,
-            quick=True,
-        ),
-    )
-    actions = tuple(action for action in assessment.actions if action.rank == stock.rank)
-    plan = replace(plan, step=step, actions=actions, run_id=assessment.run_id)
+    assert stock.inventory is not None
+    assert stock.compared is not None
+    plan = plan_for_rank(stock.inventory, stock.compared, stock.assessments[step], stock.rank)
     stock.outdated = True
     outcome = api.apply(plan, ranks={stock.rank})
     (result,) = outcome.results
@@ -150,7 +138,7 @@ def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
         raise kind(f"{own}: not copied: {error}")
     if result.source_rank is not None:
         return result.source_rank
-    (action,) = actions
+    (action,) = plan.actions
     assert isinstance(action, ComposeAction)
     return action.source_ranks[0]
 

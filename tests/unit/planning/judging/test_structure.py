@@ -1,7 +1,7 @@
 import pytest
 
+from ms_recover.planning.judging.structure import compare_structure
 from ms_recover.planning.redundancy.groups import merge_groups
-from ms_recover.planning.redundancy.structure import compare_structure
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, slice_file
 
 PAIRS = merge_groups([group_file(0, [0, 2]), group_file(1, [1, 3])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
-from ms_recover.planning.redundancy.vote import name_some
+from ms_recover.model.texts import name_some
 
 
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
@@ -62,6 +62,6 @@ def check_contents(file: SliceFile, contents: Contents) -> str | None:
         return None
     expected = file.manifest.digests.parameters
     pairs = zip(file.parameters, read.parameters, expected, strict=False)
-    odd = [parameter.name for parameter, found, told in pairs if found != told]
+    odd = [parameter.name for parameter, found, one in pairs if found != one]
     where = f"in {name_some(odd)}" if odd else "outside the parameters"
     return f"its contents are not those of its manifest, {where}"

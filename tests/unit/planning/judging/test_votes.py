@@ -3,9 +3,9 @@ from dataclasses import replace
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
-from ms_recover.planning.redundancy.contents import check_contents, check_manifest
+from ms_recover.planning.judging.votes import Ballot, hold_vote
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
 from ms_recover.planning.redundancy.tolerance import Tolerance
-from ms_recover.planning.redundancy.vote import Ballot, hold_vote
 from tests.support.inventories import NAMES, STEP, slice_file
 
 
@@ -78,7 +78,7 @@ def test_a_plurality_is_no_majority():
 def test_a_manifest_settles_even_against_the_majority():
     vote = hold_vote(ballots("aaaa", "xxxx", "xxxx", backed=[0]), Tolerance())
     assert set(vote.suspects) == {path(1), path(2)}
-    assert vote.settled_by == "manifest"
+    assert "proven by manifest" in vote.suspects[path(1)]
 
 
 def test_manifests_on_both_sides_leave_it_to_the_majority():

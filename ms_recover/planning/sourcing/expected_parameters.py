@@ -1,4 +1,4 @@
-"""What a slice that is gone must have listed."""
+"""The parameter list that a lost slice must have had."""
 
 from __future__ import annotations
 
@@ -7,54 +7,51 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from ms_recover.model.slices import Parameter
-from ms_recover.model.steps import Step
-from ms_recover.planning.parts import Parts
+from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.redundancy.layouts import cell_of, shape_at
-from ms_recover.planning.redundancy.structure import is_misread
+from ms_recover.planning.sourcing.parameters import ParameterIndex
 
 _MAP = "MapTensor"
 _MOST_LISTS = 64
 
 
 class NotComposableError(Exception):
-    """A slice cannot be put together from others; the text says why."""
+    """A slice cannot be composed from others; the text says why."""
 
 
-def expected_parameters(parts: Parts, rank: int, step: Step, *, complete: bool = False) -> tuple[Parameter, ...]:
-    """Return what the slice of a rank lists, by its peers, its manifest and its own other slices.
+def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = False) -> tuple[Parameter, ...]:
+    """Return the parameters of a rank's slice, by its stage, its manifest and its own other slices.
 
     All ranks of a stage run the same network, so they list the same parameters in the same order, unless
     ``remove_redundancy=True`` dealt them out.
 
     Parameters
     ----------
-    parts : Parts
+    index : ParameterIndex
         The slices that are there.
     rank : int
         Whose slice.
-    step : Step
-        Of which step.
     complete : bool
         List every parameter of the stage, as a slice that was saved without ``remove_redundancy`` does.
 
     Raises
     ------
     NotComposableError
-        When nothing tells.
+        When nothing states it.
     """
-    stage = parts.stages.of(rank)
-    lists = [parts.files[kind[0]] for kind in parts.kinds.get(stage, ())]
+    stage = index.stages.of(rank)
+    lists = [index.slices[kind[0]].file for kind in index.kinds.get(stage, ())]
     lists = [file for file in lists if file.encryption is None]
     if not lists:
-        if stage in parts.by_stage:
+        if stage in index.by_stage:
             raise NotComposableError("encrypted slices are copied whole or not at all")
-        told = _told(parts, rank, step)
-        if told is None:
-            raise NotComposableError("no rank of its stage has a sound slice, so nothing tells what its own listed")
-        return _composable(told)
+        stated = _stated(index, rank)
+        if stated is None:
+            raise NotComposableError("no rank of its stage has a sound slice, so its parameters are unknown")
+        return _composable(stated)
     orders = {tuple(parameter.name for parameter in file.parameters): file for file in lists}
     if len({frozenset(order) for order in orders}) == 1:
-        return _composable(_here(parts, rank, parameter) for parameter in lists[0].parameters)
+        return _composable(_here(index, rank, parameter) for parameter in lists[0].parameters)
     for one, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
         if is_misread(one.parameters, other.parameters):
             raise NotComposableError(
@@ -62,8 +59,15 @@ def expected_parameters(parts: Parts, rank: int, step: Step, *, complete: bool =
             )
     known = {parameter.name: parameter for file in lists for parameter in file.parameters}
     order = merge_orders(orders)
-    wanted = order if complete else _dealt(parts, rank, step, order, known)
-    return _composable(_here(parts, rank, known[name]) for name in wanted)
+    if complete:
+        return _composable(_here(index, rank, known[name]) for name in order)
+    stated = _stated(index, rank)
+    if stated is not None:
+        known = {**{parameter.name: parameter for parameter in stated}, **known}
+        order = [parameter.name for parameter in stated]
+    else:
+        order = _dealt(index, rank, order)
+    return _composable(_here(index, rank, known[name]) for name in order)
 
 
 def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
@@ -74,56 +78,54 @@ def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
     return listed
 
 
-def _here(parts: Parts, rank: int, parameter: Parameter) -> Parameter:
-    layout = parts.layout(parts.stages.of(rank), parameter.name)
+def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
+    layout = index.layout(index.stages.of(rank), parameter.name)
     return parameter if layout is None else shape_at(layout, cell_of(layout, rank), parameter)
 
 
-def _told(parts: Parts, rank: int, step: Step) -> tuple[Parameter, ...] | None:
-    """Return what the rank's slice listed by its manifest, or what its own slice of the nearest other step lists."""
-    if rank in parts.situation.lost:
+def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
+    """Return the list in the manifest of the rank's slice, or in its own slice of the nearest other step."""
+    facts, step = index.facts, index.judgement.step
+    if rank in facts.lost:
         return None
-    runs = {file.manifest.run_id for file in parts.files.values() if file.manifest is not None}
-    for file in parts.situation.files.get(step, {}).get(rank, ()):
-        told = file.manifest
-        if told is not None and (told.rank, told.step) == (rank, step) and (not runs or told.run_id in runs):
-            return told.parameters
-    prefixes = {file.prefix for file in parts.files.values()}
+    runs = {one.manifest.run_id for one in index.slices.values() if one.manifest is not None}
+    for one in facts.at(step, rank):
+        manifest = one.manifest
+        if manifest is None or index.judgement.run.why_foreign(one.file) is not None:
+            continue
+        if (manifest.rank, manifest.step) == (rank, step) and (not runs or manifest.run_id in runs):
+            return manifest.parameters
+    prefixes = {one.file.prefix for one in index.slices.values()}
     others = [
-        file
-        for other, ranks in parts.situation.files.items()
-        for file in ranks.get(rank, ())
-        if other != step and file.problem is None and file.encryption is None and file.prefix in prefixes
-        if file.manifest is None or not runs or file.manifest.run_id in runs
+        one.file
+        for other in facts.steps
+        for one in facts.at(other, rank)
+        if other != step and one.file.problem is None and one.file.encryption is None and one.file.prefix in prefixes
+        if one.manifest is None or not runs or one.manifest.run_id in runs
     ]
     nearest = max(others, key=lambda file: (file.step < step, file.step), default=None)
     return nearest.parameters if nearest is not None else None
 
 
-def _dealt(parts: Parts, rank: int, step: Step, order: Sequence[str], known: dict[str, Parameter]) -> list[str]:
-    """Return which parameters ``remove_redundancy=True`` left to a rank.
+def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
+    """Return the parameters that ``remove_redundancy=True`` left to a rank, where nothing of its own states them.
 
-    Its manifest or its own other slices tell. Without one: what every other holder of the same part has (nothing is
-    dealt out where there is one holder only, or no layout), and what none of them has.
+    Those that every other holder of the same part has (nothing is dealt out where there is one holder only, or no
+    layout), and those that none of them has.
     """
-    told = _told(parts, rank, step)
-    if told is not None:
-        for parameter in told:
-            known.setdefault(parameter.name, parameter)
-        return [parameter.name for parameter in told]
-    stage = parts.stages.of(rank)
+    stage = index.stages.of(rank)
     mine = []
     for name in order:
-        layout = parts.layout(stage, name)
-        there = parts.by_stage[stage] if layout is None else parts.in_cell(stage, layout, cell_of(layout, rank))
-        having = sum(other != rank and parts.find(other, name) is not None for other in there)
+        layout = index.layout(stage, name)
+        there = index.by_stage[stage] if layout is None else index.in_cell(stage, layout, cell_of(layout, rank))
+        having = sum(other != rank and index.find(other, name) is not None for other in there)
         if having in (0, sum(other != rank for other in there)):
             mine.append(name)
     return mine
 
 
 def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
-    """Merge lists that are parts of one order into that order, as far as they tell.
+    """Merge lists that are parts of one order into that order, as far as they state it.
 
     Where they leave it open, the list that comes first goes first.
 
