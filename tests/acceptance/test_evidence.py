@@ -32,13 +32,12 @@ def unsound(found):
 
 
 def is_mended(tree, recover_ckpt, *options):
-    """Apply, then compare every slice; a second look finds nothing to do and nothing wrong."""
+    """Apply, then compare every slice; a second look finds nothing wrong."""
     done = recover_ckpt("apply", tree.root, *options)
     assert done.code == 0, done
     assert tree.wrong() == []
-    found = recover_ckpt("verify", tree.root, "--json")
+    found = recover_ckpt("verify", tree.root)
     assert found.code == 0, found
-    assert recover_ckpt("plan", tree.root, "--json", *options).json["actions"] == []
     return True
 
 
@@ -54,11 +53,20 @@ def is_refused(tree, recover_ckpt, *options, codes=(5,)):
 # 1. All known claims of who holds the same are used together.
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("lists", LISTS)
-@pytest.mark.parametrize(("odd", "lost"), [(2, 0), (0, 2), (3, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("odd", "lost", "lists", "form"),
+    [
+        (2, 0, True, "ckpt"),
+        (2, 0, False, "ckpt"),
+        (2, 0, True, "safetensors"),
+        (2, 0, False, "safetensors"),
+        (0, 2, True, "ckpt"),
+        (3, 1, False, "ckpt"),
+        (1, 3, True, "ckpt"),
+    ],
+)
 def test_01_a_bit_that_layouts_and_rank_lists_together_show_is_mended_and_not_copied(
-    form, lists, odd, lost, tree_of, recover_ckpt
+    odd, lost, lists, form, tree_of, recover_ckpt
 ):
     tree = tree_of(form=form, lists=lists).save()
     tree.flip(odd)
@@ -71,19 +79,17 @@ def test_01_a_bit_that_layouts_and_rank_lists_together_show_is_mended_and_not_co
 
 
 @pytest.mark.parametrize("lists", LISTS)
-@pytest.mark.parametrize("odd", range(4))
+@pytest.mark.parametrize("odd", [0, 3])
 def test_01_verify_names_a_rank_that_only_ranks_of_other_groups_outvote(odd, lists, tree_of, recover_ckpt):
     tree = tree_of(lists=lists).save()
     tree.flip(odd)
     found = recover_ckpt("verify", tree.root, "--json")
     assert found.code == 5, found
     assert unsound(found.json) == {odd}
-    assert "SOUND: all" not in recover_ckpt("verify", tree.root).out
     assert is_mended(tree, recover_ckpt)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dp", [3, 4, 8])
+@pytest.mark.parametrize(("dp", "form"), [(3, "ckpt"), (4, "ckpt"), (8, "ckpt"), (3, "safetensors")])
 def test_01_a_majority_of_a_rank_list_loses_against_all_holders(dp, form, tree_of, recover_ckpt):
     """Of the group that rank 0 is in, all that are left but rank 0 have the same flipped bit; the other group has not."""
     tree = tree_of(dp=dp, form=form).save()
@@ -127,15 +133,34 @@ def test_01_as_many_against_as_many_is_decided_by_nobody(lists, tree_of, recover
     assert not tree.folder(0).exists()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_01_the_operator_settles_what_nobody_decides(form, tree_of, recover_ckpt):
-    tree = tree_of(form=form).save()
+def test_01_a_flip_in_each_of_two_groups_of_which_nobody_is_left_to_judge(tree_of, recover_ckpt):
+    """Of rank 3's out.weight rank 1 alone holds another copy: that is one against one."""
+    tree = tree_of().save()
     tree.flip(2)
     tree.flip(3, "out.weight")
     tree.lose(0)
-    done = recover_ckpt("apply", tree.root)
-    assert done.code in (4, 5), done  # rank 3's own flip is known by rank 1; norm.weight is right on ranks 1 and 3
-    assert not tree.path(0).exists() or not tree.wrong([tree.path(0)])
+    assert is_refused(tree, recover_ckpt)
+    assert not tree.folder(0).exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("odd", "parameter"), [(3, "norm.weight"), (2, "dense.weight"), (4, "out.weight")])
+def test_01_holds_where_no_rank_has_the_whole_slice_of_another(odd, parameter, form, tree_of, recover_ckpt):
+    """Every part of a weight has three holders, which no rank list names; those of rank 0's are not concerned."""
+    tree = tree_of(dp=3, mp=3, form=form, crossed=True).save()
+    tree.flip(odd, parameter)
+    tree.lose(0)
+    plan = recover_ckpt("plan", tree.root, "--json")
+    assert not_kept(plan.json) == {0, odd}
+    assert is_mended(tree, recover_ckpt)
+
+
+@pytest.mark.parametrize(("odd", "parameter"), [(1, "out.weight"), (3, "dense.weight")])
+def test_01_of_two_holders_that_are_left_neither_is_believed(odd, parameter, tree_of, recover_ckpt):
+    tree = tree_of(dp=3, mp=3, crossed=True).save()
+    tree.flip(odd, parameter)
+    tree.lose(0)
+    assert is_refused(tree, recover_ckpt)
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -170,9 +195,8 @@ def doubled(tree_of):
     return make
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("dp", "mp"), [(8, 1), (3, 1), (4, 2)])
-def test_02_a_flipped_slice_among_chosen_doubles_is_outvoted(form, dp, mp, doubled, recover_ckpt):
+@pytest.mark.parametrize(("dp", "mp", "form"), [(8, 1, "ckpt"), (4, 2, "ckpt"), (3, 1, "safetensors")])
+def test_02_a_flipped_slice_among_chosen_doubles_is_outvoted(dp, mp, form, doubled, recover_ckpt):
     tree = doubled(dp=dp, mp=mp, form=form)
     lost = tree.group(0)[-1]
     first = recover_ckpt("plan", tree.root, "--newest", "--json", "--lost", lost)
@@ -238,28 +262,28 @@ def test_02_without_newest_nothing_is_chosen(doubled, recover_ckpt):
 # 3. Evidence has strength, and a copy is no witness for its source.
 
 
-def flip_what_quick_copies(tree, lost):
-    """Lose a rank and flip a bit in what `apply --quick` will copy to it."""
+def copy_by_structure(tree, recover_ckpt, source, target, folder):
+    """Lose a rank's slice and let `--quick` copy one rank's to it; its manifest then rests on structure alone."""
+    tree.lose(target)
+    plan = recover_ckpt("plan", tree.root, "--quick", "--json").json
+    (action,) = [action for action in plan["actions"] if action["rank"] == target]
+    if action["source_rank"] != source:
+        chosen = next(one for one in action["alternatives"] if one["rank"] == source)
+        action.update(source_rank=source, source=chosen["path"], source_mtime_ns=chosen["mtime_ns"])
+        action.update(source_digest=chosen["digest"], alternatives=[])
+    plan["actions"] = [action]
+    (folder / "quick.json").write_text(json.dumps(plan))
+    done = recover_ckpt("apply", folder / "quick.json")
+    assert done.code == 0, done
+    assert tree.path(target).read_bytes() == tree.path(source).read_bytes()
 
-    def strike(recover_ckpt):
-        (action,) = recover_ckpt("plan", tree.root, "--quick", "--json", "--lost", lost).json["actions"]
-        odd = action["source_rank"]
-        tree.flip(odd, "dense.weight")
-        tree.lose(lost)
-        done = recover_ckpt("apply", tree.root, "--quick")
-        assert done.code == 0, done
-        assert tree.path(lost).read_bytes() == tree.path(odd).read_bytes()
-        return odd
 
-    return strike
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("dp", "mp"), [(8, 1), (4, 1), (4, 2)])
-def test_03_a_manifest_of_quick_is_one_ballot_and_overwrites_nobody(form, dp, mp, tree_of, recover_ckpt):
+@pytest.mark.parametrize(("dp", "mp", "form"), [(8, 1, "ckpt"), (4, 2, "ckpt"), (4, 1, "safetensors")])
+def test_03_a_manifest_of_quick_is_one_ballot_and_overwrites_nobody(dp, mp, form, tree_of, tmp_path, recover_ckpt):
     tree = tree_of(dp=dp, mp=mp, form=form).save()
-    lost = tree.group(0)[1]
-    odd = flip_what_quick_copies(tree, lost)(recover_ckpt)
+    odd, lost = tree.group(0)[:2]
+    tree.flip(odd, "dense.weight")
+    copy_by_structure(tree, recover_ckpt, odd, lost, tmp_path)
     found = recover_ckpt("verify", tree.root, "--json")
     assert (found.code, unsound(found.json)) == (5, {odd, lost})
     assert not_kept(recover_ckpt("plan", tree.root, "--json").json) == {odd, lost}
@@ -267,10 +291,11 @@ def test_03_a_manifest_of_quick_is_one_ballot_and_overwrites_nobody(form, dp, mp
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_03_a_copy_is_no_witness_for_its_source(form, tree_of, recover_ckpt):
+def test_03_a_copy_is_no_witness_for_its_source(form, tree_of, tmp_path, recover_ckpt):
     """Of three, one is a copy of the flipped one: that is one against one."""
     tree = tree_of(dp=3, mp=1, form=form).save()
-    flip_what_quick_copies(tree, 2)(recover_ckpt)
+    tree.flip(0, "dense.weight")
+    copy_by_structure(tree, recover_ckpt, 0, 2, tmp_path)
     assert is_refused(tree, recover_ckpt)
 
 
@@ -300,27 +325,13 @@ def test_03_a_manifest_by_structure_does_not_settle_one_against_one(tree_of, tmp
     assert is_refused(tree, recover_ckpt)
 
 
-def test_03_a_chain_of_copies_is_one_ballot(tree_of, recover_ckpt):
-    """Ranks 0 to 2 go back to one flipped slice, by copies of copies; ranks 3 and 4 are right."""
+def test_03_a_chain_of_copies_is_one_ballot(tree_of, tmp_path, recover_ckpt):
+    """Rank 1 is a copy of rank 0's flipped slice, rank 2 a copy of rank 1's; ranks 3 and 4 are right."""
     tree = tree_of(dp=5, mp=1).save()
-    gone = {rank: tree.folder(rank).rename(tree.root.parent / f"kept{rank}") for rank in (3, 4)}
     tree.flip(0, "dense.weight")
-    tree.lose(1, 2)
-    for lost in (1, 2):
-        done = recover_ckpt("apply", tree.root, "--quick", "--world-size", 3)
-        if done.code:  # rank lists of a larger world: recover all that is asked for
-            done = recover_ckpt("apply", tree.root, "--quick", "--lost", "1,2")
-        assert done.code == 0, done
-        if lost == 1:  # rank 2 once more, from rank 1 alone
-            tree.lose(2)
-            kept = tree.folder(0).rename(tree.root.parent / "kept0")
-            gone[0] = kept
-            for rank in (3, 4):
-                shutil.rmtree(tree.folder(rank), ignore_errors=True)
-    for rank, kept in gone.items():
-        shutil.rmtree(tree.folder(rank), ignore_errors=True)
-        kept.rename(tree.folder(rank))
-    assert tree.wrong() == [f"ckpt_dir{rank}/test-2_77.ckpt" for rank in (0, 1, 2)]
+    copy_by_structure(tree, recover_ckpt, 0, 1, tmp_path)
+    copy_by_structure(tree, recover_ckpt, 1, 2, tmp_path)
+    assert not_kept(recover_ckpt("plan", tree.root, "--json").json) == {0, 1, 2}
     assert is_mended(tree, recover_ckpt)
 
 
@@ -400,8 +411,7 @@ def test_04_links_do_not_outvote_over_layouts_either(tree_of, recover_ckpt):
 # 5. The prefix and the run belong to a slice's identity.
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dp", [2, 3, 4])
+@pytest.mark.parametrize(("dp", "form"), [(2, "ckpt"), (3, "ckpt"), (4, "safetensors")])
 @pytest.mark.parametrize("manifests", [False, True])
 def test_05_the_slice_of_an_older_run_is_never_overwritten(dp, form, manifests, tree_of, recover_ckpt):
     tree = tree_of(dp=dp, form=form)
@@ -463,11 +473,13 @@ def test_05_prefixes_that_replicas_could_complete_are_never_mixed(tree_of, recov
     done = recover_ckpt("apply", tree.root)
     assert tree.wrong() == []
     if done.code == 0:
-        whole = [prefix for prefix in ("alpha", "beta") if all(tree.path(r, prefix=prefix).exists() for r in tree.ranks)]
+        savers = {"alpha": 0, "beta": 2}
+        whole = [name for name in savers if all(tree.path(rank, prefix=name).exists() for rank in tree.ranks)]
         assert whole
-        for prefix in whole:
+        for name in whole:
             for rank in tree.ranks:
-                assert tree.path(rank, prefix=prefix).read_bytes() == tree.truth[tree.path(rank % 2 + 2 * (prefix == "beta"), prefix=prefix)]
+                saved = tree.truth[tree.path(rank % 2 + savers[name], prefix=name)]
+                assert tree.path(rank, prefix=name).read_bytes() == saved
 
 
 @pytest.mark.parametrize("manifests", [False, True])
@@ -480,7 +492,7 @@ def test_05_the_higher_step_of_an_older_run_is_named_as_such(manifests, tree_of,
         assert plan.code == 0, plan
         assert "9_77" in plan.text or '"epoch": 9' in plan.text
         named = "run-0" if manifests else "old"
-        assert any(word in plan.text for word in (f"{named!r}", f"{named}-9_77", f"run {named}", f"prefix {named}")), plan
+        assert named in plan.text.replace(str(tree.root), ""), plan
         assert any(word in plan.text for word in ("older run", "earlier run", "another run", "other run", "prefix")), plan
     assert is_refused(tree, recover_ckpt, codes=(0,))
 
@@ -497,43 +509,25 @@ def test_05_the_higher_step_of_an_older_run_on_some_ranks_changes_nothing(ranks,
     done = recover_ckpt("apply", tree.root)
     assert done.code == 0, done
     assert tree.wrong() == []
-    assert all(name.startswith("ckpt_dir3/") or "baseline" not in name or tree.root / name in tree.truth for name in tree.contents())
+    assert set(tree.contents()) == {str(path.relative_to(tree.root)) for path in tree.truth}
 
 
 # 6. A journal entry is no proof; what was composed is compared with its manifest; nothing cut comes from another stage.
 
 
-def interrupted(tree, recover_ckpt, plan_file, lost):
-    """Carry out a plan of which one source is gone, so that a journal is left with what was done."""
-    plan = recover_ckpt("plan", tree.root, "-o", plan_file, "--json").json
-    assert {action["rank"] for action in plan["actions"]} == set(lost)
-    last = plan["actions"][-1]
-    target = tree.root / last["target"]
-    target.parent.mkdir(exist_ok=True)
-    (target.parent / "blocker").touch()
-    target.mkdir()  # something that cannot be replaced is in the way
-    (target / "inside").touch()
-    done = recover_ckpt("apply", plan_file)
-    assert done.code != 0, done
-    shutil.rmtree(target)
-    return [action["rank"] for action in plan["actions"][:-1]]
-
-
-@pytest.mark.parametrize("compose", [False, True])
+@pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_06_a_journal_entry_is_no_proof_of_what_lies_there_now(form, compose, tree_of, tmp_path, recover_ckpt):
-    tree = tree_of(dp=4 if not compose else 2, mp=2, form=form, lists=not compose).save()
-    if compose:
-        tree.flip(2)  # so that rank 0 is composed
-    lost = (0, 1)
-    tree.lose(*lost)
+def test_06_a_journal_entry_is_no_proof_of_what_lies_there_now(form, crossed, tree_of, tmp_path, recover_ckpt):
+    """The first apply recovers rank 0 and fails at rank 3; then a bit flips. Where no rank has all, slices are composed."""
+    tree = tree_of(dp=4 if not crossed else 2, mp=2, form=form, crossed=crossed).save()
+    tree.lose(0, 3)
     plan_file = tmp_path / "plan.json"
     plan = recover_ckpt("plan", tree.root, "-o", plan_file, "--json").json
-    blocked = tree.root / [action for action in plan["actions"] if action["rank"] == 1][0]["target"]
-    blocked.mkdir(parents=True)
-    (blocked / "inside").touch()
+    assert {action["kind"] for action in plan["actions"]} == {"compose" if crossed else "copy"}
+    tree.path(3).mkdir(parents=True)
+    (tree.path(3) / "in the way").touch()
     assert recover_ckpt("apply", plan_file).code != 0
-    shutil.rmtree(blocked)
+    shutil.rmtree(tree.path(3))
     assert tree.wrong([tree.path(0)]) == []
     tree.flip(0, "dense.weight")  # size, inode and times are those of the journal
     done = recover_ckpt("apply", plan_file)
@@ -541,7 +535,7 @@ def test_06_a_journal_entry_is_no_proof_of_what_lies_there_now(form, compose, tr
     assert done.code == 5 or tree.wrong([tree.path(0)]) == []
     again = recover_ckpt("apply", tree.root)
     assert again.code == 0, again
-    assert tree.wrong([tree.path(0), tree.path(1)]) == []
+    assert tree.wrong() == []
 
 
 def test_06_a_forged_journal_entry_is_no_proof(tree_of, recover_ckpt):
@@ -557,18 +551,26 @@ def test_06_a_forged_journal_entry_is_no_proof(tree_of, recover_ckpt):
 
 
 @pytest.mark.parametrize("lists", LISTS)
-@pytest.mark.parametrize("gone", ["slice", "damaged"])
-def test_06_what_is_composed_must_be_what_the_ranks_own_manifest_names(gone, lists, tree_of, recover_ckpt):
+@pytest.mark.parametrize("form", FORMS)
+def test_06_what_is_composed_must_be_what_the_ranks_own_manifest_names(form, lists, tree_of, recover_ckpt):
     """Rank 1 is the only other holder of norm.weight, and holds something else, by a manifest of its own."""
-    tree = tree_of(dp=1, mp=2, lists=lists).save(run="run-1")
-    if gone == "slice":
-        tree.flip(0)
-    else:
-        tree.flip(0)
-        tree.flip(0, "global_step")
+    tree = tree_of(dp=1, mp=2, lists=lists, form=form).save(run="run-1")
+    tree.flip(0)
     tree.flip(1)
+    overwrite(tree.path(0), tree.path(0).read_bytes()[:-1] + b"\x7f")  # damaged in two parameters, otherwise than rank 1
     tree.commit(1)
     assert is_refused(tree, recover_ckpt, codes=(4, 5))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_06_a_manifest_that_is_left_alone_judges_what_is_composed(form, tree_of, recover_ckpt):
+    """Rank 0's slice is gone, its manifest is not; rank 2, the only holder of its dense.weight, holds something else."""
+    tree = tree_of(crossed=True, form=form).save(run="run-1")
+    tree.path(0).unlink()
+    tree.flip(2, "dense.weight")
+    tree.commit(2)
+    assert is_refused(tree, recover_ckpt, codes=(4, 5))
+    assert not tree.path(0).exists()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -582,46 +584,50 @@ def test_06_what_is_copied_must_be_what_the_ranks_own_manifest_names(form, tree_
     assert not tree.path(0).exists()
 
 
-def staged(root, *, dp, mp, form="ckpt", cut=False, run=None, in_strategy=False):
+def staged(root, *, dp, mp, form="ckpt", axes=(), run=None, in_strategy=False):
     """Two pipeline stages; the first trains embed.table, the second holds it whole at its initial value."""
     tree = Tree(root, dp=dp, mp=mp, pp=2, form=form)
     layouts = {stage: tree.tensors(stage, "test 2_77") for stage in (0, 1)}
     source = np.random.default_rng(7)
-    trained, initial = (source.standard_normal((4 * mp, 4)).astype(np.float32) for _ in range(2))
-    axes = ((0,), ()) if cut else ((), ())
-    layouts[0]["embed.table"] = CutTensor("Float32", trained, cut_layout("embed.table", (dp, mp), *axes))
+    trained, initial = (source.standard_normal((4 * dp * mp, 4)).astype(np.float32) for _ in range(2))
+    layouts[0]["embed.table"] = CutTensor("Float32", trained, cut_layout("embed.table", (dp, mp), axes, ()))
     own = cut_layout("embed.table", (dp, mp), (), ()) if in_strategy else None
     layouts[1]["embed.table"] = CutTensor("Float32", initial, own)
     for rank in tree.ranks:
         stage = rank // (dp * mp)
         told = tuple(one.layout for one in layouts[stage].values() if one.layout is not None)
         (tree.folder(rank) / "strategy.ckpt").write_bytes(encode_strategy(Strategy((stage,), 2, told)))
+        group = [rank] if 1 in axes and stage == 0 else tree.group(rank)
+        write_group_info(tree.folder(rank) / "group_info.pb", group)
         tree.put(rank, slice_of(layouts[stage], rank, form=form))
         if run is not None:
             tree.commit(rank, run=run)
     return tree
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("in_strategy", [False, True])
 @pytest.mark.parametrize("run", [None, "run-1"])
-def test_06_a_cut_parameter_is_never_taken_from_another_pipeline_stage(form, in_strategy, run, tmp_path, recover_ckpt):
-    tree = staged(tmp_path / "tree", dp=1, mp=2, form=form, cut=True, in_strategy=in_strategy, run=run)
-    tree.lose(0)
+@pytest.mark.parametrize(("lost", "form"), [(0, "ckpt"), (3, "ckpt"), (0, "safetensors")])
+def test_06_a_cut_parameter_is_never_taken_from_another_pipeline_stage(
+    lost, form, in_strategy, run, tmp_path, recover_ckpt
+):
+    """Everything of a lost slice is on other ranks of its stage but its part of embed.table."""
+    tree = staged(tmp_path / "tree", dp=2, mp=2, form=form, axes=(1, 0), in_strategy=in_strategy, run=run)
+    tree.lose(lost)
     plan = recover_ckpt("plan", tree.root, "--json")
     assert plan.code == 4, plan
-    assert "embed.table" in plan.text
+    assert [one["parameter"] for one in plan.json["ranks"][lost]["missing"]] == ["embed.table"]
     assert is_refused(tree, recover_ckpt, codes=(4,))
-    assert not tree.path(0).exists()
+    assert not tree.path(lost).exists()
 
 
-@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("mp", [1, 2])
 @pytest.mark.parametrize("in_strategy", [False, True])
 def test_06_a_damaged_slice_whose_manifest_names_the_digest_gets_no_untrained_copy(
-    cut, in_strategy, tmp_path, recover_ckpt
+    mp, in_strategy, tmp_path, recover_ckpt
 ):
     """Nobody else of its stage holds embed.table; the other stage holds it at its initial value."""
-    tree = staged(tmp_path / "tree", dp=1, mp=1, cut=cut, in_strategy=in_strategy, run="run-1")
+    tree = staged(tmp_path / "tree", dp=1, mp=mp, axes=(0,) * (mp > 1), in_strategy=in_strategy, run="run-1")
     tree.flip(0, "embed.table")
     assert is_refused(tree, recover_ckpt, codes=(4,))
 

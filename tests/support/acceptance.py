@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.formats.group_info import read_group_info, write_group_info
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.manifest import MANIFEST_SUFFIX
@@ -48,6 +48,9 @@ class Tree:
         Write ``group_info.pb``, ``strategy.ckpt`` beside the slices.
     directory : str
         Form of the rank directories.
+    crossed : bool
+        Cut ``out.weight`` over the data-parallel ranks: no rank holds the whole slice of another, and a slice that is
+        lost is composed.
     """
 
     root: Path
@@ -58,6 +61,7 @@ class Tree:
     lists: bool = True
     strategies: bool = True
     directory: str = "ckpt_dir{rank}"
+    crossed: bool = False
     truth: dict[Path, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,6 +94,8 @@ class Tree:
 
     def group(self, rank: int) -> list[int]:
         """Return the ranks that hold the whole slice of a rank."""
+        if self.crossed:
+            return [rank]
         stage, inner = divmod(rank, self.dp * self.mp)
         return [stage * self.dp * self.mp + replica * self.mp + inner % self.mp for replica in range(self.dp)]
 
@@ -103,10 +109,10 @@ class Tree:
             values = source.standard_normal(shape).astype(np.float32)
             return CutTensor("Float32", values, cut_layout(head + name, matrix, *axes))
 
-        wide, tall = (4, 4 * self.mp), (4 * self.mp, 4)
+        wide, tall, across = (4, 4 * (self.dp if self.crossed else self.mp)), (4 * self.mp, 4), int(self.crossed)
         return {
             head + "dense.weight": made("dense.weight", tall, (0,), ()),
-            head + "out.weight": made("out.weight", wide, (), (0,)),
+            head + "out.weight": made("out.weight", wide, (), (across,)),
             head + "norm.weight": made("norm.weight", (8,), ()),
             head + "moment1.dense.weight": made("moment1.dense.weight", tall, (0,), ()),
             "global_step": CutTensor("Int32", np.array(source.integers(1 << 20), np.int32)),
@@ -165,7 +171,9 @@ class Tree:
     def commit(self, rank: int, step: str = "2_77", prefix: str = "test", run: str = "run-1") -> None:
         """Write the manifest that a training writes beside a slice as it is now."""
         path = str(self.path(rank, step, prefix))
-        made = make_manifest(path, rank, Step.parse(step), self.size, tuple(self.group(rank)), run, origin="saved")
+        listed = self.folder(rank) / "group_info.pb"
+        group = read_group_info(listed).restore_ranks if listed.exists() else self.group(rank)
+        made = make_manifest(path, rank, Step.parse(step), self.size, tuple(group), run, origin="saved")
         write_manifest(path, made)
 
     def flip(self, rank: int, parameter: str = "norm.weight", step: str = "2_77", prefix: str = "test") -> None:
