@@ -297,7 +297,7 @@ def run_forked(
         process.join()
     code = process.exitcode or 0
     process.close()
-    out, err = (path.read_text(encoding="utf-8", errors="surrogateescape") for path in outputs)
+    out, err = (path.read_bytes().decode(errors="surrogateescape") for path in outputs)
     assert not late, f"recover-ckpt {' '.join(words)} took more than {timeout} s\n{out}{err}"
     assert "Traceback" not in err, err
     return Done(code if code >= 0 else 128 - code, out, err)
