@@ -11,6 +11,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from configparser import ConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ from ms_recover.model.strategy import Strategy
 from ms_recover.reporting.tables import render_table
 from ms_recover.testing.trees import SLICE_MODE
 from tests.support.cuts import CutTensor, cut_layout, slice_of
+
+_setup = ConfigParser()
+_setup.read(Path(__file__).parents[2] / "setup.cfg")
+ENTRY = tuple(
+    dict(line.replace(" ", "").split("=") for line in _setup["options.entry_points"]["console_scripts"].split("\n") if line)[
+        "recover-ckpt"
+    ].split(":")
+)
+"""Module and function that the installed command calls."""
 
 _BEGIN = 1_700_000_000
 _PRELOAD = ("apply", "complete", "inspect", "plan", "scan", "seal", "verify", "main")
@@ -328,9 +338,7 @@ def _child(words: list[str], out: str, err: str, cwd: str, env: dict[str, str], 
     os.environ.update(env)
     code = 99
     try:
-        from ms_recover.cli.main import main
-
-        code = main(words)
+        code = getattr(importlib.import_module(ENTRY[0]), ENTRY[1])(words)
     except BaseException:
         traceback.print_exc()
     finally:
