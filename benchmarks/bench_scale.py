@@ -169,7 +169,9 @@ STARTS = (
 
 def show_ranks(folder: Path, sizes: Sequence[int], limit: float) -> None:
     """Print the table of plans by headers and layouts."""
-    print("| ranks | parameters | lost | seconds | CPU seconds | ms per rank | actions |\n|---|---|---|---|---|---|---|")
+    print(
+        "| ranks | parameters | lost | seconds | CPU seconds | ms per rank | actions |\n|---|---|---|---|---|---|---|"
+    )
     for ranks in sizes:
         root = folder / str(ranks)
         count = make_tree(root, ranks)

@@ -91,7 +91,7 @@ def test_01_verify_names_a_rank_that_only_ranks_of_other_groups_outvote(odd, lis
 
 @pytest.mark.parametrize(("dp", "form"), [(3, "ckpt"), (4, "ckpt"), (8, "ckpt"), (3, "safetensors")])
 def test_01_a_majority_of_a_rank_list_loses_against_all_holders(dp, form, tree_of, recover_ckpt):
-    """Of the group that rank 0 is in, all that are left but rank 0 have the same flipped bit; the other group has not."""
+    """All that are left of rank 0's group but rank 0 have the same flipped bit; the other group has not."""
     tree = tree_of(dp=dp, form=form).save()
     odd = tree.group(0)[1 : 1 + dp // 2 + (dp == 3)]
     gone = [rank for rank in tree.group(0)[1:] if rank not in odd]
@@ -465,7 +465,7 @@ def test_05_different_prefixes_on_different_ranks_are_no_complete_step(manifests
 
 
 def test_05_prefixes_that_replicas_could_complete_are_never_mixed(tree_of, recover_ckpt):
-    """Ranks 0 and 1 saved one run, their replicas 2 and 3 another: each could be completed, both together are no step."""
+    """Ranks 0 and 1 saved one run, their replicas 2 and 3 another: either could be completed, both are no step."""
     tree = tree_of().save(prefix="alpha", age=5, ranks=[0, 1]).save(prefix="beta", ranks=[2, 3])
     plan = recover_ckpt("plan", tree.root, "--json")
     assert plan.code in (0, 4, 5), plan
@@ -493,7 +493,9 @@ def test_05_the_higher_step_of_an_older_run_is_named_as_such(manifests, tree_of,
         assert "9_77" in plan.text or '"epoch": 9' in plan.text
         named = "run-0" if manifests else "old"
         assert named in plan.text.replace(str(tree.root), ""), plan
-        assert any(word in plan.text for word in ("older run", "earlier run", "another run", "other run", "prefix")), plan
+        assert any(word in plan.text for word in ("older run", "earlier run", "another run", "other run", "prefix")), (
+            plan
+        )
     assert is_refused(tree, recover_ckpt, codes=(0,))
 
 
@@ -518,7 +520,7 @@ def test_05_the_higher_step_of_an_older_run_on_some_ranks_changes_nothing(ranks,
 @pytest.mark.parametrize("crossed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_06_a_journal_entry_is_no_proof_of_what_lies_there_now(form, crossed, tree_of, tmp_path, recover_ckpt):
-    """The first apply recovers rank 0 and fails at rank 3; then a bit flips. Where no rank has all, slices are composed."""
+    """The first apply recovers rank 0 and fails at rank 3; then a bit flips. Crossed layouts make it compose."""
     tree = tree_of(dp=4 if not crossed else 2, mp=2, form=form, crossed=crossed).save()
     tree.lose(0, 3)
     plan_file = tmp_path / "plan.json"
@@ -543,7 +545,12 @@ def test_06_a_forged_journal_entry_is_no_proof(tree_of, recover_ckpt):
     (action,) = recover_ckpt("plan", tree.root, "--json", "--lost", "0").json["actions"]
     tree.flip(0, "dense.weight")
     status = tree.path(0).stat()
-    entry = {"target": action["target"], "inode": status.st_ino, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    entry = {
+        "target": action["target"],
+        "inode": status.st_ino,
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+    }
     (tree.root / ".ms_recover.journal").write_text(json.dumps({**entry, "digest": action["source_digest"]}) + "\n")
     done = recover_ckpt("apply", tree.root)
     assert done.code == 0, done
@@ -557,14 +564,16 @@ def test_06_what_is_composed_must_be_what_the_ranks_own_manifest_names(form, lis
     tree = tree_of(dp=1, mp=2, lists=lists, form=form).save(run="run-1")
     tree.flip(0)
     tree.flip(1)
-    overwrite(tree.path(0), tree.path(0).read_bytes()[:-1] + b"\x7f")  # damaged in two parameters, otherwise than rank 1
+    overwrite(
+        tree.path(0), tree.path(0).read_bytes()[:-1] + b"\x7f"
+    )  # damaged in two parameters, otherwise than rank 1
     tree.commit(1)
     assert is_refused(tree, recover_ckpt, codes=(4, 5))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_06_a_manifest_that_is_left_alone_judges_what_is_composed(form, tree_of, recover_ckpt):
-    """Rank 0's slice is gone, its manifest is not; rank 2, the only holder of its dense.weight, holds something else."""
+    """Rank 0's slice is gone, its manifest is not; rank 2, sole holder of its dense.weight, holds something else."""
     tree = tree_of(crossed=True, form=form).save(run="run-1")
     tree.path(0).unlink()
     tree.flip(2, "dense.weight")
@@ -650,7 +659,7 @@ def test_06_untrained_copies_of_another_stage_outvote_nobody(in_strategy, tmp_pa
 
 
 def optimizer_parallel(root, ranks, *, run=None, form="ckpt"):
-    """data_parallel with a parallel optimizer: weights are equal, each rank trains the moment of its own weight alone."""
+    """data_parallel with a parallel optimizer: equal weights, each rank trains the moment of its own weight alone."""
     tree = Tree(root, dp=ranks, mp=1, form=form, strategies=False)
     source = np.random.default_rng(11)
     weights = {f"w{i}": source.standard_normal((4, 4)).astype(np.float32) for i in range(ranks)}

@@ -1,4 +1,4 @@
-"""Points 7 to 10: how many ranks there are, what may not be read, what `verify` calls sound, and which step is given up."""
+"""Points 7 to 10: how many ranks there are, permissions, what `verify` calls sound, and steps that are given up."""
 
 from __future__ import annotations
 
@@ -188,8 +188,7 @@ def nobodys(tmp_path, recover_ckpt, tmp_path_factory):
     open_to_all(tmp_path)
 
     def make(**options):
-        tree = Tree(tmp_path / "tree", **options).save()
-        return tree
+        return Tree(tmp_path / "tree", **options).save()
 
     def give(tree):
         if os.geteuid() == 0:
@@ -290,7 +289,7 @@ def test_08_a_root_that_cannot_be_opened_is_exit_1(command, nobodys):
 
 
 def test_08_a_target_directory_that_cannot_be_written_is_exit_1(nobodys):
-    make, give, shut, run = nobodys
+    make, give, _, run = nobodys
     tree = make()
     give(tree)
     tree.path(0).unlink()
@@ -304,7 +303,7 @@ def test_08_a_target_directory_that_cannot_be_written_is_exit_1(nobodys):
 
 
 def test_08_a_root_that_cannot_be_written_is_exit_1(nobodys):
-    make, give, shut, run = nobodys
+    make, give, _, run = nobodys
     tree = make()
     tree.lose(3)
     give(tree)
@@ -435,7 +434,7 @@ def test_10_require_newest_ends_with_4_instead_of_going_back(run, command, tree_
     assert tree.contents() == before
     as_json = recover_ckpt(command, tree.root, "--require-newest", "--json")
     assert as_json.code == 4, as_json
-    assert {"epoch": 3, "step": 77} == {key: as_json.json["rejected_steps"][0][key] for key in ("epoch", "step")}
+    assert {key: as_json.json["rejected_steps"][0][key] for key in ("epoch", "step")} == {"epoch": 3, "step": 77}
 
 
 @pytest.mark.parametrize("command", ["plan", "apply"])

@@ -246,11 +246,17 @@ def test_11_a_partial_that_appeared_meanwhile_is_not_replaced(halved, tmp_path, 
     assert appeared.read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("target", ["ckpt_dir0/test-2_77.ckpt", "ckpt_dir1/test-2_77.ckpt", "ckpt_dir1/test-2_77.partial.ckpt"])
+@pytest.mark.parametrize(
+    "target", ["ckpt_dir0/test-2_77.ckpt", "ckpt_dir1/test-2_77.ckpt", "ckpt_dir1/test-2_77.partial.ckpt"]
+)
 def test_11_a_partial_never_gets_a_name_of_a_slice_or_of_another_rank(target, halved, tmp_path, recover_ckpt):
     before = everything(halved.root)
     done = changed(
-        halved, recover_ckpt, tmp_path, lambda plan: plan["partials"][0].update(target=target, replaces=None), "--partial"
+        halved,
+        recover_ckpt,
+        tmp_path,
+        lambda plan: plan["partials"][0].update(target=target, replaces=None),
+        "--partial",
     )
     assert done.code == 3, done
     assert everything(halved.root) == before
@@ -373,7 +379,9 @@ def test_13_a_pipe_in_place_of_a_small_file_makes_nobody_wait(command, name, tre
     assert tree.wrong() == []
 
 
-@pytest.mark.parametrize("option", ["--group-info", "--strategy", "plan file", "inspect", "-o of seal", "journal", "token"])
+@pytest.mark.parametrize(
+    "option", ["--group-info", "--strategy", "plan file", "inspect", "-o of seal", "journal", "token"]
+)
 def test_13_a_pipe_that_is_named_is_refused_and_makes_nobody_wait(option, lost, tmp_path, recover_ckpt):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -457,7 +465,9 @@ def test_13_a_rank_directory_that_links_to_nothing_or_to_itself(target, lost, re
 
 
 def started(*words, **options):
-    return subprocess.Popen([sys.executable, "-c", CODE, *map(str, words)], stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, *map(str, words)], stderr=subprocess.PIPE, text=True, **options
+    )
 
 
 @pytest.mark.parametrize("command", ["plan", "apply", "verify", "scan"])
@@ -476,7 +486,7 @@ def test_13_a_full_standard_output_is_exit_1_and_one_line(command, tree_of):
 @pytest.mark.parametrize("how", ["closed", "nobody reads"])
 def test_13_a_closed_standard_output_hurts_no_slice(command, how, lost):
     if how == "closed":
-        process = started(command, lost.root, preexec_fn=lambda: os.close(1))  # noqa: PLW1509
+        process = started(command, lost.root, preexec_fn=lambda: os.close(1))
     else:
         read, write = os.pipe()
         os.close(read)

@@ -33,9 +33,11 @@ from tests.support.cuts import CutTensor, cut_layout, slice_of
 _setup = ConfigParser()
 _setup.read(Path(__file__).parents[2] / "setup.cfg")
 ENTRY = tuple(
-    dict(line.replace(" ", "").split("=") for line in _setup["options.entry_points"]["console_scripts"].split("\n") if line)[
-        "recover-ckpt"
-    ].split(":")
+    dict(
+        line.replace(" ", "").split("=")
+        for line in _setup["options.entry_points"]["console_scripts"].split("\n")
+        if line
+    )["recover-ckpt"].split(":")
 )
 """Module and function that the installed command calls."""
 
@@ -298,7 +300,9 @@ def run_forked(
     context.set_forkserver_preload([f"ms_recover.cli.{name}" for name in _PRELOAD] + [__name__])
     outputs = folder / "out", folder / "err"
     words = [str(one) for one in arguments]
-    process = context.Process(target=_child, args=(words, *map(str, outputs), str(cwd or folder), dict(env or {}), user))
+    process = context.Process(
+        target=_child, args=(words, *map(str, outputs), str(cwd or folder), dict(env or {}), user)
+    )
     process.start()
     process.join(timeout)
     late = process.is_alive()
