@@ -24,6 +24,7 @@ from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.reporting.tables import render_table
@@ -189,7 +190,7 @@ class Tree:
         path = str(self.path(rank, step, prefix))
         listed = self.folder(rank) / "group_info.pb"
         group = read_group_info(listed).restore_ranks if listed.exists() else self.group(rank)
-        made = make_manifest(path, rank, Step.parse(step), self.size, tuple(group), run, origin="saved")
+        made = make_manifest(path, rank, Step.parse(step), self.size, tuple(group), run, provenance=SAVED)
         write_manifest(path, made)
 
     def flip(self, rank: int, parameter: str = "norm.weight", step: str = "2_77", prefix: str = "test") -> None:
