@@ -1,21 +1,25 @@
-"""A non-blocking socket for an event loop, plain or TLS: what the meeting needs before connections become links."""
+"""Non-blocking sockets in an event loop, plain or TLS, for the handshake before a connection becomes a `Link`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from ms_recover.errors import UsageError
+
 T = TypeVar("T")
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
-"""Raised by a read that has to wait."""
+"""Raised by a read that would block."""
 
 
 async def when_ready(sock: socket.socket, call: Callable[[], T], *, writing: bool = False) -> T:
-    """Call until it no longer has to wait for the socket."""
+    """Call a function of a socket, again each time the socket is ready, until it does not block."""
     while True:
         try:
             return call()
@@ -45,14 +49,14 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
-    """Open a connection."""
+    """Open a connection, over TLS when there is a context."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         await loop.sock_connect(sock, (address, port))
         if sock.getsockname() == sock.getpeername():
-            raise ConnectionRefusedError("connected to itself, as happens on ports nobody listens on")
+            raise ConnectionRefusedError("the connection reached itself: no program listens there")
         return await secure(sock, tls, host=False)
     except BaseException:
         sock.close()
@@ -60,7 +64,7 @@ async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket
 
 
 async def secure(sock: socket.socket, tls: ssl.SSLContext | None, *, host: bool) -> socket.socket:
-    """Make an open connection ready for use, over TLS when there is a context; closes it on failure."""
+    """Prepare an open connection, with a TLS handshake when there is a context; closes it on failure."""
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,18 +80,18 @@ async def secure(sock: socket.socket, tls: ssl.SSLContext | None, *, host: bool)
 
 
 async def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read so many bytes, and not one more.
+    """Read exactly `size` bytes.
 
     Raises
     ------
     ConnectionResetError
-        When the other end closes first.
+        When the other side closes the connection first.
     """
     data = bytearray()
     while len(data) < size:
         piece = await when_ready(sock, partial(sock.recv, size - len(data)))
         if not piece:
-            raise ConnectionResetError("the other end closed the connection")
+            raise ConnectionResetError("the other side closed the connection")
         data += piece
     return bytes(data)
 
@@ -114,8 +118,37 @@ def listen(address: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_datagrams(address: str) -> socket.socket:
+    """Open a UDP socket at an address, on a free port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind((address, 0))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def resolve(name: str) -> list[str]:
+    """Return the numeric addresses of a host.
+
+    Raises
+    ------
+    UsageError
+        When the host is unknown.
+    """
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(name))]
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{name!r} is not a valid address: {error}") from error
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
 def is_dead(sock: socket.socket) -> bool:
-    """Tell whether the other end of an idle connection is known to be gone."""
+    """Whether the other side of an idle connection is known to be gone."""
     try:
         # The base class's recv looks below TLS.
         return socket.socket.recv(sock, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""

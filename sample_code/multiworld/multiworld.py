@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ms_recover.worlds import BrokenWorldError, WorldManager, sync
+from ms_recover.worlds import BrokenWorldError, WorldManager
 
 LEADER, WORKER = 0, 1
 BASE_PORT = 29500
@@ -106,7 +106,7 @@ def main() -> None:
         import mindspore  # noqa: F401 (before the worlds are made: its import takes seconds)
     logging.getLogger("ms_recover.worlds.manager").setLevel(logging.ERROR)  # what breaks is printed here, once
     with contextlib.suppress(KeyboardInterrupt):
-        sync.run(run(options))  # asyncio.run, with uvloop when that is installed
+        asyncio.run(run(options))
 
 
 if __name__ == "__main__":
