@@ -178,9 +178,8 @@ class Acceptor:
             _log.info("a connection was refused: %s", describe(error))
             self._on_status(f"a connection was refused: {describe(error)}")
 
-    async def _authenticate(self, sock: socket.socket) -> None:
-        sock = await stream.secure(sock, self._security.host_tls, host=True)
-        try:
+    async def _authenticate(self, accepted: socket.socket) -> None:
+        with stream.closed_on_error(await stream.secure(accepted, self._security.host_tls, host=True)) as sock:
             try:
                 body = await read_message(sock, MessageType.HELLO, handshake.MAX_UNAUTHENTICATED)
                 nonce = make_nonce()
@@ -197,6 +196,3 @@ class Acceptor:
                 with contextlib.suppress(OSError):
                     sock.recv(1 << 16)  # a close with unread bytes would reset the connection and lose the REFUSED
                 raise
-        except BaseException:
-            sock.close()
-            raise

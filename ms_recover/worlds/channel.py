@@ -32,15 +32,9 @@ class TransferError(InputError):
 
 
 class Channel:
-    """One side of a world of two.
+    """One side of a world of two; `peer` is the rank of the other side.
 
-    Parameters
-    ----------
-    communicator : WorldCommunicator
-    world : str
-        Name of the world.
-    peer : int
-        Rank of the other side.
+    Its methods raise `BrokenWorldError` when the world breaks.
     """
 
     def __init__(self, communicator: WorldCommunicator, world: str, peer: int) -> None:
@@ -54,12 +48,7 @@ class Channel:
         return self._communicator.is_broken(self._world)
 
     async def send(self, kind: PayloadKind, data: bytes | memoryview) -> None:
-        """Send a payload.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Send a payload."""
         digest = xxhash.xxh3_128_intdigest(data)
         head = memoryview(array("Q", [kind, len(data), digest >> 64, digest & _LOW_HALF]))
         await self._communicator.send(head, self._peer, world=self._world, timeout=STALL_S)
@@ -82,8 +71,6 @@ class Channel:
 
         Raises
         ------
-        BrokenWorldError
-            When the world breaks.
         TransferError
             When kind, length or digest is invalid.
         """
@@ -100,12 +87,7 @@ class Channel:
         return PayloadKind(kind), data
 
     async def send_message(self, message: bytes) -> None:
-        """Send a message.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Send a message."""
         await self.send(PayloadKind.MESSAGE, message)
 
     async def receive_message(self, limit: int, timeout: float | None = STALL_S) -> bytes:

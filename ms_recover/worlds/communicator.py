@@ -104,8 +104,8 @@ class WorldCommunicator:
         """Send the tensor of `src` to all members; on other members `tensor`, when given, is filled."""
         member = self._open(world, tag, src, self_too=True)
         if member.rank == src:
-            source = _sendable(tensor)
-            await self._run(Call(member, tag, "broadcast", src), collectives.broadcast, src, source, timeout=timeout)
+            sent = _sendable(tensor)
+            await self._run(Call(member, tag, "broadcast", src), collectives.broadcast, src, sent, timeout=timeout)
             return tensor
         target, finish = (None, None) if tensor is None else tensors.target(tensor)
         call = Call(member, tag, "broadcast", src)
@@ -124,9 +124,9 @@ class WorldCommunicator:
     ) -> Tensor:
         """Reduce the tensors of all members; all get the same bits. `out` may be `tensor` itself."""
         member = self._open(world, tag)
-        source, finish = _reducible(tensor, op, out)
+        sent, finish = _reducible(tensor, op, out)
         call = Call(member, tag, "all_reduce", 0, op)
-        await self._run(call, collectives.all_reduce, source, op, timeout=timeout)
+        await self._run(call, collectives.all_reduce, sent, op, timeout=timeout)
         return finish()
 
     async def reduce(
@@ -141,9 +141,9 @@ class WorldCommunicator:
     ) -> Tensor | None:
         """Reduce the tensors of all members to `dst`; return None on other members."""
         member = self._open(world, tag, dst, self_too=True)
-        source, finish = _reducible(tensor, op, None)
+        sent, finish = _reducible(tensor, op, None)
         call = Call(member, tag, "reduce", dst, op)
-        await self._run(call, collectives.reduce, dst, source, op, timeout=timeout)
+        await self._run(call, collectives.reduce, dst, sent, op, timeout=timeout)
         return finish() if member.rank == dst else None
 
     async def all_gather(
@@ -151,8 +151,8 @@ class WorldCommunicator:
     ) -> list[Tensor]:
         """Return the tensors of all members, by rank; shapes may differ. This member's own is not copied."""
         member = self._open(world, tag)
-        source = [_sendable(tensor)] * member.size
-        result = await self._run(Call(member, tag, "all_gather"), collectives.exchange, source, timeout=timeout)
+        sent = [_sendable(tensor)] * member.size
+        result = await self._run(Call(member, tag, "all_gather"), collectives.exchange, sent, timeout=timeout)
         return _results(result, member.rank, tensor)
 
     async def gather(
@@ -160,8 +160,8 @@ class WorldCommunicator:
     ) -> list[Tensor] | None:
         """Return the tensors of all members, by rank, on `dst`, and None on others. `dst`'s own is not copied."""
         member = self._open(world, tag, dst, self_too=True)
-        source = _sendable(tensor)
-        result = await self._run(Call(member, tag, "gather", dst), collectives.gather, dst, source, timeout=timeout)
+        sent = _sendable(tensor)
+        result = await self._run(Call(member, tag, "gather", dst), collectives.gather, dst, sent, timeout=timeout)
         return None if result is None else _results(result, member.rank, tensor)
 
     async def scatter(
@@ -178,8 +178,8 @@ class WorldCommunicator:
         """Send each member its tensor of those that `src` gives, by rank, and return it. `src`'s own is not copied."""
         member = self._open(world, tag, src, self_too=True)
         if member.rank == src:
-            source = _one_each(given, member)
-            await self._run(Call(member, tag, "scatter", src), collectives.scatter, src, source, None, timeout=timeout)
+            sent = _one_each(given, member)
+            await self._run(Call(member, tag, "scatter", src), collectives.scatter, src, sent, None, timeout=timeout)
             return (given or ())[src]
         target, finish = (None, None) if out is None else tensors.target(out)
         call = Call(member, tag, "scatter", src)
@@ -191,12 +191,12 @@ class WorldCommunicator:
     ) -> list[Tensor]:
         """Send each member its tensor of those given, by rank; return the tensors from all members, by rank."""
         member = self._open(world, tag)
-        source = _one_each(given, member)
-        result = await self._run(Call(member, tag, "all_to_all"), collectives.exchange, source, timeout=timeout)
+        sent = _one_each(given, member)
+        result = await self._run(Call(member, tag, "all_to_all"), collectives.exchange, sent, timeout=timeout)
         return _results(result, member.rank, given[member.rank])
 
     async def barrier(self, *, world: str, tag: int = 0, timeout: float | None = None) -> None:
-        """Wait until all members source called this."""
+        """Wait until all members have called this."""
         await self._run(Call(self._open(world, tag), tag, "barrier"), _nothing, timeout=timeout)
 
     def _open(self, world: str, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
@@ -244,26 +244,26 @@ def _limit(world: World, timeout: float | None, peer: int | None) -> Iterator[No
 
 
 def _sendable(tensor: Tensor) -> Raw:
-    source = tensors.raw(tensor)
-    if len(source.shape) > MAX_DIMENSIONS:
-        raise UsageError(f"tensor of {len(source.shape)} dimensions, the limit is {MAX_DIMENSIONS}")
-    return source
+    sent = tensors.raw(tensor)
+    if len(sent.shape) > MAX_DIMENSIONS:
+        raise UsageError(f"tensor of {len(sent.shape)} dimensions, the limit is {MAX_DIMENSIONS}")
+    return sent
 
 
 def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callable[[], Tensor]]:
     """Return a copy of the tensor to reduce into, and a function that returns the result."""
     if op not in OPERATIONS:
         raise UsageError(f"invalid operation {op!r}: expected one of {', '.join(OPERATIONS)}")
-    source = _sendable(tensor)
-    if source.dtype.startswith("complex") and op in ("max", "min"):
+    sent = _sendable(tensor)
+    if sent.dtype.startswith("complex") and op in ("max", "min"):
         raise UsageError(f"invalid operation {op!r} for complex numbers")
     if out is None:
-        own = tensors.copied(source)
+        own = tensors.copied(sent)
         return own, lambda: _result(own, tensors.is_tensor(tensor))
     target, finish = tensors.target(out)
-    if (target.dtype, target.shape) != (source.dtype, source.shape):
-        raise UsageError(f"out is {target.dtype} {target.shape}, expected {source.dtype} {source.shape} as the tensor")
-    target.data[:] = source.data
+    if (target.dtype, target.shape) != (sent.dtype, sent.shape):
+        raise UsageError(f"out is {target.dtype} {target.shape}, expected {sent.dtype} {sent.shape} as the tensor")
+    target.data[:] = sent.data
     return target, finish
 
 

@@ -67,7 +67,7 @@ class Watched:
         self.rank, self.key, self.sock = int(order["rank"]), bytes.fromhex(order["key"]), sock
         self.interval, self.limit = float(order["interval"]), float(order["limit"])
         self.peers = {int(rank): (str(host), int(port)) for rank, (host, port) in order["peers"].items()}
-        self.heard = dict.fromkeys(self.peers, now)
+        self.last_received = dict.fromkeys(self.peers, now)
         self.counters = dict.fromkeys(self.peers, 0)
         self.next_beat = now
 
@@ -80,18 +80,23 @@ class Watched:
 
     def forget(self, peer: int) -> None:
         """Stop watching a peer."""
-        for table in (self.peers, self.heard, self.counters):
+        for table in (self.peers, self.last_received, self.counters):
             table.pop(peer, None)
 
     def receive(self, data: bytes, now: float) -> tuple[int, int, int] | None:
         """Handle a datagram; return sender, cause and accused when it reports that the world is broken."""
         fields = unpack(data)
-        if fields is None or fields[2] != self.place or fields[3] not in self.heard or not genuine(self.key, data):
+        if (
+            fields is None
+            or fields[2] != self.place
+            or fields[3] not in self.last_received
+            or not genuine(self.key, data)
+        ):
             return None
         kind, cause, _, sender, accused, counter = fields
         if counter <= self.counters[sender]:
             return None
-        self.counters[sender], self.heard[sender] = counter, now
+        self.counters[sender], self.last_received[sender] = counter, now
         if kind == LEFT:
             self.forget(sender)
         return (sender, cause, accused) if kind == GONE else None
@@ -142,7 +147,7 @@ class Helper:
         moments = [now + _ALIVE_S]
         for world in self._worlds.values():
             moments.append(world.next_beat)
-            moments += [heard + world.limit for heard in world.heard.values()]
+            moments += [last_received + world.limit for last_received in world.last_received.values()]
         return max(0.0, min(moments) - now)
 
     def _check(self) -> None:
@@ -150,7 +155,9 @@ class Helper:
         pause, self._last_check = now - self._last_check, now
         if pause > 2 * _ALIVE_S:  # the helper itself was stopped or starved: no peer is accused
             for world in self._worlds.values():
-                world.heard = {peer: heard + pause for peer, heard in world.heard.items()}
+                world.last_received = {
+                    peer: last_received + pause for peer, last_received in world.last_received.items()
+                }
         if now >= self._next_alive:
             self._next_alive = now + _ALIVE_S
             self._report({"alive": os.getpid()})
@@ -161,11 +168,13 @@ class Helper:
             if not stopped:
                 world.send(BEAT)
         for world in self._worlds.values():
-            for peer in [peer for peer, heard in world.heard.items() if now - heard >= world.limit]:
+            for peer in [
+                peer for peer, last_received in world.last_received.items() if now - last_received >= world.limit
+            ]:
                 if self._report_lost(world, peer, "heartbeat", peer):
-                    del world.heard[peer]  # its address stays: it may still receive that the world broke
+                    del world.last_received[peer]  # its address stays: it may still receive that the world broke
                 else:
-                    world.heard[peer] = now - world.limit + _ALIVE_S
+                    world.last_received[peer] = now - world.limit + _ALIVE_S
 
     def _read_datagrams(self, world: Watched) -> None:
         for _ in range(64):

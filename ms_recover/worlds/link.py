@@ -50,6 +50,7 @@ class Link:
     peer : int
         Rank of the other side.
     sink : Sink
+        Handles what the link receives.
     """
 
     def __init__(self, sock: socket.socket, peer: int, sink: Sink) -> None:

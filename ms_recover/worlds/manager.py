@@ -73,7 +73,7 @@ class WorldManager:
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
         return {
-            name: WorldInfo(name, world.epoch, world.rank, world.size, world.error)
+            name: WorldInfo(name=name, epoch=world.epoch, rank=world.rank, size=world.size, error=world.error)
             for name, world in self._worlds.items()
             if name not in self._making
         }
@@ -93,13 +93,7 @@ class WorldManager:
         self._callbacks.append(callback)
 
     async def initialize_world(
-        self,
-        name: str,
-        rank: int,
-        size: int,
-        addr: str = "127.0.0.1",
-        port: int = 29500,
-        timeout: float = 30.0,
+        self, name: str, rank: int, size: int, addr: str = "127.0.0.1", port: int = 29500, timeout: float = 30.0
     ) -> None:
         """Become a member of a new world; return when all members have joined.
 
@@ -202,11 +196,8 @@ class WorldManager:
         on_status("all members joined, but not all are connected with each other")
         epoch, members = rendezvous.welcome.epoch, rendezvous.welcome.members
         self._epochs[world.name] = epoch
-        try:
+        with stream.closed_on_error(heartbeats):
             world.open(epoch, rendezvous.sockets)
-        except BaseException:
-            heartbeats.close()
-            raise
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
         interval = min(member.heartbeat for member in members) / 1000 / _BEATS_PER_LIMIT
         self._watchdog.watch(world.identity, epoch, world.rank, rendezvous.key, peers, interval, heartbeats)
@@ -230,15 +221,11 @@ class WorldManager:
                 world=world.name,
             )
             return await join_rendezvous(addresses, port, hello, self._security, _open_sockets, on_status)
-        heartbeats = stream.bind_datagrams(addresses[0])
-        try:
+        with stream.closed_on_error(stream.bind_datagrams(addresses[0])) as heartbeats:
             own = MemberAddress(addresses[0], port, heartbeats.getsockname()[1], heartbeat)
             listener = _listen(addresses[0], port)
             rendezvous = await host_rendezvous(listener, world.name, world.size, epoch, own, self._security, on_status)
-        except BaseException:
-            heartbeats.close()
-            raise
-        return rendezvous, heartbeats
+            return rendezvous, heartbeats
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -284,9 +271,5 @@ def _listen(address: str, port: int) -> socket.socket:
 
 def _open_sockets(own: str) -> tuple[socket.socket, socket.socket]:
     """Open this member's sockets at its own address: a listener for peers, and one for heartbeats."""
-    listener = stream.listen(own, 0)
-    try:
+    with stream.closed_on_error(stream.listen(own, 0)) as listener:
         return listener, stream.bind_datagrams(own)
-    except BaseException:
-        listener.close()
-        raise

@@ -208,8 +208,7 @@ async def _connect_peers(
 
 def _own_address(address: str, port: int) -> str:
     """Return the address from which this host reaches another."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
         probe.connect((address, port))  # sends nothing
         return str(probe.getsockname()[0])
 

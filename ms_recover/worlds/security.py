@@ -126,15 +126,15 @@ class Security:
             certificate do not match.
         """
         _check_files(certificate, key, authority)
-        host, guest = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for context in (host, guest):
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
             # A member is identified by the authority that signed its certificate, not by a host name.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.load_cert_chain(certificate, key)
             context.load_verify_locations(authority)
-        return Security(self.token, host, guest)
+        return Security(self.token, host_tls=server, guest_tls=client)
 
     def allow(self, address: str) -> None:
         """Refuse an address that other hosts can reach when there is no token.
@@ -154,12 +154,6 @@ class Security:
 
 def with_certificates(security: Security, certificate: str, key: str, authority: str) -> Security:
     """Return a copy with TLS, as `Security.mutual_tls`, and verify that other members can accept the certificate.
-
-    Parameters
-    ----------
-    security : Security
-    certificate, key, authority : str
-        Paths of PEM files: this member's certificate and private key, and the authority's certificate.
 
     Raises
     ------

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -48,35 +48,42 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
-    """Open a connection, over TLS when there is a context."""
-    loop = asyncio.get_running_loop()
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+@contextlib.contextmanager
+def closed_on_error(sock: socket.socket) -> Iterator[socket.socket]:
+    """Close a socket when the block raises."""
     try:
-        await loop.sock_connect(sock, (address, port))
-        if sock.getsockname() == sock.getpeername():
-            raise ConnectionRefusedError("the connection reached itself: no program listens there")
-        return await secure(sock, tls, host=False)
+        yield sock
     except BaseException:
         sock.close()
         raise
 
 
+def new_socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    """Return a non-blocking socket of the address's family."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+
+
+async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
+    """Open a connection, over TLS when there is a context."""
+    with closed_on_error(new_socket(address, socket.SOCK_STREAM)) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError("the connection reached itself: no program listens there")
+        return await secure(sock, tls, host=False)
+
+
 async def secure(sock: socket.socket, tls: ssl.SSLContext | None, *, host: bool) -> socket.socket:
     """Prepare an open connection, with a TLS handshake when there is a context; closes it on failure."""
-    try:
+    with closed_on_error(sock):
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             return sock
         wrapped = tls.wrap_socket(sock, server_side=host, do_handshake_on_connect=False)
-        sock = wrapped
+    with closed_on_error(wrapped):
         await when_ready(wrapped, wrapped.do_handshake)
-        return wrapped
-    except BaseException:
-        sock.close()
-        raise
+    return wrapped
 
 
 async def read_exactly(sock: socket.socket, size: int) -> bytes:
@@ -106,28 +113,18 @@ async def write(sock: socket.socket, data: bytes) -> None:
 
 def listen(address: str, port: int) -> socket.socket:
     """Open a listening socket."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
+    with closed_on_error(new_socket(address, socket.SOCK_STREAM)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         sock.listen(128)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        return sock
 
 
 def bind_datagrams(address: str) -> socket.socket:
     """Open a UDP socket at an address, on a free port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    try:
+    with closed_on_error(new_socket(address, socket.SOCK_DGRAM)) as sock:
         sock.bind((address, 0))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        return sock
 
 
 async def resolve(name: str) -> list[str]:

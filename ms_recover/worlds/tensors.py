@@ -50,10 +50,10 @@ def raw(tensor: Any) -> Raw:
     UsageError
         When the value is neither, or its element type cannot be sent.
     """
-    if isinstance(tensor, BUFFERS):
-        tensor = np.asarray(memoryview(tensor))
     if isinstance(tensor, np.ndarray) and tensor.flags.c_contiguous and tensor.dtype in _NAMES:
         return Raw(_NAMES[tensor.dtype], tensor.shape, _bytes(tensor))
+    if isinstance(tensor, BUFFERS):
+        tensor = np.asarray(memoryview(tensor))
     if is_tensor(tensor):
         dtype = str(tensor.dtype).lower()
         if dtype == "bfloat16":

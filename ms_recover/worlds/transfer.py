@@ -32,19 +32,12 @@ class UnexpectedMessageError(Exception):
 async def join(manager: WorldManager, address: str, port: int, timeout: float) -> Channel:
     """Make the world with a server, at the next epoch when it existed before; waits while the server is busy or away.
 
-    Parameters
-    ----------
-    manager : WorldManager
-    address, port
-        Where the server listens.
-    timeout : float
-        Time limit in seconds.
-
     Raises
     ------
     BrokenWorldError
-        When the world could not be made in time. Its ``__cause__`` is a ``HandshakeRefusedError`` when one side does
-        not know the token, and a ``CertificateError``, at once, when one does not accept the other's certificate.
+        When the world could not be made in `timeout` seconds. Its ``__cause__`` is a ``HandshakeRefusedError`` when one
+        side does not know the token, and a ``CertificateError``, at once, when one does not accept the other's
+        certificate.
     UsageError
         As ``WorldManager.initialize_world``.
     """
@@ -72,25 +65,7 @@ async def leave(manager: WorldManager) -> None:
 
 
 async def send_file(channel: Channel, descriptor: int, offset: int, size: int) -> int:
-    """Send a file from an offset on.
-
-    Parameters
-    ----------
-    channel : Channel
-    descriptor : int
-        Open for reading.
-    offset, size : int
-        First byte to send, and expected size of the file.
-
-    Returns
-    -------
-    int
-        The offset that was reached; less than `size` when the file is shorter.
-
-    Raises
-    ------
-    BrokenWorldError, OSError
-    """
+    """Send an open file from `offset` to `size`, in bytes; return the offset reached, less when the file is shorter."""
     buffer = allocate(CHUNK)
     while offset < size:
         part = buffer[: min(CHUNK, size - offset)]

@@ -138,12 +138,7 @@ class World:
     async def send(
         self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview | None
     ) -> None:
-        """Send a frame; return when the kernel has taken all of it.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
         operation = Operation(next(self._numbers), peer, payload)
         self._operations[operation.number] = operation
         length = len(payload) if payload is not None else 0
@@ -172,12 +167,7 @@ class World:
         return operation
 
     async def received(self, operation: Operation) -> tuple[Header, memoryview]:
-        """Wait until a posted receive is done.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
         try:
             if operation.header is None and operation.fault is None:
                 await self._wait(operation)

@@ -31,11 +31,11 @@ def test_helper_and_wire_have_the_same_causes():
 def test_a_beat_counts_once(watched):
     data = beat()
     assert watched.receive(data, 11.0) is None
-    assert watched.heard == {1: 11.0, 2: 10.0}
+    assert watched.last_received == {1: 11.0, 2: 10.0}
     watched.receive(data, 12.0)
-    assert watched.heard[1] == 11.0, "a datagram was replayed"
+    assert watched.last_received[1] == 11.0, "a datagram was replayed"
     watched.receive(beat(), 13.0)
-    assert watched.heard[1] == 13.0
+    assert watched.last_received[1] == 13.0
 
 
 @pytest.mark.parametrize("wrong", [{"key": b"x" * 32}, {"epoch": 2}, {"sender": 7}])
@@ -43,12 +43,12 @@ def test_forged_and_stray_beats_do_not_count(watched, wrong):
     watched.receive(beat(**wrong), 11.0)
     watched.receive(beat()[:-1], 11.0)
     watched.receive(b"", 11.0)
-    assert watched.heard == {1: 10.0, 2: 10.0}
+    assert watched.last_received == {1: 10.0, 2: 10.0}
 
 
 def test_a_peer_that_left_is_forgotten_and_the_report_of_another_is_returned(watched):
     watched.receive(beat(kind=heartbeat.LEFT), 11.0)
-    assert set(watched.heard) == set(watched.peers) == {2}
+    assert set(watched.last_received) == set(watched.peers) == {2}
     assert watched.receive(beat(kind=heartbeat.GONE, sender=2, cause=2, accused=1), 11.0) == (2, 2, 1)
 
 
