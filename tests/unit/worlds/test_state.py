@@ -66,7 +66,7 @@ def test_large_frame_before_the_receive_is_held_and_then_filled():
     assert state.receive_requested(1, 1, KEY, Expected()) == [FillBuffer(1, 1, big)]
 
 
-def test_large_frame_is_kept_when_somebody_waits_for_what_is_behind_it():
+def test_large_frame_is_kept_when_a_receive_waits_for_a_later_one():
     state = opened()
     big = frame(0, SMALL + 1)
     assert state.header_received(1, big) == [PauseReading(1)]
@@ -75,7 +75,7 @@ def test_large_frame_is_kept_when_somebody_waits_for_what_is_behind_it():
     assert state.header_received(1, frame(1, key=OTHER)) == [FillBuffer(1, 1, frame(1, key=OTHER))]
 
 
-def test_a_peer_that_nobody_reads_is_held_back():
+def test_a_peer_whose_messages_are_not_received_is_paused():
     state = opened()
     count = MAX_KEPT_UNASKED // SMALL
     for sequence in range(count):
@@ -85,7 +85,7 @@ def test_a_peer_that_nobody_reads_is_held_back():
     assert state.header_received(2, frame(0)) != [PauseReading(2)]
 
 
-def test_a_break_fails_all_and_tells_all():
+def test_a_break_fails_all_operations_and_informs_all_peers():
     state = opened()
     state.receive_requested(1, 1, KEY, Expected())
     state.send_requested(2, 2, KEY, 0, "uint8", (4,), 4)
@@ -102,14 +102,14 @@ def test_a_break_fails_all_and_tells_all():
     assert state.receive_requested(3, 2, KEY, Expected()) == [FailOperation(3, fault)]
 
 
-def test_wrong_place_breaks_the_world():
+def test_a_frame_of_another_world_epoch_or_sequence_breaks_the_world():
     for change in ({"epoch": 4}, {"world": b"x" * 8}, {"sequence": 1}):
         state = opened()
         state.header_received(1, frame(0)._replace(**change))
         assert (state.phase, state.fault[:2]) == (Phase.BROKEN, (1, "protocol"))
 
 
-def test_other_than_expected_breaks_the_world_kept_or_not():
+def test_an_unexpected_frame_breaks_the_world_kept_or_not():
     for expected in (Expected(1), Expected(0, "int8"), Expected(0, None, (2, 2)), Expected(0, None, None, 3)):
         for kept in (True, False):
             state = opened()
@@ -142,7 +142,7 @@ def test_what_a_peer_sent_before_it_left_can_be_received():
     assert (state.phase, state.fault[:2]) == (Phase.BROKEN, (1, "closed"))
 
 
-def test_withdrawn_before_and_after_it_began():
+def test_cancelling_a_receive_breaks_the_world_only_after_its_frame_began():
     state = opened()
     state.receive_requested(1, 1, KEY, Expected())
     assert state.cancelled(1) == []

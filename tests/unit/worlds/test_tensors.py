@@ -25,7 +25,7 @@ def test_contiguous_arrays_are_not_copied():
     assert tensors.to_array(raw)[0, 0] == 42
 
 
-def test_other_layouts_and_byte_orders_are_made_plain():
+def test_other_layouts_and_byte_orders_are_converted():
     array = np.arange(12.0).reshape(3, 4)
     assert np.array_equal(tensors.to_array(tensors.raw(array.T)), array.T)
     assert np.array_equal(tensors.to_array(tensors.raw(array.astype(">f8"))), array)
