@@ -88,28 +88,26 @@ async def connect(address: str, port: int, hello: Hello, key: bytes, security: S
         sock = await stream.connect(address, port, security.guest_tls)
     except ssl.SSLCertVerificationError as error:
         raise CertificateError(f"the certificate of {address}:{port} is not accepted here ({reason(error)})") from error
-    try:
-        body = handshake.pack_hello(hello)
-        await send_message(sock, MessageType.HELLO, body)
-        challenge = await read_message(sock, MessageType.CHALLENGE, handshake.MAX_UNAUTHENTICATED)
-        transcript = body + challenge[:NONCE_BYTES]
-        if not hmac.compare_digest(challenge[NONCE_BYTES:], prove(key, "host", transcript)):
-            raise HandshakeRefusedError(f"{address}:{port} has another token")
-        await send_message(sock, MessageType.PROOF, prove(key, "guest", transcript))
-    except ssl.SSLError as error:
-        sock.close()
-        if "ALERT" not in (error.reason or ""):
-            raise
-        # The alert is genuine: the other side's certificate was verified before.
-        raise CertificateError(
-            f"{address}:{port} does not accept this member's certificate ({reason(error)})"
-        ) from error
-    except BaseException as error:
-        sock.close()
-        if security.guest_tls is None and isinstance(error, ConnectionResetError):
+    with stream.closed_on_error(sock):
+        try:
+            body = handshake.pack_hello(hello)
+            await send_message(sock, MessageType.HELLO, body)
+            challenge = await read_message(sock, MessageType.CHALLENGE, handshake.MAX_UNAUTHENTICATED)
+            transcript = body + challenge[:NONCE_BYTES]
+            if not hmac.compare_digest(challenge[NONCE_BYTES:], prove(key, "host", transcript)):
+                raise HandshakeRefusedError(f"{address}:{port} has another token")
+            await send_message(sock, MessageType.PROOF, prove(key, "guest", transcript))
+        except ssl.SSLError as error:
+            if "ALERT" not in (error.reason or ""):
+                raise
+            # The alert is genuine: the other side's certificate was verified before.
+            words = f"{address}:{port} does not accept this member's certificate ({reason(error)})"
+            raise CertificateError(words) from error
+        except ConnectionResetError as error:
+            if security.guest_tls is not None:
+                raise
             raise ConnectionResetError(f"{error} (does the other side use TLS, and this member not?)") from error
-        raise
-    return sock, transcript
+        return sock, transcript
 
 
 class Acceptor:

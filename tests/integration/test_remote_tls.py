@@ -132,7 +132,7 @@ def test_a_transfer_over_tls_is_taken_up_again(tls, tmp_path, recover_ckpt):
         second.process.stdout.close()
         second.process.stderr.close()
     assert done.code == 0, done.err
-    assert "taken up again at byte" in done.err
+    assert "resuming at byte" in done.err
     assert (here / "ckpt_dir0" / NAME).read_bytes() == (whole / "ckpt_dir0" / NAME).read_bytes()
 
 
