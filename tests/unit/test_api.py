@@ -35,7 +35,8 @@ def test_no_slice_is_read_twice(inventory):
 
 
 def test_nothing_is_read_for_a_quick_plan(inventory):
-    planned, contents = api.plan_with_evidence(inventory, PlanOptions(quick=True), read=lambda files: pytest.fail("read"))
+    quick = PlanOptions(quick=True)
+    planned, contents = api.plan_with_evidence(inventory, quick, read=lambda files: pytest.fail("read"))
     assert planned.plan.recoverable
     assert contents == Contents()
 
