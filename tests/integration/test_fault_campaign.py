@@ -25,8 +25,8 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
-from ms_recover.testing import damage, mishaps, mistakes
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support import damage, mishaps, mistakes
 from tests.support.cuts import make_struck_cut_tree
 from tests.support.mishaps import NotHereError, Victim, overwrite
 

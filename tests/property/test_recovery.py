@@ -18,8 +18,8 @@ from ms_recover import api
 from ms_recover.errors import InputError, MsRecoverError
 from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
-from ms_recover.testing import damage, mishaps, mistakes
 from ms_recover.testing.trees import make_tree, save_manifests, slice_bytes
+from tests.support import damage, mishaps, mistakes
 from tests.support.mishaps import FOREIGN_SEED, NotHereError, Victim, overwrite
 
 STEPS = (Step(1, 8), Step(2, 8), Step(3, 8))
