@@ -105,6 +105,7 @@ def test_links():
     asyncio.run(asyncio.wait_for(main(), max(300, ROUNDS // 20)))
 
 
+@pytest.mark.processes
 def test_meeting_point():
     """Strangers with damaged greetings come by the hundred; then the world comes to be."""
     chance = random.Random(2)

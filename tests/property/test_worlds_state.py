@@ -1,6 +1,5 @@
 """Random events on worlds of 2 to 6 members, several at a time: never a wrong delivery, never a cross-world effect."""
 
-import os
 from collections import Counter, deque
 
 from hypothesis import settings
@@ -25,6 +24,7 @@ from ms_recover.worlds.state import (
     WorldState,
 )
 from ms_recover.worlds.wire import CAUSES, Kind, world_id
+from tests.support.examples import examples
 
 LENGTHS = (0, 1, SMALL, SMALL + 1)
 KEYS = (Key(Kind.MESSAGE, 0), Key(Kind.MESSAGE, 1), Key(Kind.PART, 0, 0), Key(Kind.PART, 0, 1))
@@ -350,7 +350,5 @@ class Worlds(RuleBasedStateMachine):
             assert blocked or Phase.BROKEN not in phases or Phase.OPEN not in phases, "somebody was not told"
 
 
-Worlds.TestCase.settings = settings(
-    max_examples=int(os.environ.get("WORLDS_EXAMPLES", "120")), stateful_step_count=60, deadline=None
-)
+Worlds.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=60, deadline=None)
 TestWorlds = Worlds.TestCase

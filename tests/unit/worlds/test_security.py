@@ -11,6 +11,8 @@ from ms_recover.worlds import Security, WorldManager, hello, meeting, wire
 from ms_recover.worlds.hello import Hello, Purpose, Type
 from ms_recover.worlds.security import TLS_VARIABLES, prove
 
+pytestmark = pytest.mark.processes  # every world has a helper process
+
 TOKEN = b"0123456789abcdef"
 GREETING = Hello(Purpose.MEETING, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
 
