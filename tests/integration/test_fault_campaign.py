@@ -109,7 +109,7 @@ ONLY_WITHOUT = {("only", "none")}
 # What is not detected. Reason, where and by which evidence, kinds.
 UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
     (
-        "The file is well formed, nobody else holds its contents any more, and no manifest or CRC tells them.",
+        "The file is well formed, its contents are nowhere else, and no manifest or CRC covers them.",
         ONLY_WITHOUT,
         (
             *damage.CONTENT_DAMAGE,
@@ -120,7 +120,7 @@ UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "It is another step's slice, of which no copy is left under its own name; values in it are not interpreted.",
+        "It is another step's slice, and no copy is left under its own name; values are not interpreted.",
         ONLY_WITHOUT,
         ("an older step's slice, renamed", "exchanged with its own older step's"),
     ),
@@ -148,7 +148,7 @@ UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Batch statistics and random states may differ between peers, so that a difference is no sign of damage.",
+        "Batch statistics and random states may differ between peers, so a difference is no sign of damage.",
         {("own", "none"), ("only", "none"), ("several", "none"), ("parts", "none")},
         tuple(damage.TOLERATED_DAMAGE),
     ),
