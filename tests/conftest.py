@@ -1,14 +1,12 @@
-import io
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from tests.support.command_line import in_a_process, in_this_process
 
 FIXTURES = Path(__file__).parent / "data" / "fixtures"
 INTEGRATION = Path(__file__).parent / "integration"
@@ -35,8 +33,6 @@ def fixture_tree(tmp_path):
     return copy
 
 
-OUTPUT_ERRORS = ("strict", "backslashreplace")
-"""What Python does with text that standard output and standard error cannot encode."""
 NOT_QUICK = ("mindspore", "processes", "packaging")
 """Markers of tests that `--quick` leaves out."""
 
@@ -72,61 +68,13 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
-class Recovered:
-    """What a run of recover-ckpt printed."""
-
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-def in_a_process(*arguments, env, timeout, cwd):
-    """Run the command line in a process of its own."""
-    code = "import sys; from ms_recover.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, **env},
-        cwd=cwd,
-        check=False,
-    )
-    return Recovered(done.returncode, done.stdout, done.stderr)
-
-
-def in_this_process(*arguments, env, timeout, cwd):
-    """Run the command line without a process of its own, which takes most of the time of a small tree."""
-    from ms_recover.cli.main import main
-
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in OUTPUT_ERRORS)
-    terminated = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in env.items():
-            patch.setenv(name, value)
-        if cwd is not None:
-            patch.chdir(cwd)
-        try:
-            code = main(arguments)
-        finally:
-            signal.signal(signal.SIGTERM, terminated)
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        texts.append(stream.buffer.getvalue().decode())
-    return Recovered(code, *texts)
-
-
 @pytest.fixture
 def recover_ckpt(request):
     """Run the command line: in a process of its own, but for `--quick`."""
     start = in_this_process if request.config.getoption("--quick") else in_a_process
 
-    def run(*arguments, env=None, timeout=120, cwd=None):
-        done = start(*map(str, arguments), env=env or {}, timeout=timeout, cwd=cwd)
+    def run(*arguments, **options):
+        done = start(*arguments, **options)
         assert "Traceback" not in done.err, done.err
         return done
 
