@@ -108,6 +108,7 @@ def test_damaged_frames_end_a_link_or_are_read():
     asyncio.run(asyncio.wait_for(main(), max(300, ROUNDS // 20)))
 
 
+@pytest.mark.processes
 def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
     """Strangers with damaged greetings come by the hundred; then the world comes to be."""
     chance = random.Random(2)

@@ -1,6 +1,5 @@
 """Random events on worlds of 2 to 6 members, several at a time: never a wrong delivery, never a cross-world effect."""
 
-import os
 from collections import Counter, deque
 
 from hypothesis import settings
@@ -24,6 +23,7 @@ from ms_recover.worlds.instructions import (
 )
 from ms_recover.worlds.state import SMALL, WorldState
 from ms_recover.worlds.wire import CAUSES, FrameKind, world_id
+from tests.support.examples import examples
 
 LENGTHS = (0, 1, SMALL, SMALL + 1)
 KEYS = (Key(FrameKind.MESSAGE, 0), Key(FrameKind.MESSAGE, 1), Key(FrameKind.PART, 0, 0), Key(FrameKind.PART, 0, 1))
@@ -349,7 +349,5 @@ class Worlds(RuleBasedStateMachine):
             assert blocked or Phase.BROKEN not in phases or Phase.OPEN not in phases, "somebody was not told"
 
 
-Worlds.TestCase.settings = settings(
-    max_examples=int(os.environ.get("WORLDS_EXAMPLES", "120")), stateful_step_count=60, deadline=None
-)
+Worlds.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=60, deadline=None)
 TestWorlds = Worlds.TestCase

@@ -7,6 +7,8 @@ from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import SyncWorldManager, WorldManager
 from ms_recover.worlds.link import Link
 
+pytestmark = pytest.mark.processes  # every world has a helper process
+
 SIZES = (1, 2, 3, 5)
 
 

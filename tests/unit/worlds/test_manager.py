@@ -83,6 +83,7 @@ def has_ipv6():
     return True
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_connecting_member_tries_each_address_of_a_name(port, monkeypatch, host, order):

@@ -11,6 +11,8 @@ from ms_recover.worlds import Security, WorldManager, authentication, handshake,
 from ms_recover.worlds.handshake import Hello, MessageType, Purpose
 from ms_recover.worlds.security import TLS_VARIABLES, prove
 
+pytestmark = pytest.mark.processes  # every world has a helper process
+
 TOKEN = b"0123456789abcdef"
 HELLO = Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
 
