@@ -16,7 +16,7 @@ from typing import Any
 from ms_recover.errors import FormatError, StorageError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.model.groups import GroupInfo, RankGroup
 
 MAX_RANK = 1 << 24

@@ -11,7 +11,7 @@ from operator import attrgetter
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem, read_header
-from ms_recover.formats.known import KnownHeaders
+from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
@@ -19,7 +19,7 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import Pattern, SliceName
-from ms_recover.scanning.strategies import StrategyReader
+from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.walk import Found, find_named_files, walk_pattern, walk_rank_directories
 from ms_recover.storage.digest import digest_file
 

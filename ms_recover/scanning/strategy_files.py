@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.inventory import Note, StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
