@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from ms_recover.file_names import ending_of
 from ms_recover.model.actions import Replica
 from ms_recover.model.compose import ComposedParameter, MissingRegion, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.parts import Part, Parts, replica_of
 from ms_recover.planning.redundancy.regions import Box, cover, runs_of, volume
-from ms_recover.planning.targets import ending_of
 
 _MOST_ALTERNATIVES = 3
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from ms_recover.file_names import ending_of
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
@@ -13,7 +14,6 @@ from ms_recover.planning.redundancy.structure import list_the_same
 from ms_recover.planning.redundancy.vote import Ballot, Vote, hold_vote
 from ms_recover.planning.saved_under import other_layouts, saved_under
 from ms_recover.planning.situation import Situation
-from ms_recover.planning.targets import ending_of
 
 
 @dataclass(frozen=True, slots=True)

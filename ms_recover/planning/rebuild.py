@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ms_recover.file_names import ending_of, marked
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import SliceFile
@@ -18,7 +19,7 @@ from ms_recover.planning.parts import Parts, replica_of
 from ms_recover.planning.redundancy.contents import check_manifest
 from ms_recover.planning.redundancy.vote import name_some
 from ms_recover.planning.situation import Situation
-from ms_recover.planning.targets import ending_of, of_one_format, target_of, why_beside
+from ms_recover.planning.targets import of_one_format, target_of, why_beside
 
 _MOST_REPLICAS = 4
 
@@ -237,8 +238,7 @@ def _action(
     model = book.sources[number]
     target, replaces = target_of(parts.situation, rank, parts.files[model.rank], own)
     if kind != "compose":
-        stem, dot, suffix = target.rpartition(".")
-        target, replaces = f"{stem}.{kind}{dot}{suffix}", None
+        target, replaces = marked(target, f".{kind}"), None
     action = ComposeAction(
         rank=rank,
         sources=tuple(book.sources),

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from ms_recover.file_names import ending_of
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import SliceFile
 from ms_recover.planning.redundancy.contents import check_contents, check_manifest
 from ms_recover.planning.situation import Situation
 
-_ENDINGS = (".ckpt", ".safetensors")
 _T = TypeVar("_T")
-
-
-def ending_of(path: str) -> str:
-    """Return the ending by which MindSpore tells the format of a slice; nothing for other names."""
-    return next((ending for ending in _ENDINGS if path.endswith(ending)), "")
 
 
 def of_one_format(

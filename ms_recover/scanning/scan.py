@@ -9,12 +9,13 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ms_recover.errors import MissingInputError, MsRecoverError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem, read_header
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ms_recover.errors import MissingInputError, StorageError, UsageError
+from ms_recover.file_names import CONTAINERS, GROUP_INFO_NAME
 from ms_recover.model.inventory import Note, RankPath
 from ms_recover.scanning.naming import (
-    CONTAINERS,
-    GROUP_INFO_NAME,
     Pattern,
     SliceName,
     Unused,

@@ -10,8 +10,8 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.storage.local import sync_directory
@@ -20,7 +20,6 @@ from ms_recover.training.stock import Stock
 from ms_recover.training.world import World
 
 _log = logging.getLogger(__name__)
-SUPERSEDED = ".superseded"
 """Appended to the name of a slice that is newer than the step that training resumed from."""
 
 
@@ -185,12 +184,12 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
 
 
 def _free_name(path: str) -> str:
-    name, count = path + SUPERSEDED, 1
+    name, count = path + SUPERSEDED_SUFFIX, 1
     while os.path.lexists(name) or (
         os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
     ):
         count += 1
-        name = f"{path}.{count}{SUPERSEDED}"
+        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
     return name
 
 

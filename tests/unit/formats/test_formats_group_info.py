@@ -14,14 +14,9 @@ from typing import Any
 import pytest
 
 from ms_recover.errors import FormatError, InputError, MissingInputError, StorageError, UsageError
+from ms_recover.file_names import TEMPORARY_SUFFIX
 from ms_recover.formats import source
-from ms_recover.formats.group_info import (
-    MAX_RANK,
-    TEMPORARY_SUFFIX,
-    encode_group_info,
-    read_group_info,
-    write_group_info,
-)
+from ms_recover.formats.group_info import MAX_RANK, encode_group_info, read_group_info, write_group_info
 from ms_recover.model.groups import GroupInfo, RankGroup
 
 Put = Callable[..., Path]
