@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from ms_recover.errors import UsageError
@@ -17,6 +18,7 @@ from ms_recover.file_names import (
     COMPLETE_MARK,
     FOREIGN_TEMPORARY_SUFFIX,
     GRAPH_SUFFIX,
+    MANIFEST_SUFFIX,
     PARTIAL_MARK,
     RANK_DIRECTORIES,
     SLICE_ENDINGS,
@@ -112,14 +114,11 @@ class Pattern:
     @property
     def components(self) -> tuple[str | re.Pattern[str], ...]:
         """The path's components: literal names as text, the others as what a name has to match."""
-        return tuple(
-            re.compile(_regex(part) + r"\Z", re.ASCII | re.DOTALL) if _PLACEHOLDER.search(part) else part
-            for part in self.text.split("/")
-        )
+        return tuple(_compiled(part) if _PLACEHOLDER.search(part) else part for part in self.text.split("/"))
 
     def match(self, path: str) -> re.Match[str] | None:
         """Match a whole path; the groups are named after the fields."""
-        return re.match(_regex(self.text) + r"\Z", path, re.ASCII | re.DOTALL)
+        return _compiled(self.text).match(path)
 
     def slice_name(self, path: str) -> SliceName | Unused | None:
         """Return the slice that the path names, None when it does not match.
@@ -225,7 +224,7 @@ def why_unused(name: str) -> Unused | None:
 
 def never_a_slice(name: str) -> bool:
     """Whether no pattern makes a slice of a file, whatever it matches."""
-    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, *_PARTIAL, *_COMPLETE))
+    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, MANIFEST_SUFFIX, *_PARTIAL, *_COMPLETE))
 
 
 def strategy_rank(name: str) -> int | None:
@@ -256,8 +255,9 @@ def rank_in_path(path: str) -> int | None:
     return None
 
 
-def _regex(text: str) -> str:
-    """Translate a pattern; the rank, where it stands twice, must be the same twice."""
+@lru_cache(maxsize=64)
+def _compiled(text: str) -> re.Pattern[str]:
+    """Translate a pattern; where the rank stands twice, it must be the same twice."""
     pieces: list[str] = []
     end = 0
     seen = set()
@@ -268,4 +268,4 @@ def _regex(text: str) -> str:
         seen.add(field)
         end = match.end()
     pieces.append(re.escape(text[end:]))
-    return "".join(pieces)
+    return re.compile("".join(pieces) + r"\Z", re.ASCII | re.DOTALL)

@@ -167,7 +167,7 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
     inventory = stock.inventory
     assert inventory is not None
     if stock.outdated:
-        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False))
+        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True))
     while newer := [file for file in inventory.slices if file.rank == stock.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
@@ -179,7 +179,7 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
             name = os.path.basename(aside)
             _log.warning("rank %d: %s is newer than step %s, renamed to %s", stock.rank, path, step, name)
         inventory = api.scan(
-            inventory.root, ScanOptions(pattern=pattern, crc=False)
+            inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True)
         )  # shows one of several with the same bytes
 
 

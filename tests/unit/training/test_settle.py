@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
