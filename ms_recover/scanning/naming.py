@@ -44,7 +44,9 @@ _SLICE = re.compile(
     re.ASCII | re.DOTALL,
 )
 
-UnusedKind = Literal["temporary", "superseded", "graph", "breakpoint", "partial", "complete", "other rank"]
+UnusedKind = Literal[
+    "temporary", "unfinished save", "superseded", "graph", "breakpoint", "partial", "complete", "other rank"
+]
 """Why a file that belongs to checkpointing is no slice; reports fold many files of one kind."""
 
 
@@ -207,7 +209,7 @@ def why_unused(name: str) -> Unused | None:
     if name.endswith(TEMPORARY_SUFFIX):
         return Unused("temporary", "left over from an interrupted recovery or save")
     if name.endswith(FOREIGN_TEMPORARY_SUFFIX):
-        return Unused("temporary", "left over from an interrupted save")
+        return Unused("unfinished save", "left over from an interrupted save")
     if name.endswith(SUPERSEDED_SUFFIX):
         return Unused("superseded", "set aside: newer than the step that training resumed from")
     if name.endswith(GRAPH_SUFFIX):

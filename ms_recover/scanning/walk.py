@@ -88,7 +88,7 @@ class Found:
             self.notes.add(path, reason)
             self.refused.append(_denied(error.filename) if denied else StorageError(f"{error.filename} {reason}"))
         elif rank is not None and (error.errno != errno.ENOENT or os.path.islink(error.filename)):
-            self.notes.add(path, f"{_NO_DIRECTORY[error.errno]}: not counted as a rank", "no directory")
+            self.notes.add(path, f"{_NO_DIRECTORY[error.errno]}: not counted as a rank")
 
 
 def walk_rank_directories(root: str) -> Found:
