@@ -9,8 +9,8 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import plan_for_rank
@@ -20,7 +20,6 @@ from ms_recover.training.stock import Stock
 from ms_recover.training.world import World
 
 _log = logging.getLogger(__name__)
-SUPERSEDED = ".superseded"
 """Appended to the name of a slice that is newer than the step that training resumed from."""
 
 
@@ -156,7 +155,7 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
     inventory = stock.inventory
     assert inventory is not None
     if stock.outdated:
-        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False))
+        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True))
     while newer := [file for file in inventory.slices if file.rank == stock.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
@@ -168,17 +167,17 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
             name = os.path.basename(aside)
             _log.warning("rank %d: %s is newer than step %s, renamed to %s", stock.rank, path, step, name)
         inventory = api.scan(
-            inventory.root, ScanOptions(pattern=pattern, crc=False)
+            inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True)
         )  # shows one of several with the same bytes
 
 
 def _free_name(path: str) -> str:
-    name, count = path + SUPERSEDED, 1
+    name, count = path + SUPERSEDED_SUFFIX, 1
     while os.path.lexists(name) or (
         os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
     ):
         count += 1
-        name = f"{path}.{count}{SUPERSEDED}"
+        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
     return name
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")

@@ -17,9 +17,9 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import StorageError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.lock import lock_tree
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, STEP, SliceStore
 from ms_recover.testing.trees import slice_bytes
 from tests.support.faults import Faults

@@ -8,22 +8,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy import decode_strategy
-from ms_recover.model.inventory import Note, StrategyFile
+from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.walk import RankFile
 from ms_recover.storage.digest import Digester
 
 
 class StrategyReader:
-    """Decodes the same bytes once, and shares what is equal, during one scan."""
+    """Decodes equal files once and shares equal strategies, during one scan."""
 
     def __init__(self) -> None:
         self._decoded: dict[bytes, tuple[Strategy, str]] = {}
         self._same: dict[Strategy, Strategy] = {}
 
     def read(self, path: str) -> tuple[Strategy, str]:
-        """Return what a strategy file says, and the digest of its bytes.
+        """Return the strategy in a file, and the digest of its bytes.
 
         Raises
         ------
@@ -39,34 +41,34 @@ class StrategyReader:
             known = self._decoded[data] = (self._same.setdefault(strategy, strategy), digester.digests().file)
         return known
 
-    def beside_slices(self, root: str, files: Iterable[tuple[int, str]], notes: list[Note]) -> list[StrategyFile]:
-        """Read the strategy files in the ranks' directories; what cannot be read is noted.
+    def beside_slices(self, root: str, files: Iterable[RankFile], notes: Notes) -> list[StrategyFile]:
+        """Read the strategy files in the ranks' directories; those that cannot be read are noted.
 
         Parameters
         ----------
         root : str
             The tree.
-        files : iterable of (int, str)
-            Rank and path below the root.
-        notes : list of Note
-            Where a note is added.
+        files : iterable of RankFile
+            The files.
+        notes : Notes
+            Takes the notes.
         """
         found = []
-        for rank, path in files:
-            whole = os.path.join(root, path)
+        for file in files:
+            path = os.path.join(root, file.path)
             try:
-                found.append(StrategyFile(rank, path, *self.read(whole)))
+                found.append(StrategyFile(file.rank, file.path, *self.read(path)))
             except MsRecoverError as error:
-                notes.append(Note(path, str(error).removeprefix(f"{whole}: ")))
+                notes.add(file.path, str(error).removeprefix(f"{path}: "))
         return found
 
     def named(self, files: Iterable[tuple[int | None, str]]) -> list[StrategyFile]:
-        """Read the strategy files that an operator named; a merged one gives a file for each stage.
+        """Read the strategy files that the operator named; a merged one gives a file for each stage.
 
         Parameters
         ----------
         files : iterable of (int or None, str)
-            Rank, where the path tells it, and path.
+            Rank, where the path contains it, and path.
 
         Raises
         ------
@@ -87,9 +89,9 @@ class StrategyReader:
 
 
 def _unmerged(strategy: Strategy) -> dict[int, Strategy]:
-    """Take apart what MindSpore's ``merge_pipeline_strategys`` put together; nothing when it did not.
+    """Split a file of MindSpore's ``merge_pipeline_strategys`` by stage; nothing for another file.
 
-    It puts the stage and a hyphen before each parameter's name.
+    MindSpore puts the stage and a hyphen before each parameter's name.
     """
     layouts: dict[int, list[Layout]] = defaultdict(list)
     for layout in strategy.layouts:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ms_recover.formats.ckpt import TRAILER, parse_trailer
 from ms_recover.formats.header import read_header
-from ms_recover.formats.source import open_regular, pread
+from ms_recover.formats.reading import open_regular, pread
 from ms_recover.model.slices import ParameterList, SliceHeader
 
 _WINDOW = 16 << 10

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ms_recover.errors import FormatError, MissingInputError, StorageError
+from ms_recover.errors import FormatError, MissingInputError, PermissionDeniedError, StorageError
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, length)``: up to ``length`` bytes from ``offset``; fewer only where the file ends."""
 
 MAX_SMALL_FILE = 16 << 20
-"""Largest ``group_info.pb`` or strategy file that is read at all, in bytes.
+"""Largest ``group_info.pb`` or strategy file that is read, in bytes.
 
 Enough for groups of millions of ranks, or the layouts of 100,000 parameters.
 """
@@ -40,8 +41,10 @@ def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int,
         When nothing has that name.
     FormatError
         When it is a directory, a pipe, a device.
+    PermissionDeniedError
+        When this user may not open it.
     StorageError
-        When the system refuses to open or to read it.
+        When opening or reading it fails otherwise.
     """
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -110,6 +113,18 @@ def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_F
         return pread(descriptor)(0, size)
 
 
+def denied_text() -> str:
+    """Return the reason of a permission error; it names the user."""
+    uid = os.geteuid()
+    try:
+        user = f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:  # a user of a container often has no name
+        user = f"with uid {uid}"
+    return f"permission denied for user {user}"
+
+
 def _unreadable(path: str | os.PathLike[str], what: str, error: OSError) -> StorageError:
+    if isinstance(error, PermissionError):
+        return PermissionDeniedError(f"{os.fspath(path)}: {denied_text()}; check who owns it, or run as that user")
     reason = error.strerror or str(error)
     return StorageError(f"{os.fspath(path)}: cannot read {what}: {reason}; check permissions and the device")
