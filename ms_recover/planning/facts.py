@@ -143,6 +143,14 @@ class Facts:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
 
+    def why_older(self, step: Step) -> str | None:
+        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+        return self.older_runs.why_older(one.file for one in self.counted_at(step))
+
+    def has_replica_by_layout(self, one: SliceFacts) -> bool:
+        """Whether another rank with a slice of the step holds the same by all layouts."""
+        return self.stages.copies(one.rank) > 1
+
     def runs(self, step: Step) -> tuple[Run, ...]:
         """Return the runs that saved slices of a step, the best candidate first."""
         held = {

@@ -19,7 +19,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, check_rank, gather_facts
 from ms_recover.planning.judging.judge import Comparison, compare_slices, judge_step
-from ms_recover.planning.runs import Run, base_of
+from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside
 
@@ -86,11 +86,11 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
     for step in (options.step,) if options.step is not None else inventory.steps:
-        older = None if options.step is not None else _why_older_run(facts, step)
+        older = None if options.step is not None else facts.why_older(step)
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
-        tried = [(run, assess_step(compared, step, run)) for run in facts.runs(step)]
+        tried = _try_runs(compared, step)
         found = next((one for _, one in tried if _is_enough(one, options) and not one.disagreements), None)
         shown = shown or found or tried[0][1]
         if found is not None:
@@ -105,6 +105,16 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
     plan = _plan(inventory, compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
+
+
+def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessment]]:
+    """Assess a step as each run that saved it; a chosen rerun whose replicas differ hides no older one behind it."""
+    tried = []
+    for run in compared.facts.runs(step):
+        tried.append((run, assess_step(compared, step, run)))
+        if run.prefix is not None and tried[-1][1].disagreements:
+            break
+    return tried
 
 
 def assess_step(compared: Comparison, step: Step, run: Run | None = None) -> StepAssessment:
@@ -158,7 +168,7 @@ def _plan(
         partials=shown.partials if found is None else (),
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
-        warnings=_warnings(rejected),
+        warnings=_warnings(facts, found, rejected),
     )
 
 
@@ -192,7 +202,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        comparable = file.manifest is not None or (len(one.group) > 1 and file.encryption is None)
+        replicas = len(one.group) > 1 or facts.has_replica_by_layout(one)
+        comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable)):
             wanted.append(file)
     return tuple(wanted)
@@ -239,14 +250,6 @@ def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
     return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in options.ranks)
 
 
-def _why_older_run(facts: Facts, step: Step) -> str | None:
-    """Return the reason why a step was not reached by the present run, None when it has slices of it."""
-    bases = {base_of(one.file.prefix) for one in facts.counted_at(step)}
-    if not bases or bases & facts.older_runs.present:
-        return None
-    return "; ".join(facts.older_runs.reasons[base] for base in sorted(bases))
-
-
 def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
     bad = [rank for rank in assessment.ranks if rank.verdict == "unrecoverable"]
     text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
@@ -255,8 +258,10 @@ def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
     return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
 
 
-def _warnings(rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
-    return tuple(f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run)
+def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+    texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
+    older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
+    return (*texts, older) if older is not None else tuple(texts)
 
 
 def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from ms_recover.file_names import ending_of
 from ms_recover.model.inventory import SliceFile
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 
 _RERUN = re.compile(r"(?P<base>.*?)(?:_(?P<again>\d{1,9}))?\Z", re.ASCII | re.DOTALL)
 
@@ -72,7 +74,7 @@ def _rerun_of(prefix: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderRuns:
-    """Prefixes that do not belong to the present run, over all steps of a tree.
+    """Slices that the present run did not save, over all steps of a tree.
 
     Parameters
     ----------
@@ -80,41 +82,80 @@ class OlderRuns:
         Prefixes, without rerun suffix, of runs that may be recovered.
     reasons : dict of str to str
         Every other prefix, and the reason.
+    newest : tuple of (str, Step) or None
+        Run id of the run that was started last, and its newest step, where manifests and times show it.
     """
 
     present: frozenset[str]
     reasons: dict[str, str]
+    newest: tuple[str, Step] | None = None
+
+    def why_older(self, files: Iterable[SliceFile]) -> str | None:
+        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+        bases = {base_of(file.prefix) for file in files}
+        if bases and not bases & self.present:
+            return "; ".join(self.reasons[base] for base in sorted(bases))
+        return None
+
+    def why_not_last(self, step: Step, run_id: str | None) -> str | None:
+        """Return a warning when a step is of a run that another one was started after; times prove no more than that."""
+        if self.newest is None or run_id in (None, self.newest[0]) or step <= self.newest[1]:
+            return None
+        last, until = self.newest
+        return (
+            f"step {step} is of the older run {run_id}: run {last} was written later and is at step {until}; if that "
+            f"is the run to recover, name its step with --step {until}"
+        )
 
 
 def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
-    """Tell the prefixes of the present run from those that older runs, or single ranks, left behind.
+    """Tell the present run from those that older runs, or single ranks, left behind.
 
     A prefix that less than half as many ranks have as another is a leftover. Of several that are left, one whose slices
     were all written after all slices of the others is the present one; otherwise times prove nothing and all are
     present. Prefixes of manifests with a run id are present: their runs are told apart by these.
     """
-    ranks: dict[str, set[int]] = defaultdict(set)
-    times: dict[str, list[int]] = defaultdict(list)
-    named: set[str] = set()
+    by_base: dict[str, list[SliceFile]] = defaultdict(list)
+    by_id: dict[str, list[SliceFile]] = defaultdict(list)
     for file in slices:
-        base = base_of(file.prefix)
-        ranks[base].add(file.rank)
-        times[base].append(file.mtime_ns)
+        by_base[base_of(file.prefix)].append(file)
         if file.manifest is not None and file.manifest.run_id:
-            named.add(base)
-    most = max(map(len, ranks.values()), default=0)
-    large = {base for base, held in ranks.items() if 2 * len(held) >= most or base in named}
+            by_id[file.manifest.run_id].append(file)
+    named = {base_of(file.prefix) for files in by_id.values() for file in files}
+    large = _widespread(by_base) | named
     reasons = {
-        base: f"only {len(ranks[base])} of the ranks have slices with the prefix {base!r}, of another run"
-        for base in sorted(ranks.keys() - large)
+        base: f"only {_ranks_text(by_base[base])} the prefix {base!r}, of another run"
+        for base in sorted(by_base.keys() - large)
     }
-    if len(large) > 1 and not named:
-        newest = max(large, key=lambda base: (max(times[base]), base))
-        if all(max(times[base]) < min(times[newest]) for base in large - {newest}):
-            for base in sorted(large - {newest}):
-                reasons[base] = f"the slices with the prefix {base!r} are of an older run than those of {newest!r}"
-            large = {newest}
-    return OlderRuns(present=frozenset(large), reasons=reasons)
+    if not named and (last := _written_last(by_base, large)) is not None:
+        for base in sorted(large - {last}):
+            reasons[base] = f"the slices with the prefix {base!r} are of an older run than those of {last!r}"
+        large = {last}
+    run = _written_last(by_id, _widespread(by_id))
+    newest = (run, max(file.step for file in by_id[run])) if run is not None else None
+    return OlderRuns(present=frozenset(large), reasons=reasons, newest=newest)
+
+
+def _widespread(families: Mapping[str, Sequence[SliceFile]]) -> set[str]:
+    """Return the families that at least half as many ranks have as any other."""
+    ranks = {name: len({file.rank for file in files}) for name, files in families.items()}
+    most = max(ranks.values(), default=0)
+    return {name for name, count in ranks.items() if 2 * count >= most}
+
+
+def _written_last(families: Mapping[str, Sequence[SliceFile]], names: set[str]) -> str | None:
+    """Return the family all of whose slices were written after all slices of the others, None when there is none."""
+    if len(names) < 2:
+        return None
+    first = {name: min(file.mtime_ns for file in families[name]) for name in names}
+    latest = max(names, key=lambda name: (first[name], name))
+    others = (file.mtime_ns for name in names - {latest} for file in families[name])
+    return latest if max(others) < first[latest] else None
+
+
+def _ranks_text(files: Sequence[SliceFile]) -> str:
+    ranks = sorted({file.rank for file in files})
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list_some(ranks)} have"
 
 
 def find_runs(held: Mapping[int, Sequence[SliceFile]], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:

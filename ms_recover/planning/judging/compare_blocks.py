@@ -191,16 +191,14 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: 
             sides: dict[str, list[Ballot]] = defaultdict(list)
             for ballot in ballots:
                 sides[_digest_of(ballot, name)].append(ballot)
-            if len(sides) != 2:
+            *odd, most = sorted(sides.values(), key=count_witnesses)
+            if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
                 continue
-            odd, most = sorted(sides.values(), key=count_witnesses)
-            groups = {facts.groups.of(ballot.file.rank) for ballot in most}
-            if count_witnesses(odd) == 1 and len(most) > 1 and (len(groups) > 1 or len(odd) == 1):
-                ranks = tuple(one.rank for one in held)
-                block = Block(ranks=ranks, names=frozenset((name,)), source="", by_layout=True)
-                vote = hold_vote(ballots, facts.tolerance, (name,))
-                if vote.odd:
-                    counted.append(_Counted(block=block, names=(name,), ballots=ballots, vote=vote))
+            ranks = tuple(one.rank for one in held)
+            block = Block(ranks=ranks, names=frozenset((name,)), source="", by_layout=True)
+            vote = hold_vote(ballots, facts.tolerance, (name,))
+            if vote.disagreement is None:
+                counted.append(_Counted(block=block, names=(name,), ballots=ballots, vote=vote))
     return counted
 
 
