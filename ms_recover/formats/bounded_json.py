@@ -25,7 +25,7 @@ def decode_object(data: bytes, *, brackets: int, commas: int) -> dict[str, Any]:
     Raises
     ------
     FormatError
-        When it is anything else. The text says why and names no file.
+        When it is anything else. The text is the reason and names no file.
     """
     if data.count(b"{") + data.count(b"[") > brackets or data.count(b",") > commas:
         raise FormatError("it has more entries than can be meant")

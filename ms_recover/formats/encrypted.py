@@ -1,4 +1,4 @@
-"""Encrypted slices: blocks that can be told and counted, but not read.
+"""Encrypted slices: blocks that can be found and counted, but not read.
 
 ::
 

@@ -1,8 +1,8 @@
 """Read the headers of many slices that are laid out alike.
 
 The ranks of a stage list the same parameters in the same order and sizes, so that their slices differ in their contents
-only. Once one of them has been walked over, comparing what lies around the contents proves the structure of the others;
-that takes a fraction of the time.
+only. Once one of them has been walked, comparing the bytes around the contents proves the structure of the others in a
+fraction of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ms_recover.formats.reading import open_regular, pread
 from ms_recover.model.slices import ParameterList, SliceHeader
 
 _WINDOW = 16 << 10
-"""Contents that are shorter are read along with what lies around them."""
+"""Shorter contents are read along with the bytes around them."""
 
 _MOST_KNOWN = 8
 _MOST_BYTES = 8 << 20
@@ -36,14 +36,14 @@ class _Known:
 
 
 class KnownHeaders:
-    """Headers of slices that were read before, for `read` to recognise others by."""
+    """Headers that were read before, by which `read` recognises others."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[_Known]] = defaultdict(list)
         self._lists: dict[ParameterList, ParameterList] = {}
 
     def read(self, path: str | os.PathLike[str]) -> SliceHeader:
-        """Do what `ms_recover.formats.header.read_header` does; equal headers share their parameters.
+        """Read a header, as `ms_recover.formats.header.read_header`; equal headers share their parameters.
 
         Raises
         ------
@@ -84,7 +84,7 @@ def _alike(descriptor: int, known: _Known) -> bool:
 def _windows(
     path: str | os.PathLike[str], header: SliceHeader
 ) -> tuple[tuple[int, int, tuple[tuple[int, int, bytes], ...]], ...] | None:
-    """Read what lies around the contents; None when that is too much to remember."""
+    """Read the bytes around the contents; None when they are too many to keep."""
     ranges = sorted((piece.start, piece.end) for pieces in header.contents for piece in pieces)
     gaps = []
     at = 0

@@ -33,7 +33,7 @@ def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int,
     path : str or path-like
         The file.
     what : str
-        What the caller expects the file to be, for the messages.
+        The expected kind of file, for messages.
 
     Raises
     ------
@@ -87,14 +87,14 @@ def pread(descriptor: int) -> ReadAt:
 
 
 def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_FILE) -> bytes:
-    """Return the bytes of a file that is known to be small.
+    """Return the bytes of a file that must be small.
 
     Parameters
     ----------
     path : str or path-like
         The file.
     what : str
-        What the caller expects the file to be, for the messages.
+        The expected kind of file, for messages.
     limit : int
         Largest size that is read, in bytes.
 

@@ -16,7 +16,7 @@ INVENTORY_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RankPath:
-    """A path of which some places hold the rank, so that it can be told for another rank.
+    """A path with places for the rank, so that it can be made for another rank.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SliceFile:
     manifest_problem : str or None
         Why the sidecar could not be read.
     denied : bool
-        The operating system refused to open it, as `problem` says: that is no damage.
+        The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage.
     inode : tuple of (int, int) or None
         Device and inode number: paths that share them are one file and one witness.
     """
@@ -133,13 +133,13 @@ class GroupFile:
     Parameters
     ----------
     rank : int or None
-        Its owner; None when its place does not tell.
+        Its owner; None when its path names none.
     path : str
         Relative to the root; absolute when it was named with ``--group-info``.
     place : RankPath or None
         Where the same file of another rank lies; None outside the tree.
     info : GroupInfo or None
-        What it says; None when it is malformed.
+        Its contents; None when it is malformed.
     problem : str or None
         Why it could not be used.
     """
@@ -158,11 +158,11 @@ class StrategyFile:
     Parameters
     ----------
     rank : int
-        Rank in whose directory it lies or whom its name tells; the first of its stage when neither tells.
+        Rank of its directory or in its name; the first of its stage where neither names one.
     path : str
         Relative to the root; absolute when it was named with ``--strategy``.
     strategy : Strategy
-        What it says. Files that say the same share one object.
+        Its contents. Equal files share one object.
     digest : str
         Of its bytes, as a manifest's ``strategy_digest`` names it.
     """

@@ -115,7 +115,7 @@ class Pattern:
 
     @property
     def components(self) -> tuple[str | re.Pattern[str], ...]:
-        """The path's components: literal names as text, the others as what a name has to match."""
+        """The path's components: literal names as text, the others as expressions."""
         return tuple(_compiled(part) if _PLACEHOLDER.search(part) else part for part in self.text.split("/"))
 
     def match(self, path: str) -> re.Match[str] | None:
@@ -125,7 +125,7 @@ class Pattern:
     def slice_name(self, path: str) -> SliceName | Unused | None:
         """Return the slice that the path names, None when it does not match.
 
-        A file name that carries the rank elsewhere than the pattern says so is of that rank, or unused.
+        A rank that the file name carries beside the pattern's must be the same, else the file is unused.
         """
         match = self.match(path)
         if match is None:
@@ -142,7 +142,7 @@ class Pattern:
 
 
 def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Unused | None:
-    """Return what the file `name` in a rank's directory is.
+    """Classify the file `name` in a rank's directory.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class Notes:
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a note; `kind` says which notes may be folded, by default those of the same reason."""
+        """Add a note; notes of one `kind` are folded, by default those of the same reason."""
         group = self._groups.setdefault((path.rpartition("/")[0], kind or reason), _Group())
         group.count += 1
         if len(group.first) < MOST_NAMED:

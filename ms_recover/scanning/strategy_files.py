@@ -1,4 +1,4 @@
-"""Read strategy files: every rank has one, and nearly all say the same."""
+"""Read strategy files: every rank has one, and nearly all are equal."""
 
 from __future__ import annotations
 

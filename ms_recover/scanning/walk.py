@@ -78,7 +78,7 @@ class Found:
         return {file.rank for file in files} | {rank for rank, _ in self.denied}
 
     def take(self, rank: int | None, path: str, error: OSError) -> None:
-        """Record a directory that could not be listed, of `rank` where its path says so."""
+        """Record a directory that could not be listed, of `rank` where its path names one."""
         if error.errno not in _NO_DIRECTORY:
             denied = isinstance(error, PermissionError)
             reason = denied_text() if denied else f"cannot be read: {error.strerror}"
@@ -186,7 +186,7 @@ def _sort_out(
     names : list of str
         The names in the directory.
     read : callable
-        Returns what a name stands for.
+        Classifies a name.
     """
     there = set(names)
     for name in names:

@@ -170,7 +170,7 @@ def test_a_read_only_file_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [[], [1, 1], [-1], [MAX_RANK]])
 def test_ranks_that_cannot_be_written(tmp_path: Path, ranks: list[int]) -> None:
-    with pytest.raises(UsageError, match=r"no group_info\.pb can say that: its restore list"):
+    with pytest.raises(UsageError, match=r"these ranks make no valid group_info\.pb: its restore list"):
         write_group_info(tmp_path / "group_info.pb", ranks)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 """What client and server say, and what they refuse to hear."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,11 @@ def heard(told, root="host:1"):
     return messages.read_inventory(data, "host:1", lambda inner: inventory_from_json(inner, root))
 
 
+def without_inodes(inventory):
+    """Leave out the inodes: those of another host mean nothing here, and are not sent."""
+    return replace(inventory, slices=tuple(replace(file, inode=None) for file in inventory.slices))
+
+
 def test_inventories_are_read_as_they_were_found(tmp_path):
     tree = make_tree(tmp_path / "plain", crc=True, name="test_rank_{rank}-{step}.ckpt")
     save_manifests(tree)
@@ -117,10 +123,10 @@ def test_inventories_are_read_as_they_were_found(tmp_path):
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:-3])
     (tree / "ckpt_dir2" / "group_info.pb").write_bytes(b"")
-    assert heard(said(tree), str(tree)) == scan(tree)
+    assert heard(said(tree), str(tree)) == without_inodes(scan(tree))
     cut = make_cut_tree(tmp_path / "cut", CUT, 4)
     found = heard(said(cut), str(cut))
-    assert found == scan(cut)
+    assert found == without_inodes(scan(cut))
     assert found.strategy_files
 
 
