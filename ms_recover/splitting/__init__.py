@@ -14,7 +14,7 @@ _HOMES = {
     "ModelSplitter": "ms_recover.splitting.splitter",
     "NoDeviceLeftError": "ms_recover.errors",
     "PartError": "ms_recover.errors",
-    "Shared": "ms_recover.splitting.trees",
+    "Shared": "ms_recover.splitting.nested",
     "Span": "ms_recover.splitting.events",
 }
 

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, UsageError
-from ms_recover.splitting.worker import Bench, Ear, Job, guest_world, take_device
+from ms_recover.splitting.worker import ControlThread, Job, PartRunner, remote_world_name, take_device
 from ms_recover.worlds.security import Security
 
 _PAUSE_S = 1.0
 
 
-class _Guest(Bench):
+class _Guest(PartRunner):
     """Parts of a model that this process made by itself."""
 
-    def __init__(self, job: Job, ear: Ear, cells: Mapping[str, Any]) -> None:
+    def __init__(self, job: Job, ear: ControlThread, cells: Mapping[str, Any]) -> None:
         super().__init__(job, ear)
         self._cells = cells
 
@@ -35,7 +35,7 @@ class _Guest(Bench):
         from ms_recover.splitting import stages, weights
 
         mindspore.set_context(mode=fields["mode"])
-        part = stages.Part(self._cells[fields["split"]][slice(*fields["stages"])])
+        part = stages.ModelPart(self._cells[fields["split"]][slice(*fields["stages"])])
         weights.take(part, fields["names"], tensors)
         return part
 
@@ -57,10 +57,10 @@ def _serve(options: argparse.Namespace) -> int:
     security = Security.from_environment()
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
-    from ms_recover.splitting import handover, stages
+    from ms_recover.splitting import pickling, stages
 
-    model = handover.from_factory(options.factory)
-    cells = {"batch": stages.whole(model)}
+    model = pickling.from_factory(options.factory)
+    cells = {"batch": stages.whole_model(model)}
     try:
         cells["layers"] = stages.stages_of(model)
     except UsageError:  # it can be used whole
@@ -69,8 +69,10 @@ def _serve(options: argparse.Namespace) -> int:
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise BrokenWorldError(guest_world(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
-        ear = Ear(_job(options, min(left, options.timeout)), security, lasting=True)
+            raise BrokenWorldError(
+                remote_world_name(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s"
+            )
+        ear = ControlThread(_job(options, min(left, options.timeout)), security, lasting=True)
         ear.start()
         if ear.heard.get() is not None:
             _Guest(_job(options, left), ear, cells).serve()
@@ -86,7 +88,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _job(options: argparse.Namespace, timeout: float) -> Job:
     return Job(
-        world=guest_world(options.port),
+        world=remote_world_name(options.port),
         addr=options.addr,
         port=options.port,
         token=b"",

@@ -19,13 +19,23 @@ from ms_recover.errors import (
     PartError,
     UsageError,
 )
-from ms_recover.splitting import trees, weights
-from ms_recover.splitting.crew import Crew
+from ms_recover.splitting import nested, weights
+from ms_recover.splitting.history import History
 from ms_recover.splitting.process import Worker
-from ms_recover.splitting.record import Record
 from ms_recover.splitting.slices import SliceStore
-from ms_recover.splitting.state import End, Fail, Finish, Instruction, Load, Note, Run, SplitterState, Start
+from ms_recover.splitting.state import (
+    EmitEvent,
+    EndWorker,
+    FailForward,
+    FinishForward,
+    Instruction,
+    LoadPart,
+    RunChunk,
+    SplitterState,
+    StartWorker,
+)
 from ms_recover.splitting.worker import Job
+from ms_recover.splitting.worker_pool import WorkerPool
 from ms_recover.worlds.manager import WorldManager
 
 _log = logging.getLogger(__name__)
@@ -82,7 +92,7 @@ class Engine:
         job: Job,
         manager: WorldManager,
         guest_manager: WorldManager,
-        record: Record,
+        record: History,
         chunk_limit: float,
         spares: int = 0,
         guests: Mapping[int, Job] = MappingProxyType({}),
@@ -96,9 +106,9 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._chunks: dict[int, _Chunk] = {}
         self._since: dict[int, float | None] = {}
-        self._over: asyncio.Future[Fail | None] | None = None
+        self._over: asyncio.Future[FailForward | None] | None = None
         self._changed = asyncio.Event()
-        self._crew = Crew(manager, guest_manager, job, guests, spares, self._go, self._changed.set)
+        self._crew = WorkerPool(manager, guest_manager, job, guests, spares, self._go, self._changed.set)
         self._turn = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self.closing = False
@@ -153,16 +163,16 @@ class Engine:
             self._over = asyncio.get_running_loop().create_future()
             try:
                 for number, (start, stop) in numbers.items():
-                    skeleton, leaves = trees.flatten(trees.cut(args, dict(kwargs), start, stop))
-                    self._chunks[number] = _Chunk((start, stop), skeleton, [trees.to_host(leaf) for leaf in leaves])
+                    skeleton, leaves = nested.flatten(nested.cut(args, dict(kwargs), start, stop))
+                    self._chunks[number] = _Chunk((start, stop), skeleton, [nested.to_host(leaf) for leaf in leaves])
                 self._apply(self.state.asked(list(numbers)))
                 fault = await self._over
                 self._record.forward_over(numbers, began, self.state, fault)
                 if fault is not None:
                     raise _error(fault)
                 done = [self._chunks[number] for number in numbers if number not in self.state.dropped]
-                outputs = [trees.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
-                return trees.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
+                outputs = [nested.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
+                return nested.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
             finally:
                 self.state.abandoned()
                 self._over = None
@@ -203,23 +213,23 @@ class Engine:
     def _apply(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Run(device, part, chunk):
+                case RunChunk(device, part, chunk):
                     place = self._places[device]
                     place.since = self._record.now if place.since is None else place.since
                     self._go(self._send(place, part, chunk))
-                case Load(device, part):
+                case LoadPart(device, part):
                     self._go(self._load(self._places[device], part))
-                case Start(device, generation):
+                case StartWorker(device, generation):
                     self._go(self._serve(device, generation))
-                case End(device, generation):
+                case EndWorker(device, generation):
                     place_lost = self._places.get(device)
                     if place_lost is not None and place_lost.generation == generation:
                         self._note_lost(self._places.pop(device))
-                case Note():
+                case EmitEvent():
                     self._note(instruction)
-                case Finish():
+                case FinishForward():
                     self._end_forward(None)
-                case Fail():
+                case FailForward():
                     self._end_forward(instruction)
         self._changed.set()
 
@@ -236,7 +246,7 @@ class Engine:
         if not isinstance(error, MsRecoverError | OSError):
             _log.error("the splitter erred", exc_info=error)
 
-    def _end_forward(self, fault: Fail | None) -> None:
+    def _end_forward(self, fault: FailForward | None) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_result(fault)
 
@@ -253,7 +263,7 @@ class Engine:
             self._unforeseen(error)
             self._apply(self.state.lost(device, generation, "start", str(error)))
             return
-        place = _Place(device, generation, worker, self._record.now)
+        place = _Place(device=device, generation=generation, worker=worker, ready_at=self._record.now)
         self._places[device] = place
         self._apply(self.state.ready(device, generation))
         self._go(self._listen(worker, place))
@@ -316,11 +326,13 @@ class Engine:
             path, repaired = await asyncio.to_thread(self._store.path, part)
             place.proof += self._record.now - began
             if repaired:
-                self._note(Note("repaired", place.device, part, None, "", repaired))
+                self._note(
+                    EmitEvent(kind="repaired", device=place.device, part=part, chunk=None, cause="", words=repaired)
+                )
             if place.worker.remote:
                 held = await asyncio.to_thread(weights.read, path)
                 about = {"part": part, "names": list(held), **(self._about(part) if self._about else {})}
-                await place.worker.line.say("hold", [trees.to_host(one) for one in held.values()], **about)
+                await place.worker.line.say("hold", [nested.to_host(one) for one in held.values()], **about)
             else:
                 await place.worker.line.say("hold", part=part, path=path, device=place.device)
         except BrokenWorldError:
@@ -352,7 +364,7 @@ class Engine:
             began = since if seconds is None else now - seconds
             self._record.computed(place.device, part, self._chunks[number].rows, began or now, outcome)
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: EmitEvent) -> None:
         rows = self._chunks[note.chunk].rows if note.chunk in self._chunks else None
         device, recovery = note.device, None
         since = self._since.pop(device, None) if device is not None and note.kind == "lost" else None
@@ -363,7 +375,7 @@ class Engine:
         self._record.happened(note, rows, recovery)
 
 
-def _error(fault: Fail) -> DeviceLostError:
+def _error(fault: FailForward) -> DeviceLostError:
     where = "" if fault.device is None else f"device {fault.device}"
     where += "" if fault.part is None else f"{where and ', '}part {fault.part}"
     why = ": ".join(word for word in (where, fault.cause, fault.words) if word)

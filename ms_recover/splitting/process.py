@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ms_recover.errors import BrokenWorldError, DeviceLostError, MsRecoverError, UsageError
-from ms_recover.splitting.orders import Line
+from ms_recover.splitting.protocol import MessageChannel
 from ms_recover.splitting.worker import Job
 from ms_recover.worlds.manager import WorldManager
 
@@ -40,7 +40,7 @@ class Worker:
 
     def __init__(self, manager: WorldManager, job: Job) -> None:
         self._manager, self._job = manager, job
-        self.line = Line(manager.communicator, job.world, 1)
+        self.line = MessageChannel(manager.communicator, job.world, 1)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -129,7 +129,7 @@ class Worker:
             await asyncio.sleep(_LOOK_S)
 
 
-class Guest(Worker):
+class RemoteWorker(Worker):
     """A worker on another host, which somebody else starts; the job has the port at which it is expected.
 
     Its weights go to it over the world; code does not.

@@ -144,7 +144,19 @@ class SliceStore:
         if len(group) > 1:
             write_group_info(os.path.join(folder, GROUP_INFO_NAME), group)
         size = self._parts * self._replicas
-        manifest = commit_slice(SliceOrder(path, rank, size, STEP, 1, self.run_id, group, frozenset(expected)), write)
+        manifest = commit_slice(
+            SliceOrder(
+                path=path,
+                rank=rank,
+                world_size=size,
+                step=STEP,
+                cumulative_step=1,
+                run_id=self.run_id,
+                group=group,
+                expected=frozenset(expected),
+            ),
+            write,
+        )
         if rank == part:
             self._saved[part] = manifest
         elif manifest.digests != self._saved[part].digests:

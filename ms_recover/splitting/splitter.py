@@ -17,18 +17,18 @@ from typing import Any, Literal
 import mindspore
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import handover, stages, trees, weights
+from ms_recover.splitting import nested, pickling, stages, weights
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Span
+from ms_recover.splitting.history import History
 from ms_recover.splitting.loop import LoopThread
 from ms_recover.splitting.options import Failures, Options
 from ms_recover.splitting.partition import assign, partition
-from ms_recover.splitting.record import Record
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import DeviceRow, summary
 from ms_recover.splitting.timeline import write_timeline
-from ms_recover.splitting.worker import Job, guest_world
+from ms_recover.splitting.worker import Job, remote_world_name
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 
@@ -126,13 +126,13 @@ class ModelSplitter:
         options = Options(
             num_devices, split, chunk_rows, replicas, heartbeat, timeout, start_timeout, remote, addr, port, threads
         )
-        self._options, self._record = options, Record(on_event)
-        cell = handover.from_factory(model) if isinstance(model, str) else model
-        cells = stages.stages_of(cell) if split == "layers" else stages.whole(cell)
+        self._options, self._record = options, History(on_event)
+        cell = pickling.from_factory(model) if isinstance(model, str) else model
+        cells = stages.stages_of(cell) if split == "layers" else stages.whole_model(cell)
         stage_costs = _costs(cells, costs, sample)
         self.parts = partition(stage_costs, min(num_devices, len(cells)))
-        parts = [stages.Part([cells[stage] for stage in part]) for part in self.parts]
-        handed = tuple(handover.hand_over(part.stages) for part in parts)
+        parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
+        handed = tuple(pickling.dump_stages(part.stages) for part in parts)
         self._store = SliceStore(directory, len(parts), replicas)
         self._loop = LoopThread()
         self._close = weakref.finalize(self, _close, self._loop, self._store, os.getpid())
@@ -231,7 +231,7 @@ class ModelSplitter:
         PartError
             When a part raises.
         """
-        cuts = self._cuts(trees.rows_of(args, kwargs))
+        cuts = self._cuts(nested.rows_of(args, kwargs))
         return self._loop.run(self._engine.forward(args, kwargs, cuts))
 
     def report(self) -> None:
@@ -242,7 +242,14 @@ class ModelSplitter:
         """Return what `report` prints."""
         engine = self._engine
         rows = [
-            DeviceRow(it.number, it.alive, it.retired, tuple(sorted(it.parts)), process, max(it.generation - 1, 0))
+            DeviceRow(
+                device=it.number,
+                alive=it.alive,
+                retired=it.retired,
+                parts=tuple(sorted(it.parts)),
+                process=process,
+                restarts=max(it.generation - 1, 0),
+            )
             for it, process in zip(engine.state.devices, engine.processes, strict=True)
         ]
         return summary(rows, self.spans, self.events, tuple(self._record.reports))
@@ -263,9 +270,9 @@ class ModelSplitter:
 
     def _cuts(self, rows: int) -> list[tuple[int, int]]:
         if self._options.chunk_rows is not None:
-            return trees.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
+            return nested.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
         parts = len(self.parts)
-        return trees.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
+        return nested.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
 
 
 class FaultTolerantModelSplitter(ModelSplitter):
@@ -380,7 +387,7 @@ def _guests(options: Options, job: Job) -> dict[int, Job]:
     first = options.num_devices - options.remote
     return {
         first + index: replace(
-            job, world=guest_world(options.port + index), addr=options.addr, port=options.port + index
+            job, world=remote_world_name(options.port + index), addr=options.addr, port=options.port + index
         )
         for index in range(options.remote)
     }

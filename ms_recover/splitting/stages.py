@@ -42,7 +42,7 @@ class Stage:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-class Part:
+class ModelPart:
     """Consecutive stages, run one after the other.
 
     Parameters
@@ -106,7 +106,7 @@ def stages_of(model: Any) -> list[Stage]:
     return _stages(found)
 
 
-def whole(model: Any) -> list[Stage]:
+def whole_model(model: Any) -> list[Stage]:
     """Return a model as one stage, for devices that each hold all of it.
 
     Raises
@@ -166,7 +166,7 @@ def measured_costs(
     """
     if repeats < 1:
         raise UsageError(f"stages cannot be measured {repeats} times: give a positive number")
-    rouse()
+    absorb_first_operator_error()
     costs = []
     for stage in stages:
         fastest = math.inf
@@ -180,7 +180,7 @@ def measured_costs(
     return costs
 
 
-def rouse() -> None:
+def absorb_first_operator_error() -> None:
     """Have MindSpore fail here, where nobody minds, if it has to fail once.
 
     Beside NumPy 2, a MindSpore that was compiled for NumPy 1 raises SystemError from the first operator of a process

@@ -22,21 +22,21 @@ DEPTH = 2
 """Chunks at a device: one that it computes, and one on its way meanwhile."""
 
 
-class Start(NamedTuple):
+class StartWorker(NamedTuple):
     """Have a process serve this device."""
 
     device: int
     generation: int
 
 
-class Load(NamedTuple):
+class LoadPart(NamedTuple):
     """Have the device hold a part, weights included."""
 
     device: int
     part: int
 
 
-class Run(NamedTuple):
+class RunChunk(NamedTuple):
     """Send a chunk to the device, for this part."""
 
     device: int
@@ -44,18 +44,18 @@ class Run(NamedTuple):
     chunk: int
 
 
-class End(NamedTuple):
+class EndWorker(NamedTuple):
     """End the process that serves the device, if it still lives."""
 
     device: int
     generation: int
 
 
-class Finish(NamedTuple):
+class FinishForward(NamedTuple):
     """The forward is over; chunks that are not dropped are there."""
 
 
-class Fail(NamedTuple):
+class FailForward(NamedTuple):
     """The forward is over and raises."""
 
     kind: Literal["lost", "part", "none left"]
@@ -65,7 +65,7 @@ class Fail(NamedTuple):
     words: str
 
 
-class Note(NamedTuple):
+class EmitEvent(NamedTuple):
     """Tell people."""
 
     kind: EventKind
@@ -76,7 +76,7 @@ class Note(NamedTuple):
     words: str = ""
 
 
-Instruction = Start | Load | Run | End | Finish | Fail | Note
+Instruction = StartWorker | LoadPart | RunChunk | EndWorker | FinishForward | FailForward | EmitEvent
 
 
 class Task(NamedTuple):
@@ -164,12 +164,12 @@ class SplitterState:
         """Start every device."""
         return [self._start(device) for device in self.devices]
 
-    def start_fault(self) -> Fail | None:
+    def start_fault(self) -> FailForward | None:
         """Say what is wrong after the start: any device away, or all of them where others take over."""
         away = [device for device in self.devices if not device.alive]
         if not away or (self._policy == "recover" and len(away) < len(self.devices)):
             return None
-        return Fail("lost", away[0].number, None, away[0].cause, away[0].words)
+        return FailForward(kind="lost", device=away[0].number, part=None, cause=away[0].cause, words=away[0].words)
 
     def ready(self, device: int, generation: int) -> list[Instruction]:
         """Note that a device's process can be talked to."""
@@ -177,7 +177,7 @@ class SplitterState:
         if at is None:
             return []
         at.ready = True
-        return [Load(device, part) for part in sorted(at.parts)]
+        return [LoadPart(device, part) for part in sorted(at.parts)]
 
     def held(self, device: int, generation: int, part: int) -> list[Instruction]:
         """Note that a device holds a part."""
@@ -188,7 +188,7 @@ class SplitterState:
         notes: list[Instruction] = []
         if not at.alive and at.parts <= at.held:
             at.alive = True
-            notes.append(Note("recovered" if generation > 1 else "ready", device, cause=at.cause))
+            notes.append(EmitEvent(kind="recovered" if generation > 1 else "ready", device=device, cause=at.cause))
         return notes + self._dispatch()
 
     def asked(self, chunks: Sequence[int]) -> list[Instruction]:
@@ -240,7 +240,10 @@ class SplitterState:
         if self.busy:
             self.lost_now.append(device)
         part, chunk = (tasks[0].part, tasks[0].chunk) if tasks else (None, None)
-        done: list[Instruction] = [End(device, generation), Note("lost", device, part, chunk, cause, words)]
+        done: list[Instruction] = [
+            EndWorker(device, generation),
+            EmitEvent(kind="lost", device=device, part=part, chunk=chunk, cause=cause, words=words),
+        ]
         struck = self._struck_down(device, tasks)
         if struck:
             done += self._forgive(self._strikes[tasks[0].chunk])
@@ -251,7 +254,7 @@ class SplitterState:
             return done + self._fail("part", device, part, cause, f"{words}, as every process that got these rows")
         if self._policy == "recover":
             self.redone += len(wanted)
-            done += [Note("redone", device, task.part, task.chunk) for task in wanted]
+            done += [EmitEvent(kind="redone", device=device, part=task.part, chunk=task.chunk) for task in wanted]
             self._queue += wanted
         elif self._policy == "skip":
             for task in wanted:
@@ -262,14 +265,14 @@ class SplitterState:
 
     def reset(self) -> list[Instruction]:
         """Bring every device back."""
-        done: list[Instruction] = [Note("reset")]
+        done: list[Instruction] = [EmitEvent(kind="reset")]
         for device in self.devices:
             device.losses, device.fruitless, device.retired = 0, 0, False
             device.parts = set(device.original)
             if not device.serving:
                 done.append(self._start(device))
             elif device.ready:
-                done += [Load(device.number, part) for part in sorted(device.parts - device.held)]
+                done += [LoadPart(device.number, part) for part in sorted(device.parts - device.held)]
         return done
 
     def abandoned(self) -> list[Instruction]:
@@ -305,30 +308,45 @@ class SplitterState:
         at = self.devices[device]
         return at if at.generation == generation and at.serving else None
 
-    def _start(self, device: Device) -> Start:
+    def _start(self, device: Device) -> StartWorker:
         device.generation += 1
         device.serving = True
-        return Start(device.number, device.generation)
+        return StartWorker(device.number, device.generation)
 
     def _retire(self, device: Device) -> list[Instruction]:
         """Give a device up for good; parts that only it had move to the survivor with the least to do."""
         device.retired = True
-        done: list[Instruction] = [Note("retired", device.number, None, None, device.cause, device.words)]
+        done: list[Instruction] = [
+            EmitEvent(
+                kind="retired", device=device.number, part=None, chunk=None, cause=device.cause, words=device.words
+            )
+        ]
         left = [other for other in self.devices if not other.retired]
         for part in sorted(device.parts):
             if not left or any(part in other.parts for other in left):
                 continue
             heir = min(left, key=lambda other: (sum(self._costs[own] for own in other.parts), other.number))
             heir.parts.add(part)
-            done.append(Note("moved", heir.number, part, None, "", f"from device {device.number}"))
+            done.append(
+                EmitEvent(
+                    kind="moved",
+                    device=heir.number,
+                    part=part,
+                    chunk=None,
+                    cause="",
+                    words=f"from device {device.number}",
+                )
+            )
             if heir.ready:
-                done.append(Load(heir.number, part))
+                done.append(LoadPart(heir.number, part))
         return done
 
     def _drop(self, chunk: int, why: Dropped) -> list[Instruction]:
         self._open.discard(chunk)
         self.dropped[chunk] = why
-        return [Note("dropped", why.device, why.part, chunk, why.cause, why.words)]
+        return [
+            EmitEvent(kind="dropped", device=why.device, part=why.part, chunk=chunk, cause=why.cause, words=why.words)
+        ]
 
     def _fail(
         self,
@@ -339,7 +357,7 @@ class SplitterState:
         words: str,
     ) -> list[Instruction]:
         self.abandoned()
-        return [Fail(kind, device, part, cause, words)]
+        return [FailForward(kind=kind, device=device, part=part, cause=cause, words=words)]
 
     def _dispatch(self) -> list[Instruction]:
         """Send what can be sent, give up what never can, and end the forward when nothing is left."""
@@ -357,7 +375,7 @@ class SplitterState:
             if task.part in room:
                 device = room[task.part]
                 device.running.append(task)
-                done.append(Run(device.number, task.part, task.chunk))
+                done.append(RunChunk(device.number, task.part, task.chunk))
                 room = self._room()
             else:
                 self._queue.append(task)
@@ -367,7 +385,7 @@ class SplitterState:
         if self.dropped and len(self.dropped) == self._total:
             why = next(iter(self.dropped.values()))
             return done + self._fail("none left", *why)
-        return [*done, Finish()]
+        return [*done, FinishForward()]
 
     def _room(self) -> dict[int, Device]:
         """For each part that can be sent a chunk: the device that holds it and has least to do."""

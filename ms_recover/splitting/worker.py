@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError
-from ms_recover.splitting.orders import Line
+from ms_recover.splitting.protocol import MessageChannel
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 
@@ -42,7 +42,7 @@ class Job:
     heartbeat, timeout : float
         Seconds: silence after which the other end is lost; until the world has to be there.
     parts : tuple of bytes
-        Each part of the model without its weights, see `ms_recover.splitting.handover`.
+        Each part of the model without its weights, see `ms_recover.splitting.pickling`.
     path : tuple of str
         Where Python finds modules.
     mode, target, threads : int, str, int or None
@@ -68,12 +68,12 @@ class Job:
     parent: int = 0
 
 
-def guest_world(port: int) -> str:
+def remote_world_name(port: int) -> str:
     """Return the name of the world that a worker of another host shares with the splitter that listens at a port."""
     return f"ms_recover.splitting.{port}"
 
 
-class Ear(threading.Thread):
+class ControlThread(threading.Thread):
     """The thread that talks to the splitter while the main thread computes.
 
     Parameters
@@ -90,7 +90,7 @@ class Ear(threading.Thread):
         self.error: MsRecoverError | None = None
         """Why the world did not come to be, or broke."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: Line | None = None
+        self._line: MessageChannel | None = None
         self.heard: queue.SimpleQueue[Heard | None] = queue.SimpleQueue()
         """What the splitter says; None when it is gone."""
 
@@ -125,13 +125,13 @@ class Ear(threading.Thread):
         job = self._job
         async with WorldManager(heartbeat=job.heartbeat, security=self._security) as manager:
             await manager.initialize_world(job.world, 1, 2, job.addr, job.port, job.timeout)
-            self._loop, self._line = asyncio.get_running_loop(), Line(manager.communicator, job.world, 0)
+            self._loop, self._line = asyncio.get_running_loop(), MessageChannel(manager.communicator, job.world, 0)
             self.heard.put(("joined", {}, []))
             while True:
                 self.heard.put(await self._line.hear())
 
 
-class Bench:
+class PartRunner:
     """The parts that this process holds, and what it does with them.
 
     Parameters
@@ -140,7 +140,7 @@ class Bench:
     ear : Ear
     """
 
-    def __init__(self, job: Job, ear: Ear) -> None:
+    def __init__(self, job: Job, ear: ControlThread) -> None:
         self._job, self._ear = job, ear
         self._held: dict[int, Any] = {}
 
@@ -166,24 +166,24 @@ class Bench:
 
     def make(self, fields: Mapping[str, Any], tensors: list[Any]) -> Any:
         """Make a part, with the weights of its slice."""
-        from ms_recover.splitting import handover, stages, weights
+        from ms_recover.splitting import pickling, stages, weights
 
         del tensors
         take_device(self._job.target, fields["device"])  # a spare learns only now which one it is
         if self._job.cores:
             _keep_to(self._job.cores[fields["device"] % len(self._job.cores)])
-        part = stages.Part(handover.take_over(self._job.parts[fields["part"]]))
+        part = stages.ModelPart(pickling.load_stages(self._job.parts[fields["part"]]))
         weights.load(part, fields["path"])
         return part
 
     def _run(self, number: int, skeleton: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
         """Compute a part's output, and have it on the host."""
-        from ms_recover.splitting import trees
+        from ms_recover.splitting import nested
 
-        given = trees.unflatten(skeleton, [trees.to_tensor(tensor) for tensor in tensors])
+        given = nested.unflatten(skeleton, [nested.to_tensor(tensor) for tensor in tensors])
         output = self._held[number](*given[0], **given[1]) if number == 0 else self._held[number](given)
-        shape, leaves = trees.flatten(output)
-        return shape, [trees.to_host(leaf) for leaf in leaves]
+        shape, leaves = nested.flatten(output)
+        return shape, [nested.to_host(leaf) for leaf in leaves]
 
 
 def take_device(target: str, number: int) -> None:
@@ -233,10 +233,10 @@ def main() -> int:
     if os.getppid() != job.parent:  # it ended before the kernel was asked to tell
         return 1
     sys.path[:] = job.path
-    ear = Ear(job, Security(job.token))
+    ear = ControlThread(job, Security(job.token))
     ear.start()
     _prepare(job)  # takes seconds; the world is joined meanwhile
     if ear.heard.get() is None:
         return 1
-    Bench(job, ear).serve()
+    PartRunner(job, ear).serve()
     return 0

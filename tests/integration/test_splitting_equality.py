@@ -119,9 +119,9 @@ import numpy as np
 from mindspore import nn, ops
 
 from ms_recover.splitting import ModelSplitter
-from ms_recover.splitting.stages import rouse
+from ms_recover.splitting.stages import absorb_first_operator_error
 
-rouse()
+absorb_first_operator_error()
 ms.set_context(mode=int(sys.argv[1]))
 
 

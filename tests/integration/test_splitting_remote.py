@@ -53,7 +53,7 @@ def made(tmp_path, monkeypatch):
     """The same model here, an input, and what it gives."""
     import mindspore as ms
 
-    from ms_recover.splitting.handover import from_factory
+    from ms_recover.splitting.pickling import from_factory
 
     (tmp_path / "models_elsewhere.py").write_text(MODELS)
     monkeypatch.syspath_prepend(tmp_path)

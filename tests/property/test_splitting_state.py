@@ -7,7 +7,17 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from ms_recover.splitting.state import DEPTH, End, Fail, Finish, Load, Note, Run, SplitterState, Start
+from ms_recover.splitting.state import (
+    DEPTH,
+    EmitEvent,
+    EndWorker,
+    FailForward,
+    FinishForward,
+    LoadPart,
+    RunChunk,
+    SplitterState,
+    StartWorker,
+)
 
 EXAMPLES = int(os.environ.get("MS_RECOVER_EXAMPLES", "150"))
 SAME_EVERY_TIME = "MS_RECOVER_EXAMPLES" not in os.environ
@@ -89,22 +99,22 @@ class Shell:
     # --- what the state says ------------------------------------------------------------------------------------
 
     def do(self, instructions):
-        forgiven = any(isinstance(one, Fail) and one.kind == "part" for one in instructions)
+        forgiven = any(isinstance(one, FailForward) and one.kind == "part" for one in instructions)
         for instruction in instructions:
             match instruction:
-                case Start(device, generation):
+                case StartWorker(device, generation):
                     self.start(device, generation)
-                case Load(device, part):
+                case LoadPart(device, part):
                     assert self.processes[device].ready
                     assert part in self.state.devices[device].parts
                     self.processes[device].orders.append(("hold", part))
-                case Run(device, part, chunk):
+                case RunChunk(device, part, chunk):
                     self.run(device, part, chunk)
-                case End(device, generation):
+                case EndWorker(device, generation):
                     self.end(device, generation)
-                case Finish() | Fail():
+                case FinishForward() | FailForward():
                     self.over(instruction)
-                case Note(kind):
+                case EmitEvent(kind):
                     if self.forward is not None:
                         self.forward.notes[kind] += 1
         if forgiven:
@@ -149,10 +159,10 @@ class Shell:
         forward.outcome = outcome
         done = {chunk for chunk, part in forward.reached.items() if part == self.setting.parts}
         dropped = set(state.dropped)
-        event(f"{policy}: {outcome.kind if isinstance(outcome, Fail) else 'all' if not dropped else 'some'}")
+        event(f"{policy}: {outcome.kind if isinstance(outcome, FailForward) else 'all' if not dropped else 'some'}")
         assert not dropped or policy == "skip"
         assert not done & dropped
-        if isinstance(outcome, Finish):
+        if isinstance(outcome, FinishForward):
             assert done | dropped == set(forward.reached)
             assert done or not forward.reached
             return
@@ -271,10 +281,12 @@ class Shell:
             if wanted:
                 self.forward.struck[chunk] += 1
         instructions = self.state.raised(process.device, process.generation, chunk, part, "words")
-        ended = End(process.device, process.generation) in instructions
+        ended = EndWorker(process.device, process.generation) in instructions
         assert ended != again
         if again and wanted:
-            assert instructions[-1] == Fail("part", process.device, part, "raised", "words")
+            assert instructions[-1] == FailForward(
+                kind="part", device=process.device, part=part, cause="raised", words="words"
+            )
         self.do(instructions)
 
     def late(self, process, pick):
@@ -407,6 +419,6 @@ def test_whatever_happens_every_forward_ends_and_rightly(scene):
     shell.drain()
     assert shell.forward.outcome is not None
     if not setting.broken and max({0, *setting.bad, *setting.deadly}) < shell.numbers - 3:
-        assert shell.forward.outcome == Finish()
+        assert shell.forward.outcome == FinishForward()
         assert set(shell.forward.reached.values()) == {setting.parts}
         assert not shell.state.dropped

@@ -16,7 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-from ms_recover.splitting.stages import rouse
+from ms_recover.splitting.stages import absorb_first_operator_error
 
 ROOT = Path(__file__).parents[2]
 LONG = 180
@@ -162,7 +162,7 @@ SHAPES = {"mlp": (64,), "moody": (64,), "convolutional": (3, 8, 8), "encoder": (
 
 def make(kind, **options):
     """Make a model with weights that are the same each time."""
-    rouse()
+    absorb_first_operator_error()
     ms.set_seed(1)
     model = MODELS[kind](**options)
     model.set_train(False)

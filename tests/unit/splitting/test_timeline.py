@@ -28,18 +28,18 @@ def pipeline() -> tuple[list[Span], list[Event], list[ForwardReport]]:
         for number, rows in enumerate(ROWS):
             began = max(free, ended[rows])
             if device == 2 and number == 4:
-                spans.append(Span(2, 2, 0, rows, began, LOST, "lost"))
+                spans.append(Span(device=2, part=2, call=0, rows=rows, began=began, ended=LOST, outcome="lost"))
                 began = BACK
             free = ended[rows] = began + 0.25
-            spans.append(Span(device, device, 0, rows, began, free))
-    events = [Event(8.0 + device / 10, "ready", device) for device in range(4)]
+            spans.append(Span(device=device, part=device, call=0, rows=rows, began=began, ended=free))
+    events = [Event(at=8.0 + device / 10, kind="ready", device=device) for device in range(4)]
     events += [
-        Event(LOST, "lost", 2, 2, None, "eof", "process ended by SIGKILL"),
-        Event(LOST, "redone", 2, 2, ROWS[4]),
-        Event(LOST, "redone", 2, 2, ROWS[5]),
-        Event(BACK, "recovered", 2, None, None, "eof", "", BACK - LOST),
+        Event(at=LOST, kind="lost", device=2, part=2, rows=None, cause="eof", words="process ended by SIGKILL"),
+        Event(at=LOST, kind="redone", device=2, part=2, rows=ROWS[4]),
+        Event(at=LOST, kind="redone", device=2, part=2, rows=ROWS[5]),
+        Event(at=BACK, kind="recovered", device=2, part=None, rows=None, cause="eof", words="", seconds=BACK - LOST),
     ]
-    return spans, events, [ForwardReport(0, 80, 16, (), 2, (2,), 7.5)]
+    return spans, events, [ForwardReport(call=0, rows=80, chunks=16, missing=(), redone=2, lost=(2,), seconds=7.5)]
 
 
 class Page(HTMLParser):
@@ -89,7 +89,10 @@ def test_a_chunk_has_one_colour_on_all_devices() -> None:
 
 
 def test_spans_stand_where_they_were() -> None:
-    spans = [Span(0, 0, 0, (0, 1), 100.0, 110.0), Span(0, 0, 0, (1, 2), 190.0, 200.0)]
+    spans = [
+        Span(device=0, part=0, call=0, rows=(0, 1), began=100.0, ended=110.0),
+        Span(device=0, part=0, call=0, rows=(1, 2), began=190.0, ended=200.0),
+    ]
     plot = next(d for d in Page(timeline_html(spans, [], [])).drawings if d.get("id") == "plot")
     start, length = float(plot.get("data-start") or ""), float(plot.get("data-length") or "")
     assert start < 100
@@ -111,12 +114,23 @@ def test_nothing_at_all() -> None:
 
 @pytest.mark.parametrize("moment", [0.0, 5.0, 1e9])
 def test_one_moment_only(moment: float) -> None:
-    Page(timeline_html([Span(0, 0, 0, (0, 1), moment, moment)], [Event(moment, "lost", 0)], []))
+    Page(
+        timeline_html(
+            [Span(device=0, part=0, call=0, rows=(0, 1), began=moment, ended=moment)],
+            [Event(at=moment, kind="lost", device=0)],
+            [],
+        )
+    )
 
 
 def test_texts_are_escaped() -> None:
     bad = "<script>alert(1)</script> & \" ' \x00\x1b\ud800\n"
-    text = timeline_html(*pipeline()[:1], [Event(9.5, "lost", 1, 1, (0, 5), bad, bad)], [], title=bad)
+    text = timeline_html(
+        *pipeline()[:1],
+        [Event(at=9.5, kind="lost", device=1, part=1, rows=(0, 5), cause=bad, words=bad)],
+        [],
+        title=bad,
+    )
     assert "<script>alert" not in text
     assert text.isprintable() or not set(text) & {"\x00", "\x1b", "\ud800"}
     text.encode()
@@ -125,12 +139,16 @@ def test_texts_are_escaped() -> None:
 
 def test_raised_missing_and_unreported_forwards() -> None:
     spans = [
-        Span(0, 0, 0, (0, 5), 1.0, 2.0, "raised"),
-        Span(0, 0, 1, (0, 5), 3.0, 4.0),
-        Span(0, 1, 1, (0, 5), 4.0, 5.0),
+        Span(device=0, part=0, call=0, rows=(0, 5), began=1.0, ended=2.0, outcome="raised"),
+        Span(device=0, part=0, call=1, rows=(0, 5), began=3.0, ended=4.0),
+        Span(device=0, part=1, call=1, rows=(0, 5), began=4.0, ended=5.0),
     ]
-    gap = Missing(0, 5, 0, 0, "raised", "no")
-    text = timeline_html(spans, [Event(2.0, "reset")], [ForwardReport(0, 5, 1, (gap,)), ForwardReport(7, 5, 1)])
+    gap = Missing(start=0, stop=5, device=0, part=0, cause="raised", words="no")
+    text = timeline_html(
+        spans,
+        [Event(at=2.0, kind="reset")],
+        [ForwardReport(call=0, rows=5, chunks=1, missing=(gap,)), ForwardReport(call=7, rows=5, chunks=1)],
+    )
     assert "5 rows missing" in text
     assert "forward 1: no report" in text
     assert "1 forward without a span here cannot be placed" in text
@@ -155,8 +173,17 @@ def test_many_spans_and_events_make_no_endless_page() -> None:
 
 
 def test_outages_end_with_what_ended_them() -> None:
-    events = [Event(1, "ready", 0), Event(2, "lost", 0), Event(3, "lost", 0), Event(4, "recovered", 0)]
-    events += [Event(5, "lost", 1), Event(6, "retired", 1), Event(7, "lost", 2)]
+    events = [
+        Event(at=1, kind="ready", device=0),
+        Event(at=2, kind="lost", device=0),
+        Event(at=3, kind="lost", device=0),
+        Event(at=4, kind="recovered", device=0),
+    ]
+    events += [
+        Event(at=5, kind="lost", device=1),
+        Event(at=6, kind="retired", device=1),
+        Event(at=7, kind="lost", device=2),
+    ]
     assert [(loss.at, end and end.at) for loss, end in outages(events)[0]] == [(2, 3), (3, 4)]
     assert [words for _, words in losses(events)] == [
         "at 2.000 s, failed again after 1.00 s",
@@ -167,13 +194,27 @@ def test_outages_end_with_what_ended_them() -> None:
 
 
 def test_a_chunk_is_redone_by_the_first_span_after_the_event() -> None:
-    spans = [Span(0, 1, 0, (0, 5), at, at + 0.5) for at in (1.0, 2.0, 3.0)]
-    assert redone_spans(spans, [Event(1.7, "redone", 9, 1, (0, 5))]) == {1}
-    assert redone_spans(spans, [Event(1.7, "redone", 9, 2, (0, 5)), Event(4.0, "redone", 9, 1, (0, 5))]) == set()
+    spans = [Span(device=0, part=1, call=0, rows=(0, 5), began=at, ended=at + 0.5) for at in (1.0, 2.0, 3.0)]
+    assert redone_spans(spans, [Event(at=1.7, kind="redone", device=9, part=1, rows=(0, 5))]) == {1}
+    assert (
+        redone_spans(
+            spans,
+            [
+                Event(at=1.7, kind="redone", device=9, part=2, rows=(0, 5)),
+                Event(at=4.0, kind="redone", device=9, part=1, rows=(0, 5)),
+            ],
+        )
+        == set()
+    )
 
 
 def test_events_of_a_kind_and_moment_are_one() -> None:
-    events = [Event(1.0, "lost", 0), Event(1.0, "redone", 0), Event(1.0, "redone", 0), Event(3.0, "redone", 0)]
+    events = [
+        Event(at=1.0, kind="lost", device=0),
+        Event(at=1.0, kind="redone", device=0),
+        Event(at=1.0, kind="redone", device=0),
+        Event(at=3.0, kind="redone", device=0),
+    ]
     assert [len(group) for group in together(events, 0.5)] == [1, 2, 1]
 
 

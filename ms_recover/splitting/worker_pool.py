@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ms_recover.errors import DeviceLostError
-from ms_recover.splitting.process import Guest, Worker
+from ms_recover.splitting.process import RemoteWorker, Worker
 from ms_recover.splitting.worker import Job
 from ms_recover.worlds.manager import WorldManager
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _SPARE_LOSSES = 3
 
 
-class Crew:
+class WorkerPool:
     """Gives devices their workers.
 
     Parameters
@@ -77,7 +77,7 @@ class Crew:
             When none starts.
         """
         if device in self._guests:
-            return await self._started(Guest(self._guest_manager, self._guests[device]))
+            return await self._started(RemoteWorker(self._guest_manager, self._guests[device]))
         if not self.spares:
             return await self._new()
         self._hire_one()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.trees import (
+from ms_recover.splitting.nested import (
     Shared,
     cut,
     flatten,

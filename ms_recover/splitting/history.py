@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
-from ms_recover.splitting.state import Fail, Note, SplitterState
+from ms_recover.splitting.state import EmitEvent, FailForward, SplitterState
 
 _log = logging.getLogger(__name__)
 _LOUD = frozenset({"lost", "retired", "repaired"})
@@ -18,7 +18,7 @@ _MOST = 100_000
 Rows = tuple[int, int]
 
 
-class Record:
+class History:
     """The memory of a splitter.
 
     Parameters
@@ -46,10 +46,12 @@ class Record:
         self, device: int, part: int, rows: Rows, began: float, outcome: Literal["done", "lost", "raised"]
     ) -> None:
         """Remember what a device did from then until now."""
-        self.spans.append(Span(device, part, self.call, rows, began, self.now, outcome))
+        self.spans.append(
+            Span(device=device, part=part, call=self.call, rows=rows, began=began, ended=self.now, outcome=outcome)
+        )
         _shorten(self.spans)
 
-    def happened(self, note: Note, rows: Rows | None, recovery: tuple[float, float] | None = None) -> None:
+    def happened(self, note: EmitEvent, rows: Rows | None, recovery: tuple[float, float] | None = None) -> None:
         """Remember and tell an event.
 
         Parameters
@@ -61,7 +63,9 @@ class Record:
             When the process of a recovered device was ready, and how long proving its slices took.
         """
         now = self.now
-        event = Event(now, note.kind, note.device, note.part, rows, note.cause, note.words)
+        event = Event(
+            at=now, kind=note.kind, device=note.device, part=note.part, rows=rows, cause=note.cause, words=note.words
+        )
         if note.device is not None and note.kind == "lost":
             self._lost_at[note.device] = now
         if note.device is not None and recovery is not None:
@@ -78,16 +82,28 @@ class Record:
             except Exception:
                 _log.exception("the callback on_event failed")
 
-    def forward_over(self, chunks: Mapping[int, Rows], began: float, state: SplitterState, fault: Fail | None) -> None:
+    def forward_over(
+        self, chunks: Mapping[int, Rows], began: float, state: SplitterState, fault: FailForward | None
+    ) -> None:
         """Remember what came of a forward; when it raises no row is there."""
         missing = []
         for number, (start, stop) in chunks.items():
             why = state.dropped.get(number) or fault
             if why is not None:
-                missing.append(Missing(start, stop, why.device, why.part, why.cause, why.words))
+                missing.append(
+                    Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
+                )
         rows = max(stop for _, stop in chunks.values())
         lost = tuple(sorted(set(state.lost_now)))
-        report = ForwardReport(self.call, rows, len(chunks), tuple(missing), state.redone, lost, self.now - began)
+        report = ForwardReport(
+            call=self.call,
+            rows=rows,
+            chunks=len(chunks),
+            missing=tuple(missing),
+            redone=state.redone,
+            lost=lost,
+            seconds=self.now - began,
+        )
         self.reports.append(report)
         _shorten(self.reports)
 

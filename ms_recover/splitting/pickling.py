@@ -22,7 +22,7 @@ from mindspore.common.initializer import initializer
 from mindspore.experimental import MapParameter
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.stages import Stage, rouse
+from ms_recover.splitting.stages import Stage, absorb_first_operator_error
 from ms_recover.worlds import tensors
 
 _INSTEAD = "give a factory, the name package.module:function of what makes the model, instead of the model"
@@ -30,7 +30,7 @@ _OF_PRIMITIVES = frozenset(vars(ops.Primitive("none")))
 """What every primitive has of its own; the constructor fills it."""
 
 
-def hand_over(stages: Sequence[Stage]) -> bytes:
+def dump_stages(stages: Sequence[Stage]) -> bytes:
     """Turn stages into bytes, without the weights of the stages' parameters.
 
     Classes and functions of ``__main__`` and of functions' insides travel with the bytes, importable ones by name.
@@ -50,8 +50,8 @@ def hand_over(stages: Sequence[Stage]) -> bytes:
         raise UsageError(f"{where} cannot be taken to another process ({_brief(error)}): {_INSTEAD}") from error
 
 
-def take_over(data: bytes) -> list[Stage]:
-    """Make stages of the bytes that `hand_over` of a process on this machine returned.
+def load_stages(data: bytes) -> list[Stage]:
+    """Make stages of the bytes that `dump_stages` of a process on this machine returned.
 
     The weights of parameters are not set: load them next.
 
@@ -60,7 +60,7 @@ def take_over(data: bytes) -> list[Stage]:
     UsageError
         When a class or function that the stages name cannot be imported here, or does not fit the bytes.
     """
-    rouse()
+    absorb_first_operator_error()
     try:
         stages: list[Stage] = pickle.loads(data)  # noqa: S301  (from the process that started this one)
     except Exception as error:

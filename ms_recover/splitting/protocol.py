@@ -19,7 +19,7 @@ from ms_recover.worlds.communicator import WorldCommunicator
 _MAX_TENSORS = 1 << 16
 
 
-class Line:
+class MessageChannel:
     """One end of the world between a splitter and a worker.
 
     Parameters
