@@ -1,30 +1,45 @@
-"""What a splitter remembers and tells: events, who computed what when, what came of each forward."""
+"""The history of a splitter: events, computed chunks and forward reports."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
-from ms_recover.splitting.state import EmitEvent, FailForward, SplitterState
+from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
+from ms_recover.splitting.instructions import EmitEvent, FailForward
+from ms_recover.splitting.progress import Forward
 
 _log = logging.getLogger(__name__)
-_LOUD = frozenset({"lost", "retired", "repaired"})
+_WARNINGS = frozenset({"lost", "retired", "repaired"})
 _MOST = 100_000
-"""Events, spans and reports that are kept of each; a service runs for months."""
-Rows = tuple[int, int]
+"""Most events, spans and reports kept of each: a service runs for months."""
+
+
+@dataclass(frozen=True)
+class RecoveryTimes:
+    """The steps of a device's recovery.
+
+    Parameters
+    ----------
+    ready_at : float
+        When its fresh process was connected, in seconds since the splitter was made.
+    proof : float
+        Seconds spent on proving the bytes of its slices.
+    """
+
+    ready_at: float
+    proof: float
 
 
 class History:
-    """The memory of a splitter.
+    """Keeps and reports what happened.
 
     Parameters
     ----------
     on_event : callable, optional
-        Told every event.
+        Called with every event.
     """
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
@@ -42,72 +57,78 @@ class History:
         """Seconds since the splitter was made."""
         return time.perf_counter() - self._began
 
-    def computed(
-        self, device: int, part: int, rows: Rows, began: float, outcome: Literal["done", "lost", "raised"]
-    ) -> None:
-        """Remember what a device did from then until now."""
+    def add_span(self, device: int, part: int, rows: Rows, began: float, outcome: Outcome) -> None:
+        """Add a chunk that a device computed from `began` until now."""
         self.spans.append(
             Span(device=device, part=part, call=self.call, rows=rows, began=began, ended=self.now, outcome=outcome)
         )
-        _shorten(self.spans)
+        _drop_oldest(self.spans)
 
-    def happened(self, note: EmitEvent, rows: Rows | None, recovery: tuple[float, float] | None = None) -> None:
-        """Remember and tell an event.
+    def add_event(self, event: EmitEvent, rows: Rows | None, recovery: RecoveryTimes | None = None) -> None:
+        """Add an event, log it and report it.
 
         Parameters
         ----------
-        note : Note
+        event : EmitEvent
         rows : tuple of int or None
-            Of its chunk.
-        recovery : tuple of float, optional
-            When the process of a recovered device was ready, and how long proving its slices took.
+            Rows of its chunk.
+        recovery : RecoveryTimes, optional
+            Given for a device that is back.
         """
         now = self.now
-        event = Event(
-            at=now, kind=note.kind, device=note.device, part=note.part, rows=rows, cause=note.cause, words=note.words
+        added = Event(
+            at=now,
+            kind=event.kind,
+            device=event.device,
+            part=event.part,
+            rows=rows,
+            cause=event.cause,
+            words=event.words,
         )
-        if note.device is not None and note.kind == "lost":
-            self._lost_at[note.device] = now
-        if note.device is not None and recovery is not None:
-            lost_at = self._lost_at.get(note.device, now)
-            ready_at, proof = recovery
-            phases = (("start", ready_at - lost_at), ("proof", proof), ("weights", now - ready_at - proof))
-            event = replace(event, seconds=now - lost_at, phases=phases)
-        self.events.append(event)
-        _shorten(self.events)
-        _log.log(logging.WARNING if note.kind in _LOUD else logging.INFO, "%s", event)
+        if event.device is not None and event.kind == "lost":
+            self._lost_at[event.device] = now
+        if event.device is not None and recovery is not None:
+            lost_at = self._lost_at.get(event.device, now)
+            phases = (
+                ("start", recovery.ready_at - lost_at),
+                ("proof", recovery.proof),
+                ("weights", now - recovery.ready_at - recovery.proof),
+            )
+            added = replace(added, seconds=now - lost_at, phases=phases)
+        self.events.append(added)
+        _drop_oldest(self.events)
+        _log.log(logging.WARNING if event.kind in _WARNINGS else logging.INFO, "%s", added)
         if self._on_event is not None:
             try:
-                self._on_event(event)
+                self._on_event(added)
             except Exception:
                 _log.exception("the callback on_event failed")
 
-    def forward_over(
-        self, chunks: Mapping[int, Rows], began: float, state: SplitterState, fault: FailForward | None
+    def add_report(
+        self, chunks: Mapping[int, Rows], began: float, forward: Forward, failure: FailForward | None
     ) -> None:
-        """Remember what came of a forward; when it raises no row is there."""
+        """Add the report of a forward; one that failed lacks all rows."""
         missing = []
         for number, (start, stop) in chunks.items():
-            why = state.dropped.get(number) or fault
+            why = forward.dropped.get(number) or failure
             if why is not None:
                 missing.append(
                     Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
                 )
-        rows = max(stop for _, stop in chunks.values())
-        lost = tuple(sorted(set(state.lost_now)))
-        report = ForwardReport(
-            call=self.call,
-            rows=rows,
-            chunks=len(chunks),
-            missing=tuple(missing),
-            redone=state.redone,
-            lost=lost,
-            seconds=self.now - began,
+        self.reports.append(
+            ForwardReport(
+                call=self.call,
+                rows=max(stop for _, stop in chunks.values()),
+                chunks=len(chunks),
+                missing=tuple(missing),
+                redone=forward.redone,
+                lost=tuple(sorted(set(forward.lost))),
+                seconds=self.now - began,
+            )
         )
-        self.reports.append(report)
-        _shorten(self.reports)
+        _drop_oldest(self.reports)
 
 
-def _shorten(kept: list[Event] | list[Span] | list[ForwardReport]) -> None:
+def _drop_oldest(kept: list[Event] | list[Span] | list[ForwardReport]) -> None:
     if len(kept) > _MOST:
         del kept[: _MOST // 10]

@@ -152,7 +152,7 @@ def test_closed_while_it_works(watched):
         threads = [threading.Thread(target=ask, args=(splitter,), daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: splitter._engine.state.busy, "the forward")
+        wait_for(lambda: splitter._engine.state.forward.busy, "the forward")
         splitter.close()
         wait_for(lambda: not any(thread.is_alive() for thread in threads), "all forwards end", 60)
         assert len(caught) == 3

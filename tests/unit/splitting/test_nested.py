@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.nested import (
-    Shared,
-    cut,
-    flatten,
-    join,
-    plan_chunks,
-    rows_of,
-    to_host,
-    to_tensor,
-    unflatten,
-)
+from ms_recover.splitting.batches import Shared, cut, join, plan_chunks, rows_of, to_host, to_tensor
+from ms_recover.splitting.nested import flatten, unflatten
 
 Pair = namedtuple("Pair", "left right")
 
@@ -261,10 +252,10 @@ def test_joined_tensors_have_memory_of_their_own(ms):
         ([np.zeros((2, 1)), np.zeros((3, 1))], r"shape \(3, 1\) for a chunk of 2 rows"),
         ([(np.zeros(2), 1), (np.zeros(2), 2)], r"output\[1\] is 1 for one chunk"),
         ([{"a": [1.0]}, {"a": [True]}], r"output\['a'\]\[0\] is 1.0 for one chunk"),
-        ([(np.zeros(2),), [np.zeros(2)]], "output is not built alike"),
-        ([(np.zeros(2),), (np.zeros(2), 1)], "output is not built alike"),
-        ([{"a": 1}, {"b": 1}], "output is not built alike"),
-        ([np.zeros(2), 1], "output is not built alike"),
+        ([(np.zeros(2),), [np.zeros(2)]], "output cannot be joined: its structure differs"),
+        ([(np.zeros(2),), (np.zeros(2), 1)], "output cannot be joined: its structure differs"),
+        ([{"a": 1}, {"b": 1}], "output cannot be joined: its structure differs"),
+        ([np.zeros(2), 1], "output cannot be joined: its structure differs"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], r"rows of output differ.*\(3,\).*\(4,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "rows of output differ.*float32.*float64"),
         ([], "no output"),

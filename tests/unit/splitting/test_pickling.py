@@ -341,7 +341,10 @@ def test_what_cannot_be_made_is_told(tmp_path, monkeypatch):
     data = dump_stages(stages_of(nn.SequentialCell(Holder(vanishing.Thing()))))
     (tmp_path / "vanishing.py").unlink()
     monkeypatch.delitem(sys.modules, "vanishing")
-    for broken, words in ((data, "ModuleNotFoundError: No module named 'vanishing'.*sys.path"), (data[:50], "made")):
+    for broken, words in (
+        (data, "ModuleNotFoundError: No module named 'vanishing'.*sys.path"),
+        (data[:50], "cannot be unpickled"),
+    ):
         with pytest.raises(UsageError, match=words):
             load_stages(broken)
 

@@ -408,7 +408,7 @@ def test_what_is_not_ours_is_in_the_way(store, name):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"precious")
     before = sorted(Path(store.directory).rglob("*"))
-    with pytest.raises(UsageError, match=r"holds what is no splitter's: .*Give a directory that is empty"):
+    with pytest.raises(UsageError, match=r"holds files that are not a splitter's: .*Give a directory that is empty"):
         SliceStore(store.directory, 3)
     assert sorted(Path(store.directory).rglob("*")) == before
 

@@ -140,7 +140,7 @@ def test_sequences_that_do_more_are_not_cut():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: nn.Dense(2, 2), r"Dense does not say what its stages are.*split=\"batch\""),
+        (lambda: nn.Dense(2, 2), r"Dense does not define its stages.*split=\"batch\""),
         (nn.SequentialCell, "no stages"),
         (lambda: nn.SequentialCell(nn.SequentialCell()), "no stages"),
         (lambda: Declared(list), "no stages"),

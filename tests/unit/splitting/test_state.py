@@ -2,19 +2,17 @@
 
 import pytest
 
-from ms_recover.splitting.state import (
-    DEPTH,
-    IN_A_ROW,
-    Dropped,
+from ms_recover.splitting.instructions import (
     EmitEvent,
     EndWorker,
     FailForward,
     FinishForward,
     LoadPart,
     RunChunk,
-    SplitterState,
     StartWorker,
 )
+from ms_recover.splitting.progress import DropReason
+from ms_recover.splitting.state import DEPTH, IN_A_ROW, SplitterState
 
 LINE = ([0], [1], [2])
 WHOLE = ([0], [0], [0])
@@ -73,7 +71,7 @@ def go_through(state, chunks, outcome=None):
         sent += of(RunChunk, more)
         said += more
     assert [one for one in said if isinstance(one, FinishForward | FailForward)] == [outcome or FinishForward()]
-    assert not state.busy
+    assert not state.forward.busy
     return said
 
 
@@ -134,8 +132,8 @@ def test_when_no_device_starts_it_ends_however_often_they_may_try():
     starts = of(StartWorker, state.begun())
     tried = 0
     while starts:
-        device, generation = starts.pop()
-        starts += of(StartWorker, state.lost(device, generation, "start", "no"))
+        start = starts.pop()
+        starts += of(StartWorker, state.lost(start.device, start.generation, "start", "no"))
         tried += 1
     assert tried == 3 * (1 + IN_A_ROW)
     assert state.settled
@@ -157,10 +155,10 @@ def test_chunks_go_through_the_parts_in_order_all_parts_at_work():
     assert ran(state, 1, 1, 1) == [RunChunk(2, 2, 1)]
     assert ran(state, 1, 2, 1) == [RunChunk(2, 2, 2)]
     assert ran(state, 2, 1, 2) == []
-    assert state.busy
+    assert state.forward.busy
     assert ran(state, 2, 2, 2) == [FinishForward()]
-    assert not state.busy
-    assert (state.dropped, state.lost_now, state.redone) == ({}, [], 0)
+    assert not state.forward.busy
+    assert (state.forward.dropped, state.forward.lost, state.forward.redone) == ({}, [], 0)
 
 
 def test_a_device_gets_no_more_than_it_computes_and_one_on_its_way():
@@ -228,8 +226,8 @@ def test_work_that_is_lost_raises(policy):
         EmitEvent(kind="lost", device=1, part=1, chunk=0, cause="eof", words="killed by SIGKILL"),
         FailForward(kind="lost", device=1, part=1, cause="eof", words="killed by SIGKILL"),
     ]
-    assert not state.busy
-    assert state.lost_now == [1]
+    assert not state.forward.busy
+    assert state.forward.lost == [1]
     assert [device.alive for device in state.devices] == [True, False, True]
     assert state.settled
 
@@ -259,7 +257,7 @@ def test_a_device_that_no_chunk_needs_any_more_is_not_missed(policy):
 def test_others_that_hold_the_part_do_without_an_idle_device(policy):
     state = at_work(policy, WHOLE)
     kill(state, 1)
-    assert state.lost_now == []
+    assert state.forward.lost == []
     said = go_through(state, range(6))
     assert {run.device for run in of(RunChunk, said)} == {0, 2}
 
@@ -271,7 +269,7 @@ def test_plain_raises_and_keeps_the_device():
         FailForward(kind="part", device=0, part=0, cause="raised", words="ValueError: no")
     ]
     assert state.devices[0].alive
-    assert state.lost_now == []
+    assert state.forward.lost == []
     assert raised(state, 0, 1, 0) == []
     go_through(state, [2, 3])
 
@@ -294,7 +292,7 @@ def test_skip_leaves_out_what_a_device_was_at():
     state = at_work("skip", WHOLE)
     state.asked(range(6))
     said = kill(state, 1)
-    why = Dropped(1, 0, "eof", "killed by SIGKILL")
+    why = DropReason(1, 0, "eof", "killed by SIGKILL")
     assert of("dropped", said) == [
         EmitEvent(kind="dropped", device=1, part=0, chunk=chunk, cause="eof", words="killed by SIGKILL")
         for chunk in (1, 4)
@@ -303,8 +301,8 @@ def test_skip_leaves_out_what_a_device_was_at():
     for device, chunk in ((0, 0), (2, 2), (0, 3)):
         assert ran(state, device, chunk, 0) == []
     assert ran(state, 2, 5, 0) == [FinishForward()]
-    assert state.dropped == {1: why, 4: why}
-    assert state.lost_now == [1]
+    assert state.forward.dropped == {1: why, 4: why}
+    assert state.forward.lost == [1]
 
 
 def test_skip_loses_a_device_that_raises_and_does_not_try_again():
@@ -312,7 +310,7 @@ def test_skip_loses_a_device_that_raises_and_does_not_try_again():
     state.asked(range(3))
     said = raised(state, 1, 1, 0)
     assert said[0] == EndWorker(1, 1)
-    assert state.dropped == {1: Dropped(1, 0, "raised", "ValueError: no")}
+    assert state.forward.dropped == {1: DropReason(1, 0, "raised", "ValueError: no")}
     ran(state, 0, 0, 0)
     assert ran(state, 2, 2, 0) == [FinishForward()]
 
@@ -325,7 +323,11 @@ def test_skip_gives_up_at_once_what_can_never_come_through():
     ran(state, 2, 0, 2)
     said = kill(state, 1)
     assert said[-1] == FinishForward()
-    assert {chunk: (why.device, why.part) for chunk, why in state.dropped.items()} == {1: (1, 1), 2: (1, 1), 3: (1, 1)}
+    assert {chunk: (why.device, why.part) for chunk, why in state.forward.dropped.items()} == {
+        1: (1, 1),
+        2: (1, 1),
+        3: (1, 1),
+    }
     assert state.asked([4, 5])[-1] == FailForward(
         kind="none left", device=1, part=1, cause="eof", words="killed by SIGKILL"
     )
@@ -337,7 +339,7 @@ def test_skip_with_nothing_left_fails():
     assert not of(FailForward, kill(state, 0))
     said = kill(state, 1, "heartbeat")
     assert said[-1].kind == "none left"
-    assert set(state.dropped) == {0, 1, 2, 3}
+    assert set(state.forward.dropped) == {0, 1, 2, 3}
 
 
 def test_skip_waits_for_a_device_that_starts_again():
@@ -384,7 +386,7 @@ def test_recover_does_the_lost_work_again_in_a_fresh_process():
     for device, chunk, part in ((1, 0, 1), (2, 0, 2), (1, 1, 1), (2, 1, 2), (0, 2, 0), (1, 2, 1)):
         assert not of(FinishForward, ran(state, device, chunk, part))
     assert ran(state, 2, 2, 2) == [FinishForward()]
-    assert (state.lost_now, state.redone, state.dropped) == ([1], 2, {})
+    assert (state.forward.lost, state.forward.redone, state.forward.dropped) == ([1], 2, {})
 
 
 def test_recover_lets_others_that_hold_the_part_do_it_at_once():
@@ -400,7 +402,7 @@ def test_recover_while_idle():
         EmitEvent(kind="lost", device=2, part=None, chunk=None, cause="eof", words="killed by SIGKILL"),
         StartWorker(2, 2),
     ]
-    assert state.lost_now == []
+    assert state.forward.lost == []
     assert not state.settled
     come(state, 2)
     go_through(state, range(3))
@@ -460,7 +462,11 @@ def test_inputs_of_which_every_chunk_raises_wear_out_no_device():
     for number in range(0, 60, 6):
         said = state.asked(range(number, number + 6))
         while at := next((device for device in state.devices if device.running or not device.alive), None):
-            said += raised(state, at.number, *at.running[0]) if at.running else come(state, at.number)
+            said += (
+                raised(state, at.number, at.running[0].chunk, at.running[0].part)
+                if at.running
+                else come(state, at.number)
+            )
         assert [fail.kind for fail in of(FailForward, said)] == ["part"]
         assert [device.losses for device in state.devices] == [0, 0, 0]
     go_through(state, range(100, 104))
@@ -558,9 +564,9 @@ def test_a_hundred_forwards_with_a_kill_in_each_retire_nobody():
         ran(state, 0, 2 * call, 0)
         assert of(StartWorker, kill(state, call % 2))
         come(state, call % 2)
-        while at_it := [(device.number, *task) for device in state.devices for task in device.running]:
+        while at_it := [(device.number, task.chunk, task.part) for device in state.devices for task in device.running]:
             ran(state, *at_it[0])
-        assert not state.busy
+        assert not state.forward.busy
     assert all(device.alive for device in state.devices)
 
 
@@ -598,11 +604,11 @@ def test_a_chunk_that_strikes_down_every_process_is_to_blame():
     state = at_work("recover", WHOLE, max_restarts=1)
     said = state.asked([0])
     struck = 0
-    while state.busy:
+    while state.forward.busy:
         (run,) = of(RunChunk, said)
         struck += 1
         said = kill(state, run.device)
-        if of(StartWorker, said) and state.busy:
+        if of(StartWorker, said) and state.forward.busy:
             said += come(state, run.device)
     assert struck == 2 * (1 + 1) + 1
     assert said[-1] == FailForward(
@@ -624,7 +630,7 @@ def test_a_neighbour_of_a_deadly_chunk_is_not_blamed():
         EmitEvent(kind="redone", device=0, part=0, chunk=0),
         EmitEvent(kind="redone", device=0, part=0, chunk=3),
     ]
-    assert set(state._strikes) == {0}
+    assert set(state.forward.strikes) == {0}
 
 
 # --- reset ------------------------------------------------------------------------------------------------------
@@ -710,7 +716,7 @@ def test_what_a_device_was_not_sent_is_not_believed():
     assert ran(state, 1, 0, 1) == []
     assert ran(state, 0, 7, 0) == []
     assert raised(state, 2, 0, 2) == []
-    assert state.busy
+    assert state.forward.busy
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
@@ -718,7 +724,7 @@ def test_answers_to_a_forward_that_was_abandoned_only_make_room(policy):
     state = at_work(policy, ([0],))
     state.asked([0, 1])
     assert state.abandoned() == []
-    assert not state.busy
+    assert not state.forward.busy
     assert state.asked([2]) == []
     assert ran(state, 0, 0, 0) == [RunChunk(0, 0, 2)]
     assert ran(state, 0, 1, 0) == []
@@ -732,6 +738,6 @@ def test_a_device_lost_over_an_abandoned_chunk_takes_nothing_along(policy):
     state.abandoned()
     said = kill(state, 0)
     assert said[2:] == ([StartWorker(0, 2)] if policy == "recover" else [])
-    assert (state.dropped, state.redone, state.lost_now) == ({}, 0, [])
+    assert (state.forward.dropped, state.forward.redone, state.forward.lost) == ({}, 0, [])
     assert state.asked([4]) == []
     assert ran(state, 1, 1, 0) == [RunChunk(1, 0, 4)]

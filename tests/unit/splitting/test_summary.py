@@ -8,9 +8,9 @@ from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
 from ms_recover.splitting.summary import EVENTS, WORDS, DeviceRow, seconds_text, summary, totals
 
 DEVICES = [
-    DeviceRow(device=0, alive=True, retired=False, parts=(0, 2), process=4711, restarts=0),
-    DeviceRow(device=1, alive=False, retired=False, parts=(1,), process=None, restarts=1),
-    DeviceRow(device=2, alive=False, retired=True, parts=(), process=None, restarts=3),
+    DeviceRow(device=0, state="ok", parts=(0, 2), process=4711, restarts=0),
+    DeviceRow(device=1, state="lost", parts=(1,), process=None, restarts=1),
+    DeviceRow(device=2, state="retired", parts=(), process=None, restarts=3),
 ]
 SPANS = [
     Span(device=0, part=0, call=0, rows=(0, 5), began=10.0, ended=11.0),
@@ -67,7 +67,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_devices_that_did_nothing_yet_have_no_share() -> None:
-    text = summary([DeviceRow(device=0, alive=True, retired=False, parts=(0, 1, 2), process=7, restarts=0)], [], [], [])
+    text = summary([DeviceRow(device=0, state="ok", parts=(0, 1, 2), process=7, restarts=0)], [], [], [])
     assert text.splitlines()[1].split() == ["0", "ok", "0-2", "7", "0", "0", "0.00", "-", "0", "0"]
 
 
