@@ -12,7 +12,14 @@ from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
 from ms_recover.splitting import batches, weights
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History, RecoveryTimes
-from ms_recover.splitting.instructions import EmitEvent, Instruction
+from ms_recover.splitting.instructions import (
+    EmitEvent,
+    EndWorker,
+    Instruction,
+    LoadPart,
+    RunChunk,
+    StartWorker,
+)
 from ms_recover.splitting.job import WorkerJobs
 from ms_recover.splitting.process import Worker
 from ms_recover.splitting.protocol import Message
@@ -65,10 +72,7 @@ class Devices:
 
     Parameters
     ----------
-    state : SplitterState
-    store : SliceStore
-    jobs : WorkerJobs
-    history : History
+    state, store, jobs, history
     chunk_limit : float
         Seconds that a chunk may take on a device.
     spares : int
@@ -125,23 +129,24 @@ class Devices:
         self._placements.clear()
         await self.pool.close()
 
-    def start_worker(self, device: int, generation: int) -> None:
-        """Start a worker for a device."""
-        self._run_in_background(self._serve(device, generation))
+    def carry_out(self, instruction: Instruction) -> None:
+        """Carry out an instruction that concerns a device."""
+        match instruction:
+            case RunChunk(device, part, chunk):
+                placement = self._placements[device]
+                if placement.since is None:
+                    placement.since = self._history.now
+                self._run_in_background(self._send_chunk(placement, part, chunk))
+            case LoadPart(device, part):
+                self._run_in_background(self._load(self._placements[device], part))
+            case StartWorker(device, generation):
+                self._run_in_background(self._serve(device, generation))
+            case EndWorker(device, generation):
+                self._end_worker(device, generation)
+            case EmitEvent():
+                self._emit(instruction)
 
-    def load_part(self, device: int, part: int) -> None:
-        """Load a part into a device's worker."""
-        self._run_in_background(self._load(self._placements[device], part))
-
-    def run_chunk(self, device: int, part: int, chunk: int) -> None:
-        """Send a chunk to a device's worker."""
-        placement = self._placements[device]
-        if placement.since is None:
-            placement.since = self._history.now
-        self._run_in_background(self._send_chunk(placement, part, chunk))
-
-    def end_worker(self, device: int, generation: int) -> None:
-        """End the worker of a device's generation."""
+    def _end_worker(self, device: int, generation: int) -> None:
         placement = self._placements.get(device)
         if placement is None or placement.generation != generation:
             return
@@ -150,7 +155,7 @@ class Devices:
         placement.worker.kill()
         self._run_in_background(self.pool.end(placement.worker))
 
-    def emit(self, event: EmitEvent) -> None:
+    def _emit(self, event: EmitEvent) -> None:
         """Record an event, and the chunk that was lost with a device."""
         device = event.device
         rows = self.chunks[event.chunk].rows if event.chunk in self.chunks else None
@@ -238,7 +243,7 @@ class Devices:
             path, repaired = await asyncio.to_thread(self._store.path, part)
             placement.proof += self._history.now - began
             if repaired:
-                self.emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
+                self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
             if placement.worker.remote:
                 held = await asyncio.to_thread(weights.read, path)
                 tensors = [batches.to_host(value) for value in held.values()]

@@ -12,17 +12,7 @@ from ms_recover.splitting import batches, nested
 from ms_recover.splitting.devices import Chunk, Devices
 from ms_recover.splitting.events import Rows
 from ms_recover.splitting.history import History
-from ms_recover.splitting.instructions import (
-    EmitEvent,
-    EndWorker,
-    FailForward,
-    FailureKind,
-    FinishForward,
-    Instruction,
-    LoadPart,
-    RunChunk,
-    StartWorker,
-)
+from ms_recover.splitting.instructions import FailForward, FailureKind, FinishForward, Instruction
 from ms_recover.splitting.job import WorkerJobs
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
@@ -52,10 +42,7 @@ class Engine:
 
     Parameters
     ----------
-    state : SplitterState
-    store : SliceStore
-    jobs : WorkerJobs
-    history : History
+    state, store, jobs, history
     chunk_limit : float
         Seconds that a chunk may take on a device.
     spares : int
@@ -176,20 +163,12 @@ class Engine:
     def _apply(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case RunChunk(device, part, chunk):
-                    self._devices.run_chunk(device, part, chunk)
-                case LoadPart(device, part):
-                    self._devices.load_part(device, part)
-                case StartWorker(device, generation):
-                    self._devices.start_worker(device, generation)
-                case EndWorker(device, generation):
-                    self._devices.end_worker(device, generation)
-                case EmitEvent():
-                    self._devices.emit(instruction)
                 case FinishForward():
                     self._end_forward(None)
                 case FailForward():
                     self._end_forward(instruction)
+                case _:
+                    self._devices.carry_out(instruction)
         self._devices.changed.set()
 
     def _end_forward(self, failure: FailForward | None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
 from ms_recover.splitting.instructions import EmitEvent, FailForward
@@ -17,17 +18,8 @@ _MOST = 100_000
 """Most events, spans and reports kept of each: a service runs for months."""
 
 
-@dataclass(frozen=True)
-class RecoveryTimes:
-    """The steps of a device's recovery.
-
-    Parameters
-    ----------
-    ready_at : float
-        When its fresh process was connected, in seconds since the splitter was made.
-    proof : float
-        Seconds spent on proving the bytes of its slices.
-    """
+class RecoveryTimes(NamedTuple):
+    """When a device's fresh process was connected, and the seconds spent on proving the bytes of its slices."""
 
     ready_at: float
     proof: float

@@ -34,41 +34,27 @@ class DropReason:
 
 @dataclass
 class Device:
-    """One device of the splitter.
-
-    Parameters
-    ----------
-    number : int
-    original : frozenset of int
-        Parts assigned when the splitter was made.
-    parts : set of int
-        Parts assigned now; more than the original ones after another device retired.
-    held : set of int
-        Parts that its process has loaded.
-    generation : int
-        Number of its process, from 1; 0 before the first.
-    status : DeviceStatus
-    losses : int
-        Processes lost since the last reset.
-    fruitless : int
-        Processes in a row that were lost before they held their parts.
-    running : list of Task
-        Chunks sent to its process and not answered, oldest first.
-    cause, words : str
-        The reason of its last loss.
-    """
+    """One device of the splitter."""
 
     number: int
     original: frozenset[int]
+    """Parts assigned when the splitter was made."""
     parts: set[int] = field(default_factory=set)
+    """Parts assigned now; more than the original ones after another device retired."""
     held: set[int] = field(default_factory=set)
+    """Parts that its process has loaded."""
     generation: int = 0
+    """Number of its process, from 1; 0 before the first."""
     status: DeviceStatus = "away"
     losses: int = 0
+    """Processes lost since the last reset."""
     fruitless: int = 0
+    """Processes in a row that were lost before they held their parts."""
     running: list[Task] = field(default_factory=list)
+    """Chunks sent to its process and not answered, oldest first."""
     cause: LossCause = ""
     words: str = ""
+    """The reason of its last loss."""
 
     @classmethod
     def holding(cls, number: int, parts: Iterable[int]) -> Device:
@@ -121,39 +107,24 @@ class Device:
 
 @dataclass
 class Forward:
-    """The progress of one forward.
-
-    Parameters
-    ----------
-    total : int
-        Number of its chunks.
-    waiting : list of Task
-        Chunks that no device has yet.
-    unfinished : set of int
-        Chunks that are neither computed nor dropped.
-    busy : bool
-        Whether it still runs.
-    first_raised : dict of int to int
-        For each chunk that raised, the device where it did so first.
-    strikes : dict of int to list of int
-        For each chunk the devices lost while they computed it.
-    dropped : dict of int to DropReason
-        Chunks that were given up.
-    lost : list of int
-        Devices lost meanwhile, in order.
-    redone : int
-        Chunks sent again.
-    """
+    """The progress of one forward."""
 
     total: int = 0
+    """Number of its chunks."""
     waiting: list[Task] = field(default_factory=list)
+    """Chunks at no device."""
     unfinished: set[int] = field(default_factory=set)
+    """Chunks that are neither computed nor dropped."""
     busy: bool = False
     first_raised: dict[int, int] = field(default_factory=dict)
+    """For each chunk that raised, the device where it did so first."""
     strikes: dict[int, list[int]] = field(default_factory=dict)
+    """For each chunk the devices lost while they computed it."""
     dropped: dict[int, DropReason] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
+    """Devices lost meanwhile, in order."""
     redone: int = 0
+    """Number of chunks sent again."""
 
     @classmethod
     def over(cls, chunks: Sequence[int]) -> Forward:

@@ -44,35 +44,22 @@ _CHARACTER = 6.4
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The content of a drawing.
-
-    Parameters
-    ----------
-    spans : list of Span
-        By begin.
-    events : list of Event
-        Events that get a mark.
-    devices : list of int
-        From top to bottom.
-    outages : dict of int to list of Outage
-        By device.
-    start, length : float
-        The time at the left edge, and the seconds from there to the right one.
-    colours : dict of (int, tuple of int) to int
-        The hue of each chunk of each forward.
-    redone : set of int
-        Indexes of the spans of repeated chunks.
-    busy : BusyTimes
-    """
+    """The content of a drawing; spans and events are in order of time."""
 
     spans: list[Span]
     events: list[Event]
+    """Events that get a mark."""
     devices: list[int]
+    """From top to bottom."""
     outages: dict[int, list[Outage]]
     start: float
+    """Time at the left edge."""
     length: float
+    """Seconds from the left edge to the right one."""
     colours: dict[tuple[int, Rows], int]
+    """The hue of each chunk of each forward."""
     redone: set[int]
+    """Indexes of the spans that repeat a chunk."""
     busy: BusyTimes
 
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,6 @@ from ms_recover.splitting.activity import forward_extents, outages, redone_spans
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.summary import rows_text
 from ms_recover.storage.local import write_text
-
-_FORWARDS = 0
-"""The thread of forwards and of events that concern no single device; device n is thread n + 1."""
 
 
 def trace_path(page: str | os.PathLike[str]) -> str:
@@ -44,74 +41,36 @@ def write_trace(
 def trace_events(
     spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
 ) -> list[dict[str, Any]]:
-    """Return the trace events: threads, forwards, chunks, outages and events, all of them."""
+    """Return the trace events: names of threads, forwards, chunks, outages, events."""
     spans = sorted(spans, key=lambda span: (span.began, span.device))
     events = sorted(events, key=lambda event: event.at)
-    return [
-        *_threads(spans, events),
-        *_forwards(spans, reports),
-        *_chunks(spans, events),
-        *_outages(events),
-        *map(_instant, events),
-    ]
-
-
-def _threads(spans: Sequence[Span], events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     devices = {span.device for span in spans} | {event.device for event in events if event.device is not None}
-    names = {_FORWARDS: "forwards", **{_thread(device): f"device {device}" for device in sorted(devices)}}
-    yield {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "split model"}}
-    for thread, name in names.items():
-        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": {"name": name}}
-        yield {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": thread, "args": {"sort_index": thread}}
-
-
-def _forwards(spans: Sequence[Span], reports: Sequence[ForwardReport]) -> Iterator[dict[str, Any]]:
-    known = {report.call: report for report in reports}
+    names: dict[int | None, str] = {None: "forwards", **{device: f"device {device}" for device in sorted(devices)}}
+    found = [_entry("M", "thread_name", device, args={"name": name}) for device, name in names.items()]
+    known = {report.call: asdict(report) for report in reports}
     for call, (began, ended) in sorted(forward_extents(spans).items()):
-        args = asdict(known[call]) if call in known else {"call": call}
-        yield _complete(f"forward {call}", "forward", _FORWARDS, began, ended, args)
-
-
-def _chunks(spans: Sequence[Span], events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        args = known.get(call, {"call": call})
+        found.append(_entry("X", f"forward {call}", None, began, dur=_microseconds(ended - began), args=args))
     redone = redone_spans(spans, events)
     for index, span in enumerate(spans):
         args = {"part": span.part, "call": span.call, "outcome": span.outcome, "redone": index in redone}
-        name = f"rows {rows_text(span.rows)}"
-        yield _complete(name, span.outcome, _thread(span.device), span.began, span.ended, args)
-
-
-def _outages(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
+        took = _microseconds(span.ended - span.began)
+        found.append(_entry("X", f"rows {rows_text(span.rows)}", span.device, span.began, dur=took, args=args))
     for device, of_device in outages(events).items():
-        for number, (loss, end) in enumerate(of_device):
-            event = {"name": "down", "cat": "outage", "id": f"{device}.{number}", "pid": 0, "tid": _thread(device)}
-            yield {"ph": "b", "ts": _microseconds(loss.at), "args": {"cause": loss.cause, "words": loss.words}, **event}
-            if end is not None:
-                yield {"ph": "e", "ts": _microseconds(end.at), **event}
+        for number, outage in enumerate(of_device):
+            for phase, event in (("b", outage.loss), ("e", outage.end)):
+                if event is not None:
+                    found.append(_entry(phase, "down", device, event.at, cat="outage", id=f"{device}.{number}"))
+    for event in events:
+        args = {key: value for key, value in asdict(event).items() if value not in (None, "", ())}
+        found.append(_entry("i", event.kind, event.device, event.at, s="g" if event.device is None else "t", args=args))
+    return found
 
 
-def _instant(event: Event) -> dict[str, Any]:
-    scope = {"s": "g", "tid": _FORWARDS} if event.device is None else {"s": "t", "tid": _thread(event.device)}
-    args = {key: value for key, value in asdict(event).items() if key not in ("at", "kind") and value not in (None, "")}
-    return {
-        "ph": "i",
-        "name": event.kind,
-        "cat": "event",
-        "ts": _microseconds(event.at),
-        "pid": 0,
-        "args": args,
-        **scope,
-    }
-
-
-def _complete(
-    name: str, category: str, thread: int, began: float, ended: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    times = {"ts": _microseconds(began), "dur": _microseconds(ended - began)}
-    return {"ph": "X", "name": name, "cat": category, "pid": 0, "tid": thread, "args": args, **times}
-
-
-def _thread(device: int) -> int:
-    return device + 1
+def _entry(phase: str, name: str, device: int | None, at: float = 0.0, **others: Any) -> dict[str, Any]:
+    """Return a trace event; thread 0 is that of forwards and of events of no device, n + 1 that of device n."""
+    thread = 0 if device is None else device + 1
+    return {"ph": phase, "name": name, "pid": 0, "tid": thread, "ts": _microseconds(at), **others}
 
 
 def _microseconds(seconds: float) -> float:

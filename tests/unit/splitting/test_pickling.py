@@ -174,7 +174,7 @@ def test_another_process_computes_the_same(tmp_path, mode):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def roused():
+def first_operator_error_absorbed():
     absorb_first_operator_error()
 
 
@@ -193,7 +193,7 @@ class Holder(nn.Cell):
         return x
 
 
-def test_weights_stay_behind():
+def test_pickled_stages_have_no_weights():
     stages = whole_model(nn.Dense(4096, 4096))
     data = dump_stages(stages)
     assert len(data) < 100_000
@@ -203,7 +203,7 @@ def test_weights_stay_behind():
     assert (stage.index, stage.name) == (0, "")
 
 
-def test_parameters_keep_what_they_are():
+def test_pickled_parameters_keep_their_settings():
     model = nn.SequentialCell(nn.Dense(2, 3), nn.Dense(3, 3))
     model[1].bias = model[0].bias
     model[0].weight.requires_grad = False
@@ -228,7 +228,7 @@ def test_parameters_keep_what_they_are():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool_", "complex64", "bfloat16"])
-def test_other_tensors_go_with_their_contents(dtype):
+def test_other_tensors_keep_their_contents(dtype):
     plain = ms.Tensor.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3) % 2)
     tensor = plain.astype(getattr(ms, dtype))
     (holder,) = there_and_back(Holder({"table": [tensor, tensor], "none": plain[:0], "scalar": plain[0][1]}))
@@ -240,7 +240,7 @@ def test_other_tensors_go_with_their_contents(dtype):
     assert holder.thing["scalar"].asnumpy() == 1
 
 
-def test_parameters_that_no_cell_registers_go_with_their_contents():
+def test_parameters_that_no_cell_registers_keep_their_contents():
     class Hidden:
         pass
 
@@ -251,7 +251,7 @@ def test_parameters_that_no_cell_registers_go_with_their_contents():
     assert holder.thing.weight.name == "hidden"
 
 
-def test_primitives_keep_what_was_set_later():
+def test_primitives_keep_attributes_set_later():
     primitive = ops.MatMul(transpose_b=True)
     primitive.add_prim_attr("note", 3)
     primitive.set_device("CPU").recompute()
@@ -283,7 +283,7 @@ def test_own_primitives_keep_their_state():
     assert holder.thing.width == 5
 
 
-def test_wrapped_functions_of_mindspore_go_by_name():
+def test_wrapped_functions_of_mindspore_are_pickled_by_name():
     squeeze = ms.mint.squeeze
     (holder,) = there_and_back(Holder(lambda x: squeeze(x, 0)))
     assert holder.thing(ms.Tensor.from_numpy(np.ones((1, 2), np.float32))).shape == (2,)
@@ -315,13 +315,13 @@ def test_running_in_graph_mode_leaves_no_trace():
         (ops.HyperMap(), "of type HyperMap,"),
     ],
 )
-def test_what_cannot_go_is_named(thing, words):
+def test_an_attribute_that_cannot_be_pickled_is_named(thing, words):
     model = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), Holder(thing)), nn.ReLU())
     with pytest.raises(UsageError, match=words):
         dump_stages(stages_of(model))
 
 
-def test_a_class_that_cannot_go_is_named():
+def test_a_class_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
 
     class Locked(nn.Cell):
@@ -333,7 +333,7 @@ def test_a_class_that_cannot_go_is_named():
         dump_stages(stages_of(nn.SequentialCell(nn.ReLU(), Locked())))
 
 
-def test_what_cannot_be_made_is_told(tmp_path, monkeypatch):
+def test_stages_that_cannot_be_unpickled_are_refused(tmp_path, monkeypatch):
     (tmp_path / "vanishing.py").write_text("class Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import vanishing
@@ -370,7 +370,7 @@ def wanting(width):
 """
 
 
-def test_factories(tmp_path, monkeypatch):
+def test_a_factory_makes_the_model_and_every_fault_of_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "factories_here.py").write_text(FACTORIES)
     (tmp_path / "factories_broken.py").write_text("import no_such_module_at_all")
     (tmp_path / "factories_worse.py").write_text("1 +")

@@ -22,7 +22,7 @@ from ms_recover.splitting.stages import (  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
-def roused():
+def first_operator_error_absorbed():
     absorb_first_operator_error()
 
 
@@ -125,7 +125,7 @@ class Extended(nn.SequentialCell):
         return super().construct(x) + 1
 
 
-def test_sequences_that_do_more_are_not_cut():
+def test_a_sequence_with_own_construct_or_hooks_is_one_stage():
     inner = Extended(nn.Dense(3, 3))
     hooked = nn.SequentialCell(nn.Dense(3, 3))
     hooked.register_forward_hook(lambda cell, inputs, output: output * 2)
@@ -151,7 +151,7 @@ def test_sequences_that_do_more_are_not_cut():
         (lambda: nn.SequentialCell(nn.BatchNorm2d(3, use_batch_statistics=True)), "BatchNorm2d 0 normalizes"),
     ],
 )
-def test_what_cannot_be_cut(model, words):
+def test_models_that_cannot_be_cut_are_refused(model, words):
     with pytest.raises(UsageError, match=words):
         stages_of(model())
 
@@ -175,20 +175,20 @@ def test_a_whole_model_is_one_stage():
         whole_model([model])
 
 
-def test_parameters_of_one_name_are_told_apart():
+def test_parameters_with_the_same_name_get_different_ones():
     stages = stages_of(Clashing())
     assert [list(stage.parameters) for stage in stages] == [["own"], ["stage_1.own_2"], ["stage_1.own"]]
     assert [parameter.shape for parameter in parameters_of(stages).values()] == [(2,), (3,), (4,)]
     assert [parameter.name for parameter in parameters_of(stages).values()] == ["own", "own", "stage_1.own"]
 
 
-def test_stages_of_two_models_do_not_go_together():
+def test_stages_of_two_models_cannot_be_one_part():
     one, other = (stages_of(nn.SequentialCell(nn.Dense(2, 2)))[0] for _ in range(2))
     with pytest.raises(UsageError, match=r"two parameters are named '0\.weight'"):
         parameters_of([one, other])
 
 
-def test_a_part_takes_what_it_can():
+def test_a_part_refuses_invalid_stages_and_arguments():
     stages = stages_of(nn.SequentialCell(nn.ReLU(), nn.ReLU(), nn.ReLU()))
     for wrong in ([], stages[::2], stages[::-1]):
         with pytest.raises(UsageError, match="consecutive"):
@@ -211,12 +211,12 @@ def test_measured_costs_are_the_fastest_runs():
         measured_costs(stages, (), {}, 0)
 
 
-def test_measured_costs_tell_large_from_small():
+def test_measured_costs_of_large_stages_are_larger():
     model = nn.SequentialCell(nn.Dense(64, 64), nn.Dense(64, 2048), nn.Dense(2048, 2048), nn.Dense(2048, 8))
     costs = measured_costs(stages_of(model), (rows(512, 64),), {}, repeats=5)
     assert max(costs) == costs[2]
     assert min(costs) > 0
 
 
-def test_stages_are_told_by_identity():
+def test_stages_are_compared_by_identity():
     assert Stage(0, "", None) != Stage(0, "", None)

@@ -95,7 +95,7 @@ def test_devices_start_load_and_are_ready():
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip"])
-def test_a_device_that_does_not_start_is_the_end_of_the_beginning(policy):
+def test_a_device_that_does_not_start_fails_the_start(policy):
     state = made(policy)
     state.begun()
     come(state, 0), come(state, 2)
@@ -127,7 +127,7 @@ def test_a_device_that_does_not_start_tries_again_and_then_leaves_its_part_to_an
     go_through(state, range(4))
 
 
-def test_when_no_device_starts_it_ends_however_often_they_may_try():
+def test_starting_ends_when_no_device_ever_starts():
     state = made("recover", max_restarts=5)
     starts = of(StartWorker, state.begun())
     tried = 0
@@ -206,7 +206,7 @@ def test_a_chunk_waits_for_a_device_that_is_on_its_way():
     assert come(state, 0) == [LoadPart(0, 0), EmitEvent(kind="ready", device=0), RunChunk(0, 0, 0)]
 
 
-def test_a_part_that_nobody_was_given_is_nobodys_fault():
+def test_a_part_without_any_device_fails_without_naming_one():
     state = SplitterState([[0]], [1.0, 1.0], "plain")
     state.begun()
     come(state, 0)
@@ -233,14 +233,14 @@ def test_work_that_is_lost_raises(policy):
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise"])
-def test_a_device_that_every_chunk_still_needs_is_missed_at_once(policy):
+def test_a_lost_device_that_every_chunk_still_needs_fails_the_forward_at_once(policy):
     state = at_work(policy)
     state.asked([0, 1])
     assert kill(state, 2)[-1] == FailForward(kind="lost", device=2, part=2, cause="eof", words="killed by SIGKILL")
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise"])
-def test_a_device_that_no_chunk_needs_any_more_is_not_missed(policy):
+def test_a_lost_device_that_no_chunk_needs_any_more_fails_nothing(policy):
     state = at_work(policy)
     state.asked([0])
     ran(state, 0, 0, 0)
@@ -395,7 +395,7 @@ def test_recover_lets_others_that_hold_the_part_do_it_at_once():
     assert of(RunChunk, kill(state, 2)) == [RunChunk(0, 0, 2)]
 
 
-def test_recover_while_idle():
+def test_a_device_lost_between_forwards_recovers():
     state = at_work("recover")
     assert kill(state, 2) == [
         EndWorker(2, 1),
@@ -410,7 +410,7 @@ def test_recover_while_idle():
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
 @pytest.mark.parametrize("when", ["before ready", "while loading"])
-def test_lost_on_its_way(policy, when):
+def test_a_fresh_process_that_is_lost_before_it_works_is_replaced_only_under_recover(policy, when):
     state = at_work(policy)
     kill(state, 1)
     if policy != "recover":
@@ -499,7 +499,7 @@ def test_what_an_abandoned_chunk_raises_is_no_loss_under_recover():
 # --- retiring ---------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_keeps_failing_is_retired_and_its_part_moves_to_who_has_least_to_do():
+def test_a_device_that_keeps_failing_is_retired_and_its_part_moves_to_the_survivor_with_the_least_cost():
     state = at_work("recover", costs=[1.0, 5.0, 0.5], max_restarts=2)
     state.asked([0])
     ran(state, 0, 0, 0)
@@ -527,7 +527,7 @@ def test_the_parts_of_one_device_are_spread():
     assert [(note.device, note.part) for note in moved] == [(1, 0), (2, 1)]
 
 
-def test_a_part_that_somebody_else_holds_does_not_move():
+def test_a_part_that_another_device_holds_does_not_move():
     state = at_work("recover", ([0], [1], [1]), max_restarts=0)
     assert not of("moved", kill(state, 2))
     go_through(state, range(3))
@@ -557,7 +557,7 @@ def test_an_heir_that_cannot_load_the_part_is_lost_and_tries_again():
     assert state.ready(0, 2) == [LoadPart(0, 0), LoadPart(0, 1)]
 
 
-def test_a_hundred_forwards_with_a_kill_in_each_retire_nobody():
+def test_a_hundred_forwards_with_a_kill_in_each_retire_no_device():
     state = at_work("recover", ([0], [1]), max_restarts=100)
     for call in range(100):
         state.asked([2 * call, 2 * call + 1])
@@ -600,7 +600,7 @@ def test_with_all_devices_retired_none_is_left():
     assert state.asked([3]) == [FailForward(kind="none left", device=0, part=0, cause="eof", words="killed by SIGKILL")]
 
 
-def test_a_chunk_that_strikes_down_every_process_is_to_blame():
+def test_a_chunk_that_kills_every_process_is_at_fault():
     state = at_work("recover", WHOLE, max_restarts=1)
     said = state.asked([0])
     struck = 0
@@ -695,7 +695,7 @@ def test_reset_loads_again_what_has_not_come_yet():
 # --- what comes late --------------------------------------------------------------------------------------------
 
 
-def test_a_former_process_is_not_heard_any_more():
+def test_messages_of_a_former_process_are_ignored():
     state = at_work("recover")
     state.asked([0, 1])
     kill(state, 0)
@@ -710,7 +710,7 @@ def test_a_former_process_is_not_heard_any_more():
     assert state.ran(0, 2, 0, 0) != []
 
 
-def test_what_a_device_was_not_sent_is_not_believed():
+def test_answers_for_chunks_that_were_not_sent_are_ignored():
     state = at_work("plain")
     state.asked([0])
     assert ran(state, 1, 0, 1) == []

@@ -58,11 +58,11 @@ events:
   1234.568 s  recovered device 1 after 2.35 s: eof"""
 
 
-def test_the_whole_text() -> None:
+def test_the_report_lists_devices_totals_and_events() -> None:
     assert summary(DEVICES, SPANS, EVENTS_THEN, REPORTS) == GOLDEN
 
 
-def test_nothing_at_all() -> None:
+def test_a_splitter_without_devices_and_forwards_says_so() -> None:
     assert summary([], [], [], []) == "no devices\n\nno forwards yet"
 
 
@@ -112,5 +112,5 @@ def test_totals_of_one_forward() -> None:
         (200.2, "3 min 20 s"),
     ],
 )
-def test_times_as_people_read_them(seconds: float, text: str) -> None:
+def test_durations_have_a_unit_that_fits(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text

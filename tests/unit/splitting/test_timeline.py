@@ -7,12 +7,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
 
 from ms_recover.errors import StorageError, UsageError
-from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
+from ms_recover.splitting.events import Event, EventKind, ForwardReport, Missing, Span
 from ms_recover.splitting.timeline.drawing import SPANS, ticks
 from ms_recover.splitting.timeline.page import EVENTS, timeline_html, write_timeline
 
@@ -78,6 +79,14 @@ def test_the_page_shows_every_span_and_every_fault_and_loads_nothing() -> None:
     assert "default-src 'none'" in text
 
 
+@pytest.mark.parametrize("kind", get_args(EventKind))
+def test_every_kind_of_event_has_a_sign_and_all_but_ready_a_place_in_the_legend(kind: str) -> None:
+    page = Page(timeline_html(*pipeline()))
+    assert [attrs for attrs in (attrs for tag, attrs in page.tags if tag == "g") if attrs.get("id") == f"e-{kind}"]
+    legend = timeline_html([], [], [])
+    assert (f'href="#e-{kind}"' in legend) == (kind != "ready")
+
+
 def test_a_chunk_has_one_colour_on_all_devices() -> None:
     text = timeline_html(*pipeline())
     colours: dict[str, set[str]] = {}
@@ -105,7 +114,7 @@ def test_spans_stand_where_they_were() -> None:
         assert width == pytest.approx(10.0, abs=0.001)
 
 
-def test_nothing_at_all() -> None:
+def test_a_page_without_spans_and_events_says_so() -> None:
     text = timeline_html([], [], [])
     assert "Nothing to draw yet" in text
     assert "No device was lost" in text
@@ -113,7 +122,7 @@ def test_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize("moment", [0.0, 5.0, 1e9])
-def test_one_moment_only(moment: float) -> None:
+def test_a_timeline_of_one_moment_is_drawn(moment: float) -> None:
     Page(
         timeline_html(
             [Span(device=0, part=0, call=0, rows=(0, 1), began=moment, ended=moment)],
@@ -123,7 +132,7 @@ def test_one_moment_only(moment: float) -> None:
     )
 
 
-def test_texts_are_escaped() -> None:
+def test_texts_of_models_are_escaped() -> None:
     bad = "<script>alert(1)</script> & \" ' \x00\x1b\ud800\n"
     text = timeline_html(
         *pipeline()[:1],
@@ -137,7 +146,7 @@ def test_texts_are_escaped() -> None:
     assert sum(tag == "script" for tag, _ in Page(text).tags) == 1
 
 
-def test_raised_missing_and_unreported_forwards() -> None:
+def test_raised_missing_and_unreported_forwards_are_marked() -> None:
     spans = [
         Span(device=0, part=0, call=0, rows=(0, 5), began=1.0, ended=2.0, outcome="raised"),
         Span(device=0, part=0, call=1, rows=(0, 5), began=3.0, ended=4.0),
@@ -158,7 +167,7 @@ def test_raised_missing_and_unreported_forwards() -> None:
     assert len(page.having("m")) == 1
 
 
-def test_many_spans_and_events_make_no_endless_page() -> None:
+def test_many_spans_and_events_make_a_page_of_limited_size() -> None:
     spans, events, reports = pipeline()
     times = 20_000 // len(spans) + 1
     many = [replace(s, call=n, began=s.began + n * 9, ended=s.ended + n * 9) for n in range(times) for s in spans]
@@ -182,14 +191,14 @@ def test_many_spans_and_events_make_no_endless_page() -> None:
         (10.0, 3600.0, ["10 min", "20 min", "30 min"]),
     ],
 )
-def test_ticks(start: float, end: float, names: list[str]) -> None:
+def test_ticks_are_round_moments_with_names(start: float, end: float, names: list[str]) -> None:
     found = ticks(start, end, 11)
     assert [name for _, name in found][:3] == names
     assert len(found) <= 12
     assert all(start <= moment <= end for moment, _ in found)
 
 
-def test_written_whole_over_what_was_there(tmp_path: Path) -> None:
+def test_the_page_replaces_an_existing_file(tmp_path: Path) -> None:
     target = tmp_path / "timeline.html"
     target.write_text("old")
     write_timeline(target, *pipeline(), title="mine")
@@ -197,20 +206,22 @@ def test_written_whole_over_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["timeline.html"]
 
 
-def test_a_name_alone_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_directory_is_written_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_timeline("t.html", [], [], [])
     assert (tmp_path / "t.html").exists()
 
 
-def test_names_that_cannot_be_meant(tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     for name in ("", tmp_path, tmp_path / "no" / "t.html", "a\0b"):
         with pytest.raises(UsageError):
             write_timeline(name, [], [], [])
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
