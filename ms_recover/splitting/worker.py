@@ -176,7 +176,7 @@ def take_device(target: str, number: int) -> None:
 def _pin_to(cores: tuple[int, ...]) -> None:
     """Restrict all threads of this process, present and future, to these cores.
 
-    MindSpore 2.10 computes a PyNative operator with as many threads as there are cores, whatever its options say.
+    MindSpore 2.10 computes a PyNative operator with as many threads as there are cores, regardless of its options.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has ended, or the cores were taken away
