@@ -51,12 +51,13 @@ class Engine:
 
     def __init__(
         self,
+        *,
         state: SplitterState,
         store: SliceStore,
         jobs: WorkerJobs,
         history: History,
         chunk_limit: float,
-        spares: int = 0,
+        spares: int,
     ) -> None:
         self.state = state
         self._history = history

@@ -23,11 +23,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class DropReason:
-    """The device and part that a dropped chunk needed, and the fault there."""
+class Loss:
+    """The device and part at which work was lost, and the cause."""
 
     device: int | None
-    part: int
+    part: int | None
     cause: LossCause
     words: str
 
@@ -120,7 +120,7 @@ class Forward:
     """For each chunk that raised, the device where it did so first."""
     strikes: dict[int, list[int]] = field(default_factory=dict)
     """For each chunk the devices lost while they computed it."""
-    dropped: dict[int, DropReason] = field(default_factory=dict)
+    dropped: dict[int, Loss] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     """Devices lost meanwhile, in order."""
     redone: int = 0

@@ -151,7 +151,14 @@ class ModelSplitter:
                 self._failures.policy,
                 self._failures.max_restarts,
             )
-            self._engine = Engine(state, self._store, jobs, self._history, timeout, self._failures.spares)
+            self._engine = Engine(
+                state=state,
+                store=self._store,
+                jobs=jobs,
+                history=self._history,
+                chunk_limit=timeout,
+                spares=self._failures.spares,
+            )
             self._loop.begin(self._engine)
         except BaseException:
             self.close()

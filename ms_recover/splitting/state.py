@@ -21,7 +21,7 @@ from ms_recover.splitting.instructions import (
     LoadPart,
     RunChunk,
 )
-from ms_recover.splitting.progress import Device, DropReason, Forward, Task
+from ms_recover.splitting.progress import Device, Forward, Loss, Task
 
 Policy = Literal["plain", "raise", "skip", "recover"]
 """plain: lost work raises, an exception in a part harms no device. raise: the same, but an exception costs the device.
@@ -124,7 +124,7 @@ class SplitterState:
             serving.running.remove(Task(chunk, part))
             if not wanted:
                 return self._dispatch()
-            return self._forgive(known.values()) + self._fail("part", device, part, "raised", words)
+            return self._forgive(known.values()) + self._fail("part", Loss(device, part, "raised", words))
         known[chunk] = device
         return self.lost(device, generation, "raised", words)
 
@@ -149,7 +149,8 @@ class SplitterState:
         if self._policy == "recover":
             done += self._retire(serving) if self._keeps_failing(serving, tasks) else [serving.start()]
         if deadly:
-            return done + self._fail("part", device, part, cause, f"{words}, as every process that got these rows")
+            why = f"{words}; every process that got these rows was lost"
+            return done + self._fail("part", Loss(device, part, cause, why))
         wanted = [task for task in tasks if task.chunk in forward.unfinished]
         if self._policy == "recover":
             forward.redone += len(wanted)
@@ -157,9 +158,9 @@ class SplitterState:
             forward.waiting += wanted
         elif self._policy == "skip":
             for task in wanted:
-                done += self._drop(task.chunk, DropReason(device, task.part, cause, words))
+                done += self._drop(task.chunk, Loss(device, task.part, cause, words))
         elif wanted:
-            done += self._fail("lost", device, part, cause, words)
+            done += self._fail("lost", Loss(device, part, cause, words))
         return done + self._dispatch()
 
     def reset(self) -> list[Instruction]:
@@ -226,18 +227,16 @@ class SplitterState:
                 done.append(LoadPart(heir.number, part))
         return done
 
-    def _drop(self, chunk: int, why: DropReason) -> list[Instruction]:
+    def _drop(self, chunk: int, why: Loss) -> list[Instruction]:
         self.forward.unfinished.discard(chunk)
         self.forward.dropped[chunk] = why
         return [
             EmitEvent(kind="dropped", device=why.device, part=why.part, chunk=chunk, cause=why.cause, words=why.words)
         ]
 
-    def _fail(
-        self, kind: FailureKind, device: int | None, part: int | None, cause: LossCause, words: str
-    ) -> list[Instruction]:
+    def _fail(self, kind: FailureKind, why: Loss) -> list[Instruction]:
         self.forward.stop()
-        return [FailForward(kind=kind, device=device, part=part, cause=cause, words=words)]
+        return [FailForward(kind=kind, device=why.device, part=why.part, cause=why.cause, words=why.words)]
 
     def _dispatch(self) -> list[Instruction]:
         """Drop the chunks that no device can compute, send those that one can, end a forward that is done."""
@@ -246,10 +245,10 @@ class SplitterState:
             return []
         done: list[Instruction] = []
         for task in self._unservable():
-            why = self._drop_reason(task.part)
+            why = self._loss_of(task.part)
             if self._policy != "skip":
                 kind: FailureKind = "none left" if self._policy == "recover" else "lost"
-                return self._fail(kind, why.device, why.part, why.cause, why.words)
+                return self._fail(kind, why)
             done += self._drop(task.chunk, why)
         done += self._send_waiting()
         if forward.unfinished:
@@ -257,7 +256,7 @@ class SplitterState:
         forward.busy = False
         if forward.dropped and len(forward.dropped) == forward.total:
             why = next(iter(forward.dropped.values()))
-            return done + self._fail("none left", why.device, why.part, why.cause, why.words)
+            return done + self._fail("none left", why)
         return [*done, FinishForward()]
 
     def _send_waiting(self) -> list[Instruction]:
@@ -292,9 +291,9 @@ class SplitterState:
         unfinished = self.forward.unfinished
         return [Task(task.chunk, dead) for task in sorted(tasks) if task.part <= dead and task.chunk in unfinished]
 
-    def _drop_reason(self, part: int) -> DropReason:
-        """Return why no device holds a part."""
+    def _loss_of(self, part: int) -> Loss:
+        """Return why no device can compute a part."""
         gone = [device for device in self.devices if part in device.parts]
         if not gone:
-            return DropReason(None, part, "", "no device holds it")
-        return DropReason(gone[0].number, part, gone[0].cause, gone[0].words)
+            return Loss(None, part, "", "no device holds it")
+        return Loss(gone[0].number, part, gone[0].cause, gone[0].words)

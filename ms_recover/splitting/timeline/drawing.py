@@ -116,7 +116,9 @@ def draw_forwards(view: View, reports: Sequence[ForwardReport]) -> Markup:
             kind += " gaps" if report.missing else " hurt" if report.lost else ""
         x = view.x(began)
         width = view.x(ended) - x
-        bands.append(element("g", element("title", title), _box(x, width, 28, 20, kind), _label(x, width, 42, name)))
+        bands.append(
+            element("g", element("title", title), _box(x, width, 28, kind, height=20), _label(x, width, 42, name))
+        )
     return joined(bands)
 
 
@@ -183,7 +185,7 @@ def _outage(view: View, outage: Outage, device: int, y: int) -> Markup:
     return element(
         "g",
         element("title", f"device {device} down from {loss.at:.3f} s: {took}"),
-        _box(x, width, y, _BOX, "down"),
+        _box(x, width, y, "down"),
         _label(x, width, y + 17, f"down {took}" if back else "down", "red"),
     )
 
@@ -199,8 +201,8 @@ def _span(view: View, number: int, span: Span, y: int, several: bool) -> Markup:
     return element(
         "g",
         element("title", summary.span_text(span, again)),
-        _box(x, width, y, _BOX, " ".join(kinds)),
-        _box(x, width, y, _BOX, "hatch") if span.outcome == "lost" else Markup(),
+        _box(x, width, y, " ".join(kinds)),
+        _box(x, width, y, "hatch") if span.outcome == "lost" else Markup(),
         _label(x, width, y + 17, f"p{span.part} {rows}" if several else rows),
         class_="s",
         data_k=f"{span.call}-{rows}",
@@ -260,7 +262,7 @@ def _percent(share: float) -> str:
     return f"{share * 100:.4f}".rstrip("0").rstrip(".") + "%"
 
 
-def _box(x: float, width: float, y: int, height: int, kind: str) -> Markup:
+def _box(x: float, width: float, y: int, kind: str, height: int = _BOX) -> Markup:
     return element("rect", x=_percent(x), width=_percent(width), y=y, height=height, class_=kind)
 
 

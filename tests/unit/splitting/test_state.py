@@ -11,7 +11,7 @@ from ms_recover.splitting.instructions import (
     RunChunk,
     StartWorker,
 )
-from ms_recover.splitting.progress import DropReason
+from ms_recover.splitting.progress import Loss
 from ms_recover.splitting.state import DEPTH, IN_A_ROW, SplitterState
 
 LINE = ([0], [1], [2])
@@ -292,7 +292,7 @@ def test_skip_leaves_out_what_a_device_was_at():
     state = at_work("skip", WHOLE)
     state.asked(range(6))
     said = kill(state, 1)
-    why = DropReason(1, 0, "eof", "killed by SIGKILL")
+    why = Loss(1, 0, "eof", "killed by SIGKILL")
     assert of("dropped", said) == [
         EmitEvent(kind="dropped", device=1, part=0, chunk=chunk, cause="eof", words="killed by SIGKILL")
         for chunk in (1, 4)
@@ -310,7 +310,7 @@ def test_skip_loses_a_device_that_raises_and_does_not_try_again():
     state.asked(range(3))
     said = raised(state, 1, 1, 0)
     assert said[0] == EndWorker(1, 1)
-    assert state.forward.dropped == {1: DropReason(1, 0, "raised", "ValueError: no")}
+    assert state.forward.dropped == {1: Loss(1, 0, "raised", "ValueError: no")}
     ran(state, 0, 0, 0)
     assert ran(state, 2, 2, 0) == [FinishForward()]
 
@@ -612,7 +612,11 @@ def test_a_chunk_that_kills_every_process_is_at_fault():
             said += come(state, run.device)
     assert struck == 2 * (1 + 1) + 1
     assert said[-1] == FailForward(
-        kind="part", device=2, part=0, cause="eof", words="killed by SIGKILL, as every process that got these rows"
+        kind="part",
+        device=2,
+        part=0,
+        cause="eof",
+        words="killed by SIGKILL; every process that got these rows was lost",
     )
     assert [device.losses for device in state.devices] == [0, 0, 0]
     assert not any(device.retired for device in state.devices)
