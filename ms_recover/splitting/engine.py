@@ -73,7 +73,7 @@ class Engine:
         self._numbers = itertools.count()
         self._result: asyncio.Future[FailForward | None] | None = None
         self._turn = asyncio.Lock()
-        self.closing = False
+        self._closing = False
 
     @property
     def processes(self) -> list[int | None]:
@@ -142,7 +142,7 @@ class Engine:
 
     async def close(self) -> None:
         """End every worker."""
-        self.closing = True
+        self._closing = True
         if self._result is not None and not self._result.done():
             self._result.set_exception(UsageError(_CLOSED))
         self._devices.changed.set()
@@ -158,7 +158,7 @@ class Engine:
             self._check_open()
 
     def _check_open(self) -> None:
-        if self.closing:
+        if self._closing:
             raise UsageError(_CLOSED)
 
     def _apply(self, instructions: Sequence[Instruction]) -> None:
