@@ -8,10 +8,12 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ms_recover.splitting.options import Options
 from ms_recover.worlds.security import Security
+
+if TYPE_CHECKING:
+    from ms_recover.splitting.options import Options  # workers import this module, and need none
 
 
 @dataclass(frozen=True, kw_only=True)
