@@ -98,7 +98,7 @@ class OlderRuns:
         return None
 
     def why_not_last(self, step: Step, run_id: str | None) -> str | None:
-        """Return a warning when a step is of a run that another one was started after; times prove no more than that."""
+        """Return a warning when a step is of a run that another one followed; times prove no more than that."""
         if self.newest is None or run_id in (None, self.newest[0]) or step <= self.newest[1]:
             return None
         last, until = self.newest

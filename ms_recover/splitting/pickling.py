@@ -1,7 +1,7 @@
-"""Cells to bytes and back, for processes of one machine.
+"""Stages as bytes, for processes of one machine.
 
-Bytes made here are a pickle: loading it runs what it says. They go through a pipe or a private file between a process
-and the workers it started, never through a socket; a worker elsewhere gets the name of a factory instead.
+The bytes are a pickle, and loading a pickle runs code. They pass through a private file from a process to the workers
+that it started, never through a socket; a worker on another host gets the name of a factory instead.
 """
 
 from __future__ import annotations
@@ -22,67 +22,67 @@ from mindspore.common.initializer import initializer
 from mindspore.experimental import MapParameter
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.stages import Stage, rouse
+from ms_recover.splitting.stages import Stage, absorb_first_operator_error
 from ms_recover.worlds import tensors
 
-_INSTEAD = "give a factory, the name package.module:function of what makes the model, instead of the model"
-_OF_PRIMITIVES = frozenset(vars(ops.Primitive("none")))
-"""What every primitive has of its own; the constructor fills it."""
+_INSTEAD = "instead of the model, give the name of a function that returns it, package.module:function"
+_COMMON_ATTRIBUTES = frozenset(vars(ops.Primitive("none")))
+"""Attributes that the constructor of every primitive fills."""
 
 
-def hand_over(stages: Sequence[Stage]) -> bytes:
-    """Turn stages into bytes, without the weights of the stages' parameters.
+def dump_stages(stages: Sequence[Stage]) -> bytes:
+    """Pickle stages without the weights of their parameters.
 
-    Classes and functions of ``__main__`` and of functions' insides travel with the bytes, importable ones by name.
-    Parameters keep name, shape, element type, ``requires_grad`` and ``layerwise_parallel``, and one that is used twice
-    stays one; other tensors, and parameters that no cell registers, go with their contents.
+    Classes and functions of ``__main__`` and local ones are pickled by value, importable ones by name. Parameters keep
+    name, shape, element type, ``requires_grad`` and ``layerwise_parallel``, and a shared one stays shared. Other
+    tensors, and parameters that no cell registers, keep their contents.
 
     Raises
     ------
     UsageError
-        When something in a stage cannot be taken to another process; the text names it.
+        When a stage cannot be pickled; the message names the attribute.
     """
-    bare = {id(parameter) for stage in stages for parameter in stage.parameters.values()}
+    without_contents = {id(parameter) for stage in stages for parameter in stage.parameters.values()}
     try:
-        return _dump(list(stages), bare)
+        return _dump(list(stages), without_contents)
     except Exception as error:
-        where = next((found for stage in stages if (found := _culprit(stage, bare))), "the model")
+        where = next((found for stage in stages if (found := _find_unpicklable(stage, without_contents))), "the model")
         raise UsageError(f"{where} cannot be taken to another process ({_brief(error)}): {_INSTEAD}") from error
 
 
-def take_over(data: bytes) -> list[Stage]:
-    """Make stages of the bytes that `hand_over` of a process on this machine returned.
+def load_stages(data: bytes) -> list[Stage]:
+    """Return the stages that `dump_stages` pickled in a process of this machine.
 
     The weights of parameters are not set: load them next.
 
     Raises
     ------
     UsageError
-        When a class or function that the stages name cannot be imported here, or does not fit the bytes.
+        When a class or function of the stages cannot be imported here, or does not fit the bytes.
     """
-    rouse()
+    absorb_first_operator_error()
     try:
         stages: list[Stage] = pickle.loads(data)  # noqa: S301  (from the process that started this one)
     except Exception as error:
         raise UsageError(
-            f"the model cannot be made in this process ({_brief(error)}): its modules have to be importable here as "
-            f"there (sys.path), or {_INSTEAD}"
+            f"the model cannot be unpickled in this process ({_brief(error)}): make its modules importable here "
+            f"(sys.path), or {_INSTEAD}"
         ) from error
     for stage in stages:
         for _, cell in stage.cell.cells_and_names():
-            # what another process has compiled is not here
+            # compiled code stays in the process that compiled it
             vars(cell).update(_compile_cache=None, _phase_cache=None, _compiled=False)
-            _settle(cell)
+            _restore_main_globals(cell)
     return stages
 
 
 def from_factory(name: str) -> Any:
-    """Make a model by the name of a function that takes no arguments.
+    """Call a function without arguments by its name; return its model.
 
     Parameters
     ----------
     name : str
-        ``package.module:function``; attributes of attributes are allowed behind the colon.
+        ``package.module:function``; after the colon dots are allowed, such as in ``Class.method``.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def from_factory(name: str) -> Any:
     Raises
     ------
     UsageError
-        When it is no such name, cannot be imported or called, raises, or returns something else.
+        When the name is invalid, the function cannot be imported or called, raises, or returns no cell.
     """
     module_name, colon, path = name.partition(":")
     words = [*module_name.split("."), *path.split(".")]
@@ -105,7 +105,7 @@ def from_factory(name: str) -> Any:
         try:
             found = getattr(found, word)
         except AttributeError:
-            raise UsageError(f"module {module_name} has no {path}, which factory {name} names") from None
+            raise UsageError(f"factory {name}: module {module_name} has no {path}") from None
     if not callable(found):
         raise UsageError(f"factory {name} is {type(found).__name__}, which cannot be called")
     try:
@@ -118,26 +118,26 @@ def from_factory(name: str) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Knows how to make what MindSpore does not pickle."""
+    """Pickles also the objects that MindSpore cannot pickle."""
 
-    def __init__(self, file: io.BytesIO, bare: set[int]) -> None:
+    def __init__(self, file: io.BytesIO, without_contents: set[int]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._bare = bare
+        self._without_contents = without_contents
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how to make an object again."""
+        """Return the function that makes an equal object, and its arguments."""
         if isinstance(obj, ops.Primitive):
-            return _primitive, _recipe(obj)
+            return _make_primitive, _primitive_arguments(obj)
         if isinstance(obj, MapParameter):
             raise pickle.PicklingError(f"{obj.name} is a MapParameter, which has no fixed shape")
         if isinstance(obj, ms.Parameter):
-            contents = None if id(obj) in self._bare else _contents(ms.Tensor(obj))
-            about = (obj.name, tuple(obj.shape), str(obj.dtype).lower(), obj.requires_grad, obj.layerwise_parallel)
-            return _parameter, (*about, contents)
+            contents = None if id(obj) in self._without_contents else _contents(ms.Tensor(obj))
+            settings = (obj.name, tuple(obj.shape), str(obj.dtype).lower(), obj.requires_grad, obj.layerwise_parallel)
+            return _make_parameter, (*settings, contents)
         if type(obj) is ms.Tensor:
-            return _tensor, _contents(obj)
+            return _make_tensor, _contents(obj)
         if isinstance(obj, FunctionType) and obj.__module__.startswith("mindspore.") and "<locals>" in obj.__qualname__:
-            # some functions of MindSpore are wrapped so that they are not found under their own name
+            # some functions of MindSpore are wrapped and not importable under their own name
             for module in (mint, mint.nn.functional, ops):
                 for name, value in vars(module).items():
                     if value is obj:
@@ -145,8 +145,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _settle(cell: Any) -> None:
-    """Let graph mode find what functions of ``__main__`` use: it looks into the module instead of their globals."""
+def _restore_main_globals(cell: Any) -> None:
+    """Copy the globals of functions of ``__main__`` into that module, where graph mode looks for them."""
     own = [value for kind in type(cell).__mro__ for value in vars(kind).values()]
     for function in (*own, *vars(cell).values()):
         if isinstance(function, FunctionType) and function.__module__ == "__main__":
@@ -154,18 +154,18 @@ def _settle(cell: Any) -> None:
                 vars(sys.modules["__main__"]).setdefault(name, value)
 
 
-def _dump(value: Any, bare: set[int]) -> bytes:
+def _dump(value: Any, without_contents: set[int]) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, bare).dump(value)
+    _Pickler(buffer, without_contents).dump(value)
     return buffer.getvalue()
 
 
-def _recipe(primitive: Any) -> tuple[type, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what makes a primitive anew: its class, the constructor's arguments, attributes added since, the rest."""
+def _primitive_arguments(primitive: Any) -> tuple[type, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return a primitive's class, constructor arguments, attributes added since, and other instance variables."""
     kind = type(primitive)
     arguments = dict(primitive.init_attrs)
     if kind is not ops.Primitive and "name" not in inspect.signature(kind).parameters:
-        arguments.pop("name", None)  # of a class whose constructor passes it on
+        arguments.pop("name", None)  # the constructor passes it on
     try:
         fresh = kind(**arguments)
     except Exception as error:
@@ -177,22 +177,22 @@ def _recipe(primitive: Any) -> tuple[type, dict[str, Any], dict[str, Any], dict[
     own = {
         key: value
         for key, value in vars(primitive).items()
-        if key not in _OF_PRIMITIVES and key not in primitive.attrs and not _equal(vars(fresh), key, value)
+        if key not in _COMMON_ATTRIBUTES and key not in primitive.attrs and not _equal(vars(fresh), key, value)
     }
     return kind, arguments, added, own
 
 
 def _equal(others: dict[str, Any], key: str, value: Any) -> bool:
-    """Whether a value surely is the same there; what cannot be compared is taken along."""
+    """Whether a value is certainly equal there; values that cannot be compared are not."""
     if key not in others or type(others[key]) is not type(value):
         return False
     try:
         return others[key] is value or bool(others[key] == value)
-    except Exception:  # comparing is up to the values' classes
+    except Exception:  # values may have an own comparison
         return False
 
 
-def _primitive(kind: type, arguments: dict[str, Any], added: dict[str, Any], own: dict[str, Any]) -> Any:
+def _make_primitive(kind: type, arguments: dict[str, Any], added: dict[str, Any], own: dict[str, Any]) -> Any:
     primitive: Any = kind(**arguments)
     for key, value in added.items():
         primitive.add_prim_attr(key, value)
@@ -209,47 +209,47 @@ def _contents(tensor: Any) -> tuple[str, tuple[int, ...], bytes, dict[str, Any]]
     return raw.dtype, raw.shape, bytes(raw.data), vars(tensor)
 
 
-def _tensor(dtype: str, shape: tuple[int, ...], data: bytes, own: dict[str, Any]) -> Any:
-    # the bytes are read-only, tensors are not
+def _make_tensor(dtype: str, shape: tuple[int, ...], data: bytes, own: dict[str, Any]) -> Any:
+    # the bytes are read-only, a tensor is writable
     tensor = tensors.to_tensor(tensors.copied(tensors.Raw(dtype, shape, memoryview(data))))
     vars(tensor).update(own)
     return tensor
 
 
-def _parameter(
+def _make_parameter(
     name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, layerwise_parallel: bool, contents: Any
 ) -> Any:
-    wide = dtype == "bfloat16"  # which MindSpore makes only by conversion where numpy has not the type
+    wide = dtype == "bfloat16"  # numpy lacks it, so that MindSpore makes it only by conversion
     kind = ms.float32 if wide else getattr(ms, "bool_" if dtype == "bool" else dtype)
     empty = initializer("zeros", shape, kind)
     parameter = ms.Parameter(empty, name=name, requires_grad=requires_grad, layerwise_parallel=layerwise_parallel)
     if wide:
         parameter.set_dtype(ms.bfloat16)
     if contents is not None:
-        parameter.set_data(_tensor(*contents))
+        parameter.set_data(_make_tensor(*contents))
     return parameter
 
 
-def _culprit(stage: Stage, bare: set[int]) -> str:
-    """Return which attribute of which cell cannot be pickled, or nothing when it is not found."""
+def _find_unpicklable(stage: Stage, without_contents: set[int]) -> str:
+    """Return the name of an attribute that cannot be pickled; empty when none is found."""
     for inner, cell in stage.cell.cells_and_names(name_prefix=stage.name):
         own = {key: value for key, value in vars(cell).items() if key not in {"_cells", "_params", "_primitives"}}
         for key, value in {**cell._primitives, **own}.items():
             if isinstance(value, nn.Cell):
                 continue
             try:
-                _dump(value, bare)
+                _dump(value, without_contents)
             except Exception:
                 place = f"{type(cell).__name__}{inner and ' '}{inner}"
                 return f"attribute {key!r} of {place}, of type {type(value).__name__},"
         try:
-            _dump(type(cell), bare)
+            _dump(type(cell), without_contents)
         except Exception:
             return f"class {type(cell).__name__} of {inner or 'the model'}"
     return ""
 
 
 def _brief(error: BaseException) -> str:
-    """Return an exception's kind and the first line of its text; MindSpore adds call stacks."""
+    """Return an exception's type and the first line of its message; MindSpore adds call stacks."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first[:200]}" if first else type(error).__name__

@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.trees import (
-    Shared,
-    cut,
-    flatten,
-    join,
-    plan_chunks,
-    rows_of,
-    to_host,
-    to_tensor,
-    unflatten,
-)
+from ms_recover.splitting.batches import Shared, cut, join, plan_chunks, rows_of, to_host, to_tensor
+from ms_recover.splitting.nested import flatten, unflatten
 
 Pair = namedtuple("Pair", "left right")
 
@@ -41,7 +32,7 @@ values = st.recursive(
 )
 
 
-def told(value):
+def text_of(value):
     """A value's structure and scalars as text, where NaN equals NaN and key order counts."""
     return repr(value)
 
@@ -50,7 +41,7 @@ def told(value):
 def test_values_come_back_through_json(value):
     skeleton, leaves = flatten(value)
     text = json.dumps(skeleton, allow_nan=False)
-    assert told(unflatten(json.loads(text), leaves)) == told(value)
+    assert text_of(unflatten(json.loads(text), leaves)) == text_of(value)
     assert leaves == []
 
 
@@ -80,7 +71,7 @@ def deep(levels, kind=list):
     return value
 
 
-def test_depth_has_a_bound():
+def test_values_nested_too_deeply_are_refused():
     unflatten(*flatten(deep(64)))
     endless = []
     endless.append(endless)
@@ -96,7 +87,7 @@ def test_depth_has_a_bound():
 @pytest.mark.parametrize(
     "value", [object(), {1: 2}, {"a": {None: 1}}, {1, 2}, b"bytes", 1 << 63, Shared(1), np.datetime64("2020"), print]
 )
-def test_what_cannot_be_taken_apart(value):
+def test_values_of_other_types_are_refused(value):
     with pytest.raises(UsageError):
         flatten([value])
 
@@ -138,12 +129,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("skeleton", HOSTILE)
-def test_hostile_skeletons(skeleton):
+def test_invalid_skeletons_are_refused(skeleton):
     with pytest.raises(InputError):
         unflatten(skeleton, [np.zeros(1)])
 
 
-def test_hostile_depth():
+def test_a_skeleton_of_endless_depth_is_refused():
     skeleton = None
     for _ in range(100_000):
         skeleton = ["list", skeleton]
@@ -171,7 +162,7 @@ def test_rows_are_those_of_all_tensors_that_are_not_shared():
         ((np.zeros((0, 2)),), "no rows"),
     ],
 )
-def test_batches_without_a_size(args, words):
+def test_calls_without_a_common_number_of_rows_are_refused(args, words):
     with pytest.raises(UsageError, match=words):
         rows_of(args, {})
 
@@ -261,16 +252,16 @@ def test_joined_tensors_have_memory_of_their_own(ms):
         ([np.zeros((2, 1)), np.zeros((3, 1))], r"shape \(3, 1\) for a chunk of 2 rows"),
         ([(np.zeros(2), 1), (np.zeros(2), 2)], r"output\[1\] is 1 for one chunk"),
         ([{"a": [1.0]}, {"a": [True]}], r"output\['a'\]\[0\] is 1.0 for one chunk"),
-        ([(np.zeros(2),), [np.zeros(2)]], "output is not built alike"),
-        ([(np.zeros(2),), (np.zeros(2), 1)], "output is not built alike"),
-        ([{"a": 1}, {"b": 1}], "output is not built alike"),
-        ([np.zeros(2), 1], "output is not built alike"),
+        ([(np.zeros(2),), [np.zeros(2)]], "output cannot be joined: its structure differs"),
+        ([(np.zeros(2),), (np.zeros(2), 1)], "output cannot be joined: its structure differs"),
+        ([{"a": 1}, {"b": 1}], "output cannot be joined: its structure differs"),
+        ([np.zeros(2), 1], "output cannot be joined: its structure differs"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], r"rows of output differ.*\(3,\).*\(4,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "rows of output differ.*float32.*float64"),
         ([], "no output"),
     ],
 )
-def test_outputs_that_cannot_be_joined(ms, pieces, words):
+def test_outputs_that_differ_in_more_than_rows_are_refused(ms, pieces, words):
     with pytest.raises(UsageError, match=words):
         join(pieces, [2] * len(pieces))
 
@@ -278,11 +269,11 @@ def test_outputs_that_cannot_be_joined(ms, pieces, words):
 def test_scalars_and_structure_are_those_of_every_piece():
     nan = float("nan")
     got = join([Pair(nan, {"b": 1, "a": [None, "x"]}), (float("nan"), {"a": [None, "x"], "b": 1})], [1, 2])
-    assert told(got) == told((nan, {"b": 1, "a": [None, "x"]}))
+    assert text_of(got) == text_of((nan, {"b": 1, "a": [None, "x"]}))
 
 
 @pytest.mark.mindspore
-def test_tensors_to_the_host_and_back(ms):
+def test_tensors_go_to_the_host_and_back_without_copies(ms):
     x = ms.Tensor.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3))
     assert np.shares_memory(to_host(x), x.asnumpy())
     assert to_host(x.T).flags.c_contiguous

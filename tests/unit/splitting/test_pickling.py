@@ -12,8 +12,8 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn, ops  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
-from ms_recover.splitting.handover import from_factory, hand_over, take_over  # noqa: E402
-from ms_recover.splitting.stages import Part, parameters_of, rouse, stages_of, whole  # noqa: E402
+from ms_recover.splitting.pickling import dump_stages, from_factory, load_stages  # noqa: E402
+from ms_recover.splitting.stages import ModelPart, absorb_first_operator_error, parameters_of, stages_of, whole_model  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,10 +25,10 @@ import numpy as np
 import mindspore as ms
 from mindspore import mint, nn, ops
 
-from ms_recover.splitting.handover import hand_over
-from ms_recover.splitting.stages import parameters_of, rouse, stages_of, whole
+from ms_recover.splitting.pickling import dump_stages
+from ms_recover.splitting.stages import parameters_of, absorb_first_operator_error, stages_of, whole_model
 
-rouse()
+absorb_first_operator_error()
 ms.set_context(mode=int(sys.argv[1]))
 ms.set_seed(1)
 
@@ -112,9 +112,9 @@ if __name__ == "__main__":
         model.set_train(False)
         x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
         before = first(model(ms.Tensor.from_numpy(x))).asnumpy().copy()
-        stages = stages_of(model) if isinstance(model, nn.SequentialCell) else whole(model)
+        stages = stages_of(model) if isinstance(model, nn.SequentialCell) else whole_model(model)
         with open(f"{name}.stages", "wb") as file:
-            file.write(hand_over(stages))
+            file.write(dump_stages(stages))
         weights = {key: each.asnumpy() for key, each in parameters_of(stages).items()}
         np.savez(f"{name}.npz", x=x, before=before, **{f"weight.{key}": each for key, each in weights.items()})
         after = first(model(ms.Tensor.from_numpy(x))).asnumpy()
@@ -126,20 +126,20 @@ import glob, sys
 import numpy as np
 import mindspore as ms
 
-from ms_recover.splitting.handover import take_over
-from ms_recover.splitting.stages import Part, parameters_of
+from ms_recover.splitting.pickling import load_stages
+from ms_recover.splitting.stages import ModelPart, parameters_of
 
 ms.set_context(mode=int(sys.argv[1]))
 done = []
 for path in sorted(glob.glob("*.stages")):
     with open(path, "rb") as file:
-        stages = take_over(file.read())
+        stages = load_stages(file.read())
     name, saved = path.removesuffix(".stages"), np.load(path.replace(".stages", ".npz"))
     parameters = parameters_of(stages)
     assert {f"weight.{key}" for key in parameters} == {key for key in saved if key.startswith("weight.")}, name
     for key, parameter in parameters.items():
         parameter.set_data(ms.Tensor.from_numpy(saved[f"weight.{key}"]))
-    value = Part(stages)(ms.Tensor.from_numpy(saved["x"]))
+    value = ModelPart(stages)(ms.Tensor.from_numpy(saved["x"]))
     got = (value[0] if isinstance(value, tuple) else value).asnumpy()
     assert got.dtype == saved["before"].dtype, name
     assert np.array_equal(got, saved["before"]), name
@@ -174,12 +174,12 @@ def test_another_process_computes_the_same(tmp_path, mode):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def roused():
-    rouse()
+def first_operator_error_absorbed():
+    absorb_first_operator_error()
 
 
 def there_and_back(*cells):
-    return [stage.cell for stage in take_over(hand_over(stages_of(nn.SequentialCell(list(cells)))))]
+    return [stage.cell for stage in load_stages(dump_stages(stages_of(nn.SequentialCell(list(cells)))))]
 
 
 class Holder(nn.Cell):
@@ -193,17 +193,17 @@ class Holder(nn.Cell):
         return x
 
 
-def test_weights_stay_behind():
-    stages = whole(nn.Dense(4096, 4096))
-    data = hand_over(stages)
+def test_pickled_stages_have_no_weights():
+    stages = whole_model(nn.Dense(4096, 4096))
+    data = dump_stages(stages)
     assert len(data) < 100_000
-    (stage,) = take_over(data)
+    (stage,) = load_stages(data)
     assert {name: each.shape for name, each in stage.parameters.items()} == {"weight": (4096, 4096), "bias": (4096,)}
     assert stage.parameters["weight"] is stage.cell.weight
     assert (stage.index, stage.name) == (0, "")
 
 
-def test_parameters_keep_what_they_are():
+def test_pickled_parameters_keep_their_settings():
     model = nn.SequentialCell(nn.Dense(2, 3), nn.Dense(3, 3))
     model[1].bias = model[0].bias
     model[0].weight.requires_grad = False
@@ -214,7 +214,7 @@ def test_parameters_keep_what_they_are():
     model[1].insert_param_to_cell("flags", flags)
     model[1].insert_param_to_cell("wide", wide)
     stages = stages_of(model)
-    back = take_over(hand_over(stages))
+    back = load_stages(dump_stages(stages))
 
     def about(found):
         return [
@@ -228,7 +228,7 @@ def test_parameters_keep_what_they_are():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool_", "complex64", "bfloat16"])
-def test_other_tensors_go_with_their_contents(dtype):
+def test_other_tensors_keep_their_contents(dtype):
     plain = ms.Tensor.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3) % 2)
     tensor = plain.astype(getattr(ms, dtype))
     (holder,) = there_and_back(Holder({"table": [tensor, tensor], "none": plain[:0], "scalar": plain[0][1]}))
@@ -240,7 +240,7 @@ def test_other_tensors_go_with_their_contents(dtype):
     assert holder.thing["scalar"].asnumpy() == 1
 
 
-def test_parameters_that_no_cell_registers_go_with_their_contents():
+def test_parameters_that_no_cell_registers_keep_their_contents():
     class Hidden:
         pass
 
@@ -251,7 +251,7 @@ def test_parameters_that_no_cell_registers_go_with_their_contents():
     assert holder.thing.weight.name == "hidden"
 
 
-def test_primitives_keep_what_was_set_later():
+def test_primitives_keep_attributes_set_later():
     primitive = ops.MatMul(transpose_b=True)
     primitive.add_prim_attr("note", 3)
     primitive.set_device("CPU").recompute()
@@ -283,7 +283,7 @@ def test_own_primitives_keep_their_state():
     assert holder.thing.width == 5
 
 
-def test_wrapped_functions_of_mindspore_go_by_name():
+def test_wrapped_functions_of_mindspore_are_pickled_by_name():
     squeeze = ms.mint.squeeze
     (holder,) = there_and_back(Holder(lambda x: squeeze(x, 0)))
     assert holder.thing(ms.Tensor.from_numpy(np.ones((1, 2), np.float32))).shape == (2,)
@@ -296,11 +296,11 @@ def test_running_in_graph_mode_leaves_no_trace():
     mode = ms.get_context("mode")
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-        want = Part(stages)(x).asnumpy()
-        back = take_over(hand_over(stages))
+        want = ModelPart(stages)(x).asnumpy()
+        back = load_stages(dump_stages(stages))
         for name, parameter in parameters_of(back).items():
             parameter.set_data(parameters_of(stages)[name])
-        assert np.array_equal(Part(back)(x).asnumpy(), want)
+        assert np.array_equal(ModelPart(back)(x).asnumpy(), want)
     finally:
         ms.set_context(mode=mode)
 
@@ -315,13 +315,13 @@ def test_running_in_graph_mode_leaves_no_trace():
         (ops.HyperMap(), "of type HyperMap,"),
     ],
 )
-def test_what_cannot_go_is_named(thing, words):
+def test_an_attribute_that_cannot_be_pickled_is_named(thing, words):
     model = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), Holder(thing)), nn.ReLU())
     with pytest.raises(UsageError, match=words):
-        hand_over(stages_of(model))
+        dump_stages(stages_of(model))
 
 
-def test_a_class_that_cannot_go_is_named():
+def test_a_class_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
 
     class Locked(nn.Cell):
@@ -330,20 +330,23 @@ def test_a_class_that_cannot_go_is_named():
                 return x
 
     with pytest.raises(UsageError, match="class Locked of 1 cannot be taken"):
-        hand_over(stages_of(nn.SequentialCell(nn.ReLU(), Locked())))
+        dump_stages(stages_of(nn.SequentialCell(nn.ReLU(), Locked())))
 
 
-def test_what_cannot_be_made_is_told(tmp_path, monkeypatch):
+def test_stages_that_cannot_be_unpickled_are_refused(tmp_path, monkeypatch):
     (tmp_path / "vanishing.py").write_text("class Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import vanishing
 
-    data = hand_over(stages_of(nn.SequentialCell(Holder(vanishing.Thing()))))
+    data = dump_stages(stages_of(nn.SequentialCell(Holder(vanishing.Thing()))))
     (tmp_path / "vanishing.py").unlink()
     monkeypatch.delitem(sys.modules, "vanishing")
-    for broken, words in ((data, "ModuleNotFoundError: No module named 'vanishing'.*sys.path"), (data[:50], "made")):
+    for broken, words in (
+        (data, "ModuleNotFoundError: No module named 'vanishing'.*sys.path"),
+        (data[:50], "cannot be unpickled"),
+    ):
         with pytest.raises(UsageError, match=words):
-            take_over(broken)
+            load_stages(broken)
 
 
 FACTORIES = """
@@ -367,7 +370,7 @@ def wanting(width):
 """
 
 
-def test_factories(tmp_path, monkeypatch):
+def test_a_factory_makes_the_model_and_every_fault_of_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "factories_here.py").write_text(FACTORIES)
     (tmp_path / "factories_broken.py").write_text("import no_such_module_at_all")
     (tmp_path / "factories_worse.py").write_text("1 +")
