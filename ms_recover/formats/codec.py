@@ -1,0 +1,104 @@
+"""JSON in and out: typed fields with their bounds, and the two ways between JSON values and objects made of them.
+
+The one module that knows the library (msgspec). Modules that describe a document import it when they are needed, so
+that commands which read and print no JSON start without it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ms_recover.model.manifest import DIGEST
+
+__all__ = [
+    "MAX_RANKS",
+    "UNSET",
+    "Count",
+    "Digest",
+    "Fields",
+    "Mode",
+    "Paired",
+    "Path",
+    "Positive",
+    "Rank",
+    "Size",
+    "UnsetType",
+    "convert",
+    "decode",
+    "to_json",
+]
+
+_T = TypeVar("_T")
+
+MAX_RANKS = 1 << 24
+"""Ranks are smaller than this."""
+
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+"""A rank."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number of bytes, or an offset."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number of anything else, from 0."""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+"""A number from 1."""
+Mode = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
+"""Permissions of a file."""
+Paired = tuple[tuple[Count, Count], ...]
+"""For each dimension the first index and the one behind the last."""
+Digest = Annotated[str, msgspec.Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=len(DIGEST) + 33)]
+"""``xxh3_128:`` and 32 hexadecimal digits; the length rules out a line feed, which ``$`` would let pass."""
+Path = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
+"""A path that stays below its root: not absolute, no empty component, no ``.`` and ``..``, no NUL."""
+
+
+class Fields(msgspec.Struct):
+    """A JSON object with these members, in this order; more members are ignored when it is read."""
+
+
+def to_json(value: Any) -> Any:
+    """Return an object of `Fields` or dataclasses as plain JSON values, members in the order of the fields."""
+    return msgspec.to_builtins(value)
+
+
+def convert(value: Any, kind: type[_T]) -> _T:
+    """Check JSON values against a type, and build it.
+
+    Raises
+    ------
+    ValueError
+        When they do not fit; the text says where.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def decode(data: bytes, kind: type[_T]) -> _T:
+    """Decode JSON whose length has been capped, check it against a type, and build that.
+
+    Raises
+    ------
+    ValueError
+        When it is not JSON, nested too deeply, or does not fit; the text says where.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # File names that are not UTF-8 are written with halves of characters, which only the standard library reads.
+        return convert(_loads(data), kind)
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
