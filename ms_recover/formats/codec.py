@@ -19,9 +19,10 @@ __all__ = [
     "UNSET",
     "Count",
     "Digest",
+    "Extent",
     "Fields",
+    "Loops",
     "Mode",
-    "Paired",
     "Path",
     "Positive",
     "Rank",
@@ -47,8 +48,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
 Mode = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
 """Permissions of a file."""
-Paired = tuple[tuple[Count, Count], ...]
-"""For each dimension the first index and the one behind the last."""
+Extent = tuple[Count, Count]
+"""First index and the one behind the last, in one dimension."""
+Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], msgspec.Meta(max_length=64)]
+"""Repetitions of byte runs, outermost first: how often, source stride and target stride in bytes."""
 Digest = Annotated[str, msgspec.Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=len(DIGEST) + 33)]
 """``xxh3_128:`` and 32 hexadecimal digits; the length rules out a line feed, which ``$`` would let pass."""
 Path = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
