@@ -10,7 +10,7 @@ import json
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from ms_recover.model.manifest import DIGEST
 
@@ -22,7 +22,7 @@ __all__ = [
     "Extent",
     "Fields",
     "Loops",
-    "Mode",
+    "Meta",
     "Path",
     "Positive",
     "Rank",
@@ -30,6 +30,7 @@ __all__ = [
     "UnsetType",
     "convert",
     "decode",
+    "schema",
     "to_json",
 ]
 
@@ -38,23 +39,21 @@ _T = TypeVar("_T")
 MAX_RANKS = 1 << 24
 """Ranks are smaller than this."""
 
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
 """A rank."""
-Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of anything else, from 0."""
-Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
-Mode = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
-"""Permissions of a file."""
 Extent = tuple[Count, Count]
 """First index and the one behind the last, in one dimension."""
-Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], msgspec.Meta(max_length=64)]
+Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], Meta(max_length=64)]
 """Repetitions of byte runs, outermost first: how often, source stride and target stride in bytes."""
-Digest = Annotated[str, msgspec.Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=len(DIGEST) + 33)]
+Digest = Annotated[str, Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=len(DIGEST) + 33)]
 """``xxh3_128:`` and 32 hexadecimal digits; the length rules out a line feed, which ``$`` would let pass."""
-Path = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
+Path = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
 """A path that stays below its root: not absolute, no empty component, no ``.`` and ``..``, no NUL."""
 
 
@@ -98,6 +97,11 @@ def decode(data: bytes, kind: type[_T]) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # File names that are not UTF-8 are written with halves of characters, which only the standard library reads.
         return convert(_loads(data), kind)
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a type."""
+    return msgspec.json.schema(kind)
 
 
 def _loads(data: bytes) -> Any:

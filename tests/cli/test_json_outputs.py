@@ -1,4 +1,4 @@
-"""What the commands print with --json stays as it is: keys, their order, and values.
+"""What the commands print with --json stays as it is, keys, their order, and values, and is what its schema says.
 
 Free text is left out, because wording may improve. To write the golden files again, after a change that is meant:
 ``MS_RECOVER_GOLDEN=write python -m pytest tests/cli/test_json_outputs.py``, and read their diff.
@@ -7,14 +7,21 @@ Free text is left out, because wording may improve. To write the golden files ag
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
+from ms_recover.errors import FormatError
+from ms_recover.formats.plan_json import plan_from_json
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 GOLDEN = Path(__file__).parents[1] / "data" / "json"
+REPOSITORY = Path(__file__).parents[2]
+SCHEMAS = REPOSITORY / "docs" / "schemas"
 PROSE = {"reason", "problem", "error", "note", "world_size_from", "disagreements", "warnings", "errors", "dropped"}
 PROSE |= {"problems"}
 TIME = 1_700_000_000_000_000_000
@@ -104,17 +111,53 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_json_output_is_as_it_was(case, prepare, recover_ckpt):
+def test_json_output_is_as_it_was_and_as_its_schema_says(case, prepare, recover_ckpt):
     name, arguments, code = CASES[case]
     tree = prepare(name)
     done = recover_ckpt(*arguments, "--json", cwd=tree)
     assert done.code == code, done.err
+    validator(arguments[0]).validate(done.json)
     printed = json.dumps(without_prose(done.json), indent=1) + "\n"
     printed = printed.replace(json.dumps(os.path.realpath(tree)), '"ROOT"')
     golden = GOLDEN / f"{case}.json"
     if os.environ.get("MS_RECOVER_GOLDEN") == "write":
         golden.write_text(printed)
     assert printed == golden.read_text()
+
+
+def validator(command):
+    schema = json.loads((SCHEMAS / f"{command}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_schemas_are_those_of_the_types(tmp_path):
+    subprocess.run([sys.executable, REPOSITORY / "scripts" / "schemas.py", tmp_path], check=True, timeout=60)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_text() for path in SCHEMAS.glob("*.json")}, "run python scripts/schemas.py"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan["actions"][0].update(target="../outside.ckpt"),
+        lambda plan: plan["actions"][0].update(source="/etc/passwd"),
+        lambda plan: plan["actions"][0].update(kind="partial"),
+        lambda plan: plan["actions"][0].update(rank=-1),
+        lambda plan: plan["actions"][0].update(source_digest="md5:00"),
+        lambda plan: plan["actions"][0].update(evidence="hearsay"),
+        lambda plan: plan["ranks"][0].update(state="fine"),
+        lambda plan: plan.pop("ranks"),
+        lambda plan: plan.update(version=1),
+    ],
+)
+def test_the_schema_of_plans_refuses_what_reading_refuses(change):
+    plan = json.loads((GOLDEN / "plan-copy.json").read_text())
+    validator("plan").validate(plan)
+    change(plan)
+    assert not validator("plan").is_valid(plan)
+    with pytest.raises(FormatError):
+        plan_from_json(json.dumps(plan), "plan.json")
 
 
 def without_prose(data, key=None):
