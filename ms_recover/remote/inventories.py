@@ -187,9 +187,7 @@ def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], 
         problem=fields.problem,
         encryption=fields.encryption,
         crc=fields.crc,
-        manifest=None
-        if manifest is None
-        else decode_manifest(manifest.encode(), f"the manifest of {path}", parameters),
+        manifest=manifest,
         manifest_problem=fields.manifest_problem,
         denied=fields.denied,
     )
