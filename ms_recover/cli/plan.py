@@ -58,7 +58,7 @@ def command(
 
         write_text(output, json.dumps(plan_to_json(plan), indent=2) + "\n")
     if as_json:
-        from ms_recover.formats.report_json import explained_plan_to_json
+        from ms_recover.formats.explanation_json import explained_plan_to_json
 
         print_json(explained_plan_to_json(plan, explanation))
     elif explanation is not None:

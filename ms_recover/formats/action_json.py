@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ms_recover.formats.codec import Count, Digest, Extent, Fields, Loops, Path, Positive, Rank, Size
+from ms_recover.formats.codec import Count, Digest, Extent, Fields, Loops, Path, Positive, Rank, Size, fill, make
 from ms_recover.model.actions import CopyAction, FileState, Replica
-from ms_recover.model.compose import ComposeAction, ComposedParameter, MissingRegion, Piece, Runs
+from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.model.verdicts import Evidence
 
@@ -101,43 +101,19 @@ class MissingFields(Fields):
 
 def copy_fields(action: CopyAction) -> CopyFields:
     """Return the fields of a copy action."""
-    return CopyFields(
-        rank=action.rank,
-        source_rank=action.source_rank,
-        source=action.source,
-        target=action.target,
-        bytes=action.source_state.bytes,
+    return fill(
+        CopyFields,
+        action,
         source_mtime_ns=action.source_state.mtime_ns,
         source_digest=action.replica.digest,
-        replaces=_state_fields(action.replaces),
-        reason=action.reason,
-        evidence=action.evidence,
-        group=action.group,
         alternatives=tuple(_replica_fields(replica) for replica in action.alternatives),
-        borrowed=action.borrowed,
     )
 
 
 def compose_fields(action: ComposeAction, kind: type[_ComposeT]) -> _ComposeT:
     """Return the fields of a compose action, or of a partial one, as `kind`."""
-    return kind(
-        rank=action.rank,
-        sources=tuple(_replica_fields(source) for source in action.sources),
-        model=action.model,
-        target=action.target,
-        bytes=action.bytes,
-        replaces=_state_fields(action.replaces),
-        reason=action.reason,
-        evidence=action.evidence,
-        group=action.group,
-        borrowed=action.borrowed,
-        parameters=tuple(_composed_fields(item) for item in action.parameters),
-    )
-
-
-def missing_fields(region: MissingRegion) -> MissingFields:
-    """Return the fields of a missing region."""
-    return MissingFields(region.parameter, region.region, region.bytes, region.reason)
+    sources = tuple(_replica_fields(source) for source in action.sources)
+    return fill(kind, action, sources=sources, parameters=tuple(_composed_fields(item) for item in action.parameters))
 
 
 def read_copy(fields: CopyFields) -> CopyAction:
@@ -191,22 +167,11 @@ def read_compose(fields: ComposeFields) -> ComposeAction:
     )
 
 
-def read_missing(fields: MissingFields) -> MissingRegion:
-    """Return the missing region that fields state."""
-    return MissingRegion(fields.parameter, fields.region, fields.bytes, fields.reason)
-
-
 def _composed_fields(item: ComposedParameter) -> ComposedFields:
     listed = item.parameter
     pieces = tuple(
-        PieceFields(
-            source=piece.source,
-            runs=(piece.runs.source, piece.runs.target, piece.runs.length, piece.runs.loops),
-            source_bytes=piece.source_bytes,
-            digest=piece.digest,
-            alternatives=piece.alternatives,
-        )
-        for piece in item.pieces
+        fill(PieceFields, one, runs=(one.runs.source, one.runs.target, one.runs.length, one.runs.loops))
+        for one in item.pieces
     )
     return ComposedFields(listed.name, listed.dtype, listed.shape, listed.nbytes, pieces)
 
@@ -238,9 +203,5 @@ def _read_replica(fields: ReplicaFields) -> Replica:
     return Replica(fields.rank, fields.path, FileState(fields.bytes, fields.mtime_ns), fields.digest)
 
 
-def _state_fields(state: FileState | None) -> StateFields | None:
-    return None if state is None else StateFields(state.bytes, state.mtime_ns)
-
-
 def _read_state(fields: StateFields | None) -> FileState | None:
-    return None if fields is None else FileState(fields.bytes, fields.mtime_ns)
+    return None if fields is None else make(FileState, fields)

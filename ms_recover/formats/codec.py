@@ -30,11 +30,14 @@ __all__ = [
     "UnsetType",
     "convert",
     "decode",
+    "fill",
+    "make",
     "schema",
     "to_json",
 ]
 
 _T = TypeVar("_T")
+_FieldsT = TypeVar("_FieldsT", bound="Fields")
 
 MAX_RANKS = 1 << 24
 """Ranks are smaller than this."""
@@ -61,13 +64,22 @@ class Fields(msgspec.Struct):
     """A JSON object with these members, in this order; more members are ignored when it is read."""
 
 
-def to_json(value: Any) -> Any:
-    """Return an object of `Fields` or dataclasses as plain JSON values, members in the order of the fields."""
-    return msgspec.to_builtins(value)
+def fill(kind: type[_FieldsT], noun: object, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the attributes of a noun that have their names."""
+    return kind(**{name: members[name] if name in members else getattr(noun, name) for name in kind.__struct_fields__})
+
+
+def to_json(fields: Fields) -> dict[str, Any]:
+    """Return fields as plain JSON values, members in their order.
+
+    A noun in a field stands for fields of the same names.
+    """
+    data: dict[str, Any] = msgspec.to_builtins(fields)
+    return data
 
 
 def convert(value: Any, kind: type[_T]) -> _T:
-    """Check JSON values against a type, and build it.
+    """Check plain JSON values against a type, and build it.
 
     Raises
     ------
@@ -78,6 +90,11 @@ def convert(value: Any, kind: type[_T]) -> _T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+
+
+def make(kind: type[_T], fields: Fields) -> _T:
+    """Return the noun of type `kind` whose attributes are the members of `fields`."""
+    return msgspec.convert(fields, kind, from_attributes=True)
 
 
 def decode(data: bytes, kind: type[_T]) -> _T:

@@ -9,7 +9,7 @@ from ms_recover.formats import codec
 from ms_recover.formats.codec import UNSET, Count, Digest, Fields, Rank, Size, UnsetType
 from ms_recover.formats.manifest_origin import parse_origin
 from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest
-from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
+from ms_recover.model.provenance import Provenance, ProvenanceKind
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
@@ -72,31 +72,19 @@ class ManifestFields(VersionFields, kw_only=True):
 
 def encode(manifest: Manifest) -> bytes:
     """Return the JSON of a manifest, one parameter a line; equal manifests give equal bytes."""
-    provenance = manifest.provenance
-    fields = ManifestFields(
+    parameters = tuple(
+        ParameterFields(one.name, one.dtype, one.shape, one.nbytes, digest)
+        for one, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
+    )
+    fields = codec.fill(
+        ManifestFields,
+        manifest,
         version=MANIFEST_VERSION,
-        tool=manifest.tool,
-        provenance=ProvenanceFields(
-            kind=provenance.kind,
-            evidence=provenance.evidence,
-            sources=tuple(SourceFields(rank=one.rank, path=one.path, host=one.host) for one in provenance.sources),
-            borrowed=provenance.borrowed,
-        ),
-        run_id=manifest.run_id,
-        rank=manifest.rank,
-        world_size=manifest.world_size,
+        origin=UNSET,
         epoch=manifest.step.epoch,
         step=manifest.step.step,
-        cumulative_step=manifest.cumulative_step,
-        file=manifest.file,
-        size=manifest.size,
         digest=manifest.digests.file,
-        group=manifest.group,
-        strategy_digest=manifest.strategy_digest,
-        parameters=tuple(
-            ParameterFields(name=one.name, dtype=one.dtype, shape=one.shape, bytes=one.nbytes, digest=digest)
-            for one, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
-        ),
+        parameters=parameters,
     )
     head = codec.to_json(fields)
     rows = ",".join(f"\n  {json.dumps(row)}" for row in head.pop("parameters"))
@@ -151,11 +139,9 @@ def _provenance(fields: ManifestFields) -> Provenance:
         if not isinstance(fields.origin, str):
             raise ValueError("it has no origin")
         return parse_origin(fields.origin)
-    read = fields.provenance
-    if not isinstance(read, ProvenanceFields):
+    if not isinstance(fields.provenance, ProvenanceFields):
         raise ValueError("it has no provenance")
-    sources = tuple(ProvenanceSource(one.rank, one.path, one.host) for one in read.sources)
-    return Provenance(kind=read.kind, evidence=read.evidence, sources=sources, borrowed=read.borrowed)
+    return codec.make(Provenance, fields.provenance)
 
 
 def _are(rows: Sequence[ParameterFields], like: tuple[Parameter, ...]) -> bool:

@@ -12,13 +12,11 @@ from ms_recover.formats.action_json import (
     PartialFields,
     compose_fields,
     copy_fields,
-    missing_fields,
     read_compose,
     read_copy,
-    read_missing,
 )
 from ms_recover.formats.bounded_json import decode_object
-from ms_recover.formats.codec import Count, Fields, Path, Rank, Size, convert, to_json
+from ms_recover.formats.codec import Count, Fields, Path, Rank, Size, convert, fill, make, to_json
 from ms_recover.formats.plan_paths import check_group_path, check_slice_path
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Note
@@ -103,30 +101,21 @@ class PlanFields(Fields, kw_only=True):
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return `plan` as plain JSON values; the same plan gives the same object."""
-    fields = PlanFields(
-        version=PLAN_VERSION,
-        root=plan.root,
-        world_size=plan.world_size,
-        world_size_from=plan.world_size_from,
-        world_size_guessed=plan.world_size_guessed,
-        step=_step_fields(plan.step),
-        considered=_step_fields(plan.considered),
-        recoverable=plan.recoverable,
-        run_id=plan.run_id,
-        disagreements=plan.disagreements,
-        actions=tuple(
-            copy_fields(action) if isinstance(action, CopyAction) else compose_fields(action, ComposeFields)
-            for action in plan.actions
-        ),
-        partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
-        group_files=tuple(GroupWriteFields(one.rank, one.target, one.restore_ranks) for one in plan.group_files),
-        ranks=tuple(_rank_fields(verdict) for verdict in plan.ranks),
-        rejected_steps=tuple(rejected_fields(rejected) for rejected in plan.rejected_steps),
-        warnings=plan.warnings,
-        notes=tuple(NoteFields(note.path, note.reason) for note in plan.notes),
+    actions = tuple(
+        copy_fields(action) if isinstance(action, CopyAction) else compose_fields(action, ComposeFields)
+        for action in plan.actions
     )
-    data: dict[str, Any] = to_json(fields)
-    return data
+    return to_json(
+        fill(
+            PlanFields,
+            plan,
+            version=PLAN_VERSION,
+            actions=actions,
+            partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
+            ranks=tuple(fill(RankFields, verdict, missing_share=_missing_share(verdict)) for verdict in plan.ranks),
+            rejected_steps=tuple(rejected_fields(rejected) for rejected in plan.rejected_steps),
+        )
+    )
 
 
 def plan_from_json(text: str, where: str) -> Plan:
@@ -178,18 +167,18 @@ def _plan(fields: PlanFields) -> Plan:
         root=fields.root,
         world_size=fields.world_size,
         world_size_from=fields.world_size_from,
-        step=_read_step(fields.step),
+        step=None if fields.step is None else make(Step, fields.step),
         actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
-        group_files=tuple(GroupWrite(one.rank, one.target, one.restore_ranks) for one in fields.group_files),
-        ranks=tuple(_read_rank(one) for one in fields.ranks),
+        group_files=tuple(make(GroupWrite, one) for one in fields.group_files),
+        ranks=tuple(make(RankVerdict, one) for one in fields.ranks),
         rejected_steps=tuple(
             RejectedStep(Step(one.epoch, one.step), one.reason, one.another_run) for one in fields.rejected_steps
         ),
-        notes=tuple(Note(note.path, note.reason) for note in fields.notes),
+        notes=tuple(make(Note, note) for note in fields.notes),
         run_id=fields.run_id,
         disagreements=fields.disagreements,
         partials=tuple(read_compose(one) for one in fields.partials),
-        considered=_read_step(fields.considered),
+        considered=None if fields.considered is None else make(Step, fields.considered),
         world_size_guessed=fields.world_size_guessed,
         warnings=fields.warnings,
     )
@@ -218,47 +207,8 @@ def _check(plan: Plan) -> None:
         check_group_path(write.target, write.rank)
 
 
-def _rank_fields(verdict: RankVerdict) -> RankFields:
-    return RankFields(
-        rank=verdict.rank,
-        state=verdict.state,
-        verdict=verdict.verdict,
-        reason=verdict.reason,
-        path=verdict.path,
-        source_rank=verdict.source_rank,
-        source=verdict.source,
-        evidence=verdict.evidence,
-        missing=tuple(missing_fields(region) for region in verdict.missing),
-        bytes=verdict.bytes,
-        missing_share=_missing_share(verdict),
-    )
-
-
-def _read_rank(fields: RankFields) -> RankVerdict:
-    return RankVerdict(
-        rank=fields.rank,
-        state=fields.state,
-        verdict=fields.verdict,
-        reason=fields.reason,
-        path=fields.path,
-        source_rank=fields.source_rank,
-        source=fields.source,
-        evidence=fields.evidence,
-        missing=tuple(read_missing(region) for region in fields.missing),
-        bytes=fields.bytes,
-    )
-
-
 def _missing_share(verdict: RankVerdict) -> float | None:
     """Return the share of a slice's bytes that nobody holds."""
     if verdict.bytes is None:
         return None
     return sum(region.bytes for region in verdict.missing) / verdict.bytes if verdict.bytes else 0.0
-
-
-def _step_fields(step: Step | None) -> StepFields | None:
-    return None if step is None else StepFields(step.epoch, step.step)
-
-
-def _read_step(fields: StepFields | None) -> Step | None:
-    return None if fields is None else Step(fields.epoch, fields.step)
