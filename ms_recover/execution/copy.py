@@ -14,7 +14,7 @@ from ms_recover.execution.checks import check_target, check_unchanged, check_wri
 from ms_recover.execution.elsewhere import Fetching
 from ms_recover.execution.staging import Staging
 from ms_recover.formats.header import find_problem, parse_header
-from ms_recover.formats.source import pread
+from ms_recover.formats.reading import pread
 from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.verdicts import ActionStatus

@@ -11,7 +11,7 @@ import xxhash
 
 from ms_recover.errors import VerificationError
 from ms_recover.formats.header import find_problem, parse_header
-from ms_recover.formats.source import pread
+from ms_recover.formats.reading import pread
 from ms_recover.model.actions import Replica
 from ms_recover.model.manifest import Manifest
 from ms_recover.storage.digest import name_digest

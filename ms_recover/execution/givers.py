@@ -11,7 +11,7 @@ import xxhash
 from ms_recover.errors import MsRecoverError, StorageError, VerificationError
 from ms_recover.execution.checks import check_unchanged, reading_source
 from ms_recover.formats.header import parse_header
-from ms_recover.formats.source import pread
+from ms_recover.formats.reading import pread
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.slices import ByteRange, SliceHeader
 from ms_recover.storage.digest import name_digest

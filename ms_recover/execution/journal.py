@@ -7,7 +7,8 @@ import os
 import threading
 from contextlib import suppress
 
-JOURNAL_NAME = ".ms_recover.journal"
+from ms_recover.file_names import JOURNAL_NAME
+
 _MOST_BYTES = 1 << 28
 
 

@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ms_recover.storage.local import READ, TEMPORARY_SUFFIX
+from ms_recover.file_names import GROUP_INFO_NAME, TEMPORARY_SUFFIX
+from ms_recover.storage.local import READ
 
 _SUFFIX = re.escape(TEMPORARY_SUFFIX)
-_OURS = re.compile(rf"\.(?!group_info\.pb\..+{_SUFFIX}).+{_SUFFIX}\Z", re.DOTALL)
+_OURS = re.compile(rf"\.(?!{re.escape(GROUP_INFO_NAME)}\..+{_SUFFIX}).+{_SUFFIX}\Z", re.DOTALL)
 """Names that `claim_temporary` gives; rank lists that training writes have a random part more, and no lock."""
 
 

@@ -9,8 +9,9 @@ from ms_recover.execution.compose import run_compose
 from ms_recover.execution.copy import CopyOptions
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.manifests import TOOL, manifest_of, write_manifest
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step

@@ -21,11 +21,11 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import manifest_of, write_manifest, write_recovered
 from ms_recover.execution.rebuild import rebuild_slice
 from ms_recover.execution.staging import Staging
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan
 from ms_recover.model.provenance import ProvenanceSource

@@ -11,13 +11,12 @@ from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.elsewhere import Elsewhere, Fetching
+from ms_recover.file_names import FETCHED_DIRECTORY, MANIFEST_SUFFIX
 from ms_recover.formats.manifest import encode_manifest
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX
-from ms_recover.storage.local import TEMPORARY_SUFFIX, claim_temporary, commit, explain, write_text
+from ms_recover.storage.local import claim_temporary, commit, explain, write_text
 
-STAGING = ".fetched" + TEMPORARY_SUFFIX
 """Hidden directory in the root where these slices are put; it goes when all is done."""
 
 
@@ -46,7 +45,7 @@ class Staging(Fetching):
 
     def _clear(self) -> None:
         with suppress(OSError):
-            shutil.rmtree(os.path.join(self.root, STAGING))
+            shutil.rmtree(os.path.join(self.root, FETCHED_DIRECTORY))
 
     def bring(self, action: ComposeAction, stop: Callable[[], bool]) -> tuple[ComposeAction, list[MsRecoverError]]:
         """Fetch what an action takes from other hosts into the staging directory.
@@ -82,13 +81,13 @@ class Staging(Fetching):
 
     def tell(self, text: str) -> str:
         """Return a text with staged paths told as what they were fetched from."""
-        return text.replace(os.path.join(self.root, STAGING, ""), "").replace(f"{STAGING}/", "")
+        return text.replace(os.path.join(self.root, FETCHED_DIRECTORY, ""), "").replace(f"{FETCHED_DIRECTORY}/", "")
 
     def _as_staged(self, source: Replica) -> Replica:
         host = self.where(source.path)
         if host is None:
             return source
-        path = f"{STAGING}/{host}/{source.path}"
+        path = f"{FETCHED_DIRECTORY}/{host}/{source.path}"
         with suppress(OSError):
             status = os.stat(os.path.join(self.root, path))
             return replace(source, path=path, state=FileState(status.st_size, status.st_mtime_ns))
@@ -102,7 +101,7 @@ class Staging(Fetching):
         with self._lock:
             if source.path not in self._staged:
                 try:
-                    self._stage_now(os.path.join(self.root, STAGING, host, source.path), source, stop)
+                    self._stage_now(os.path.join(self.root, FETCHED_DIRECTORY, host, source.path), source, stop)
                 except MsRecoverError as error:
                     self._staged[source.path] = error
                 else:

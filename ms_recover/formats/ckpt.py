@@ -19,8 +19,8 @@ from collections.abc import Collection
 
 from ms_recover.formats import encrypted
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
+from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.records import MAP, RecordWalk
-from ms_recover.formats.source import ReadAt
 from ms_recover.formats.wire import WireReader
 from ms_recover.model.slices import SliceHeader
 

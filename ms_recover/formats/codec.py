@@ -70,7 +70,7 @@ def fill(kind: type[_FieldsT], noun: object, **members: object) -> _FieldsT:
 
 
 def to_json(fields: Fields) -> dict[str, Any]:
-    """Return fields as plain JSON values, members in their order.
+    """Return fields as plain JSON values, members in their order, arrays as tuples.
 
     A noun in a field stands for fields of the same names.
     """

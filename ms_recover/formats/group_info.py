@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ms_recover.errors import FormatError, StorageError, UsageError
+from ms_recover.file_names import TEMPORARY_SUFFIX
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.model.groups import GroupInfo, RankGroup
 
 MAX_RANK = 1 << 24
 """Ranks are smaller than this."""
-
-TEMPORARY_SUFFIX = ".ms_recover.tmp"
-"""How the names of unfinished files end; they begin with a dot."""
 
 
 def read_group_info(

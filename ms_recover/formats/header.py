@@ -14,7 +14,7 @@ from dataclasses import replace
 from ms_recover.errors import FormatError
 from ms_recover.formats import ckpt, safetensors
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
-from ms_recover.formats.source import ReadAt, open_regular, pread
+from ms_recover.formats.reading import ReadAt, open_regular, pread
 from ms_recover.model.slices import SliceHeader
 
 _SUFFIXES = {".ckpt": ("ckpt", "encrypted-ckpt"), ".safetensors": ("safetensors",)}

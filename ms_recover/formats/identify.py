@@ -10,7 +10,7 @@ import os
 import re
 
 from ms_recover.formats.encrypted import MODES
-from ms_recover.formats.source import open_regular, pread
+from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.wire import WireError, varint
 
 HEAD = 4096

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ms_recover.errors import FormatError, MissingInputError, StorageError
+from ms_recover.errors import FormatError
+from ms_recover.formats.reading import read_small
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 
@@ -38,16 +39,7 @@ def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] =
     FormatError
         When it is not a manifest of a version this tool reads, or says what cannot be.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SIZE + 1)
-    except FileNotFoundError:
-        raise MissingInputError(f"{path}: no such manifest") from None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_SIZE:
-        raise FormatError(f"{path} is longer than {MAX_SIZE} bytes: not a manifest")
-    return decode_manifest(data, os.fspath(path), like)
+    return decode_manifest(read_small(path, "a manifest", MAX_SIZE), os.fspath(path), like)
 
 
 def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -> Manifest:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from ms_recover.file_names import GROUP_INFO_NAME
 from ms_recover.model.steps import Step
-
-GROUP_INFO_NAME = "group_info.pb"
 
 _RANK_DIRECTORY = re.compile(r"(?:ckpt_dir|rank_)(\d+)\Z", re.ASCII)
 _RANK_IN_NAME = re.compile(r"_rank_(\d+)", re.ASCII)

@@ -28,6 +28,7 @@ class FoundSliceFields(Fields):
     encryption: str | None
     manifest: bool
     problem: str | None
+    denied: bool
 
 
 class GroupFileFields(Fields):
@@ -49,6 +50,24 @@ class StrategyFileFields(Fields):
     layouts: Count
 
 
+class DeniedFields(Fields):
+    """A rank's directory that the operating system refused to read, and why."""
+
+    rank: Rank
+    path: str
+    reason: str
+
+
+class OrphanFields(Fields):
+    """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
+
+    rank: Rank
+    epoch: Count
+    step: Count
+    path: str
+    problem: str | None
+
+
 class InventoryFields(Fields):
     """The slices, steps and rank lists of a tree."""
 
@@ -60,6 +79,8 @@ class InventoryFields(Fields):
     group_files: tuple[GroupFileFields, ...]
     strategy_files: tuple[StrategyFileFields, ...]
     notes: tuple[NoteFields, ...]
+    denied: tuple[DeniedFields, ...]
+    orphans: tuple[OrphanFields, ...]
 
 
 class CheckedSliceFields(Fields):
@@ -153,6 +174,11 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             slices=slices,
             group_files=group_files,
             strategy_files=strategy_files,
+            denied=tuple(DeniedFields(rank, note.path, note.reason) for rank, note in inventory.denied),
+            orphans=tuple(
+                fill(OrphanFields, orphan, epoch=orphan.step.epoch, step=orphan.step.step)
+                for orphan in inventory.orphans
+            ),
         )
     )
 

@@ -25,8 +25,8 @@ from typing import Any
 from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, missing_names, show
-from ms_recover.formats.source import ReadAt
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 
 MAX_HEADER = 100_000_000

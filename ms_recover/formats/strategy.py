@@ -16,7 +16,7 @@ from typing import Any
 from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy_json import decode_json
 from ms_recover.model.strategy import Layout, Strategy
 

@@ -93,6 +93,39 @@ class SliceFile:
         return self.place.of(self.rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanManifest:
+    """A manifest in a rank's directory whose slice is gone.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the slice, by its place and name.
+    step : Step
+        Step by its name.
+    place : RankPath
+        Where the slice would lie, relative to the root.
+    prefix : str
+        As for `SliceFile`.
+    manifest : Manifest or None
+        None when it cannot be read.
+    problem : str or None
+        Why it cannot be read.
+    """
+
+    rank: int
+    step: Step
+    place: RankPath
+    prefix: str
+    manifest: Manifest | None = field(default=None, repr=False)
+    problem: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the slice that is gone, relative to the root."""
+        return self.place.of(self.rank)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFile:
     """One ``group_info.pb`` that the scan looked at.
@@ -167,7 +200,8 @@ class Inventory:
     root : str
         Absolute path of the tree.
     ranks : tuple of int
-        Ranks that have a directory or a file, ascending.
+        Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
+        ascending. Directories without any of these are no ranks.
     slices : tuple of SliceFile
         Sorted by rank, step and path.
     group_files : tuple of GroupFile
@@ -178,6 +212,8 @@ class Inventory:
         Files that are reported, never used.
     denied : tuple of (int, Note)
         Ranks whose directory the operating system refused to read, and why.
+    orphans : tuple of OrphanManifest
+        Manifests whose slices are gone; sorted by rank, step and path.
     """
 
     root: str
@@ -187,6 +223,7 @@ class Inventory:
     strategy_files: tuple[StrategyFile, ...] = ()
     notes: tuple[Note, ...] = ()
     denied: tuple[tuple[int, Note], ...] = ()
+    orphans: tuple[OrphanManifest, ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:

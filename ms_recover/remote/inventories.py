@@ -1,7 +1,7 @@
 """Inventories as JSON between nodes, and back.
 
 Parameters that slices share are listed once. Manifests and strategy files travel as they are written in files, so that
-the readers of files check them.
+the readers of files check them. Inodes are numbered from 0: slices with one number are one file on their node.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, to_json
+from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, to_json
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.groups import GroupInfo, RankGroup
-from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SliceFile, StrategyFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, RankPath, SliceFile, StrategyFile
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
@@ -46,6 +47,17 @@ class _SliceFields(Fields):
     manifest: str | None
     manifest_problem: str | None
     denied: bool = False
+    inode: Count | None = None
+
+
+class _OrphanFields(Fields):
+    rank: _SentRank
+    epoch: _StepNumber
+    step: _StepNumber
+    place: _Place
+    prefix: str
+    manifest: str | None
+    problem: str | None
 
 
 class _InfoFields(Fields):
@@ -76,6 +88,7 @@ class _InventoryFields(Fields):
     strategy_files: tuple[_StrategyFields, ...]
     notes: tuple[tuple[str, str], ...]
     denied: tuple[tuple[_SentRank, str, str], ...] = ()
+    orphans: tuple[_OrphanFields, ...] = ()
 
 
 def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> dict[str, Any]:
@@ -89,7 +102,15 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         The bytes of its strategy files, by digest; others are left out.
     """
     tables: dict[tuple[Parameter, ...], int] = {}
-    slices = tuple(_slice_fields(file, tables.setdefault(file.parameters, len(tables))) for file in inventory.slices)
+    inodes: dict[tuple[int, int], int] = {}
+    slices = tuple(
+        _slice_fields(
+            file,
+            tables.setdefault(file.parameters, len(tables)),
+            None if file.inode is None else inodes.setdefault(file.inode, len(inodes)),
+        )
+        for file in inventory.slices
+    )
     fields = _InventoryFields(
         ranks=inventory.ranks,
         parameters=tuple(tuple((one.name, one.dtype, one.shape, one.nbytes) for one in table) for table in tables),
@@ -103,6 +124,17 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         ),
         notes=tuple((note.path, note.reason) for note in inventory.notes),
         denied=tuple((rank, note.path, note.reason) for rank, note in inventory.denied),
+        orphans=tuple(
+            fill(
+                _OrphanFields,
+                orphan,
+                epoch=orphan.step.epoch,
+                step=orphan.step.step,
+                place=orphan.place.parts,
+                manifest=_manifest_text(orphan.manifest),
+            )
+            for orphan in inventory.orphans
+        ),
     )
     data: dict[str, Any] = to_json(fields)
     return data
@@ -127,7 +159,8 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
     ranks = set(fields.ranks)
     tables = [tuple(Parameter(*row) for row in table) for table in fields.parameters]
     judged = [(table, _is_sound(table)) for table in tables]
-    slices = [_read_slice(one, judged) for one in fields.slices]
+    device = -1 - int.from_bytes(root.encode(errors="surrogateescape"), "big")  # no device of this node or another
+    slices = [_read_slice(one, judged, device) for one in fields.slices]
     strategies = {digest: _read_strategy(digest, data) for digest, data in fields.strategies.items()}
     if len({file.path for file in slices}) != len(slices) or not {file.rank for file in slices} <= ranks:
         raise ValueError("two slices have one path, or a slice has a rank that is not listed")
@@ -143,10 +176,11 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
         ),
         notes=tuple(Note(path, reason) for path, reason in fields.notes),
         denied=tuple((rank, Note(path, reason)) for rank, path, reason in fields.denied),
+        orphans=tuple(_read_orphan(one) for one in fields.orphans),
     )
 
 
-def _slice_fields(file: SliceFile, table: int) -> _SliceFields:
+def _slice_fields(file: SliceFile, table: int, inode: int | None) -> _SliceFields:
     return _SliceFields(
         rank=file.rank,
         epoch=file.step.epoch,
@@ -159,13 +193,14 @@ def _slice_fields(file: SliceFile, table: int) -> _SliceFields:
         problem=file.problem,
         encryption=file.encryption,
         crc=file.crc,
-        manifest=None if file.manifest is None else encode_manifest(file.manifest).decode(),
+        manifest=_manifest_text(file.manifest),
         manifest_problem=file.manifest_problem,
         denied=file.denied,
+        inode=inode,
     )
 
 
-def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], bool]]) -> SliceFile:
+def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], bool]], device: int) -> SliceFile:
     place = RankPath(fields.place)
     path = convert(place.of(fields.rank), Path)
     if fields.parameters >= len(tables):
@@ -173,9 +208,6 @@ def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], 
     parameters, sound = tables[fields.parameters]
     if not sound and fields.problem is None:
         raise ValueError(f"{path} has parameters of an impossible size")
-    manifest = None
-    if fields.manifest is not None:
-        manifest = decode_manifest(fields.manifest.encode(), f"the manifest of {path}", parameters)
     return SliceFile(
         rank=fields.rank,
         step=Step(fields.epoch, fields.step),
@@ -187,10 +219,32 @@ def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], 
         problem=fields.problem,
         encryption=fields.encryption,
         crc=fields.crc,
-        manifest=manifest,
+        manifest=_read_manifest(fields.manifest, path, parameters),
         manifest_problem=fields.manifest_problem,
         denied=fields.denied,
+        inode=None if fields.inode is None else (device, fields.inode),
     )
+
+
+def _read_orphan(fields: _OrphanFields) -> OrphanManifest:
+    place = RankPath(fields.place)
+    path = convert(place.of(fields.rank), Path)
+    return OrphanManifest(
+        rank=fields.rank,
+        step=Step(fields.epoch, fields.step),
+        place=place,
+        prefix=fields.prefix,
+        manifest=_read_manifest(fields.manifest, path, ()),
+        problem=fields.problem,
+    )
+
+
+def _manifest_text(manifest: Manifest | None) -> str | None:
+    return None if manifest is None else encode_manifest(manifest).decode()
+
+
+def _read_manifest(text: str | None, path: str, like: tuple[Parameter, ...]) -> Manifest | None:
+    return None if text is None else decode_manifest(text.encode(), f"the manifest of {path}", like)
 
 
 def _is_sound(table: tuple[Parameter, ...]) -> bool:

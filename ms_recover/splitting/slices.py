@@ -22,17 +22,16 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError, UnrecoverableError, UsageError, VerificationError
-from ms_recover.execution.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
-from ms_recover.execution.journal import JOURNAL_NAME
+from ms_recover.execution.commit import SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.execution.lock import lock_tree
+from ms_recover.file_names import GROUP_INFO_NAME, JOURNAL_NAME, MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
 from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.scanning.naming import GROUP_INFO_NAME
 from ms_recover.storage.digest import holds
-from ms_recover.storage.local import TEMPORARY_SUFFIX, claim_temporary, explain, sync_directory, temporary_path
+from ms_recover.storage.local import claim_temporary, explain, sync_directory, temporary_path
 from ms_recover.storage.transfer import copy_bytes
 
 STEP = Step(1, 1)
@@ -282,7 +281,7 @@ def _find_ranks(directory: str) -> list[str]:
             if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
                 for inner in sorted(os.scandir(entry.path), key=lambda inner: inner.name):
-                    known = inner.name == STAGING and inner.is_dir(follow_symlinks=False)
+                    known = inner.name == SAVING_DIRECTORY and inner.is_dir(follow_symlinks=False)
                     if not known and not (_OURS.match(inner.name) and inner.is_file(follow_symlinks=False)):
                         strange.append(f"{entry.name}/{inner.name}")
             elif entry.name not in files or not entry.is_file(follow_symlinks=False):

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import FormatError, MissingInputError, StorageError
+from ms_recover.file_names import temporary_name
 from ms_recover.storage.system import drop_cached
-
-TEMPORARY_SUFFIX = ".ms_recover.tmp"
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """How what may be anything is opened for reading: opening a pipe would wait for a writer otherwise."""
@@ -66,7 +65,7 @@ def explain(doing: str, path: str, hint: str = "") -> Iterator[None]:
 def temporary_path(target: str) -> str:
     """Return the temporary name for `target`: hidden, so that neither MindSpore nor a scan takes it for a slice."""
     directory, name = os.path.split(target)
-    return os.path.join(directory, f".{name}{TEMPORARY_SUFFIX}")
+    return os.path.join(directory, temporary_name(name))
 
 
 @contextmanager

@@ -99,7 +99,7 @@ CASES = {
     "apply-compose": ("compose", ("apply", ".", *WORLD), 0),
     "apply-partial": ("lost", ("apply", ".", *WORLD, "--partial"), 4),
     "verify-copy": ("copy", ("verify", "."), 5),
-    "verify-compose": ("compose", ("verify", ".", *WORLD), 0),
+    "verify-compose": ("compose", ("verify", ".", *WORLD), 5),
     "scan-copy": ("copy", ("scan", "."), 0),
     "scan-stages": ("stages", ("scan", "."), 0),
     "inspect-slice": ("stages", ("inspect", "ckpt_dir1/test-1_77.ckpt"), 0),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ms_recover.errors import UnrecoverableError
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, SliceStore
 from ms_recover.testing.trees import slice_bytes
 

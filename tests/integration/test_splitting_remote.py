@@ -114,7 +114,7 @@ def test_nobody_to_serve_ends_after_the_timeout(guest):
     process = guest(free_port(), "--timeout", "1")
     _, errors = process.communicate(timeout=LONG)
     assert process.returncode == BrokenWorldError.exit_code
-    assert "no splitter" in errors or "not all came" in errors
+    assert "no splitter" in errors or "not all members joined" in errors
 
 
 def test_beyond_loopback_a_token_is_needed(made):

@@ -21,7 +21,8 @@ from ms_recover.model.manifest import DIGEST, Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
-from ms_recover.planning.planner import make_plan, wanted_contents
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.planner import make_plan, plan_facts, required_reads
 from tests.support.inventories import slice_file, tree
 
 STEPS = (Step(3, 8), Step(2, 8), Step(1, 8))
@@ -99,10 +100,10 @@ class World:
         contents = Contents()
         while True:
             wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
-            made = make_plan(inventory, wanted, contents=contents)
-            unread = [file for file in wanted_contents(inventory, made, self.lost) if not contents.knows(file)]
+            planned = plan_facts(inventory, gather_facts(inventory, wanted, contents))
+            unread = [file for file in required_reads(planned) if not contents.knows(file)]
             if not unread:
-                return made
+                return planned.plan
             for file in unread:
                 contents = contents.merged(Contents({file.path: self.digests(self.contents(file.rank, file.step))}))
 

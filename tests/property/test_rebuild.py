@@ -21,6 +21,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.planner import make_plan
+from tests.support.examples import examples
 
 STEP = Step(1, 8)
 
@@ -162,7 +163,7 @@ def elements(shape: tuple[int, ...], world: World, name: str, region: tuple[tupl
 
 
 @given(worlds(), st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_survives_is_put_together_and_what_does_not_is_named(world: World, data: st.DataObject) -> None:
     ranks = sorted(world.held)
     lost = data.draw(st.sets(st.sampled_from(ranks), min_size=1, max_size=min(3, len(ranks) - 1)))

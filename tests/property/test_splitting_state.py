@@ -1,6 +1,5 @@
 """A splitter whose processes start, load, compute, die and raise in any order: every forward ends, and rightly."""
 
-import os
 from collections import Counter, deque
 from typing import NamedTuple
 
@@ -8,9 +7,9 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.splitting.state import DEPTH, End, Fail, Finish, Load, Note, Run, SplitterState, Start
+from tests.support.examples import SAME_EVERY_TIME, examples
 
-EXAMPLES = int(os.environ.get("MS_RECOVER_EXAMPLES", "150"))
-SAME_EVERY_TIME = "MS_RECOVER_EXAMPLES" not in os.environ
+EXAMPLES = examples(150)
 
 KINDS = {
     "plain": {"lost", "part"},

@@ -9,7 +9,7 @@ from ms_recover.model.inventory import RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
-from tests.unit.planning.redundancy.test_vote import manifest
+from tests.unit.planning.judging.test_votes import manifest
 
 GROUP = {rank: list(range(4)) for rank in range(4)}
 CKPT, SAFETENSORS = ".ckpt", ".safetensors"

@@ -11,7 +11,7 @@ import pytest
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.elsewhere import Elsewhere
 from ms_recover.execution.runner import run_plan
-from ms_recover.execution.staging import STAGING
+from ms_recover.file_names import FETCHED_DIRECTORY
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.planning.planner import make_plan
@@ -152,15 +152,15 @@ def parts(tmp_path):
 
 def test_parts_are_staged_for_as_long_as_they_are_needed(parts):
     plan, action, there, holders, here, truth = parts
-    (here / STAGING).mkdir()
-    (here / STAGING / "left behind").write_bytes(b"by one that was killed")
+    (here / FETCHED_DIRECTORY).mkdir()
+    (here / FETCHED_DIRECTORY / "left behind").write_bytes(b"by one that was killed")
     host = Host(there, holders)
     outcome = run_plan(plan, elsewhere=host)
     assert outcome.exit_code == 0, outcome
     assert sorted(host.fetched) == list(action.source_ranks)
     assert (here / "ckpt_dir0" / NAME).read_bytes() == truth
     assert [path.name for path in here.iterdir()] == ["ckpt_dir0"]
-    assert STAGING not in outcome.results[0].source
+    assert FETCHED_DIRECTORY not in outcome.results[0].source
 
 
 @pytest.mark.parametrize("bad", [StorageError("gone"), b"short"])

@@ -17,9 +17,9 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import StorageError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.lock import lock_tree
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, STEP, SliceStore
 from ms_recover.testing.trees import slice_bytes
 from tests.support.faults import Faults
@@ -338,12 +338,14 @@ def python(code, *arguments, **more):
     )
 
 
+@pytest.mark.processes
 def test_a_temporary_directory_goes_with_the_interpreter(tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     assert python("store = fill(SliceStore(None, 3))", env=env).wait(timeout=60) == 0
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_a_forked_child_takes_nothing_away(tmp_path):
     code = (
         "store = fill(SliceStore(None, 3))\n"
@@ -440,6 +442,7 @@ def test_a_file_is_no_directory(tmp_path):
         SliceStore(tmp_path / "file", 3)
 
 
+@pytest.mark.processes
 def test_a_directory_is_one_stores_alone(store, tmp_path):
     for name in (store.directory, os.path.relpath(store.directory)):
         with pytest.raises(UsageError, match="another splitter keeps its slices in"):
@@ -451,6 +454,7 @@ def test_a_directory_is_one_stores_alone(store, tmp_path):
     SliceStore(store.directory, 3).close()
 
 
+@pytest.mark.processes
 def test_a_killed_process_leaves_no_lock(tmp_path):
     code = f"store = fill(SliceStore({str(tmp_path)!r}, 3))\nprint('ready', flush=True)\ntime.sleep(60)"
     holder = python(code, stdout=subprocess.PIPE)
@@ -472,6 +476,7 @@ print(faults.count)
 """
 
 
+@pytest.mark.processes
 def test_killed_at_any_call_the_next_store_works(tmp_path):
     fill(SliceStore(tmp_path, 3), seed=9)
     counted = python(KILLED, 0, tmp_path, stdout=subprocess.PIPE, text=True)
