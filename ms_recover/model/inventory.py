@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
 
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import Manifest
@@ -11,7 +11,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 
-INVENTORY_VERSION = 1
+INVENTORY_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,52 +229,3 @@ class Inventory:
     def steps(self) -> tuple[Step, ...]:
         """Every step that some file is named after, newest first."""
         return tuple(sorted({file.step for file in self.slices}, reverse=True))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``scan --json`` prints."""
-        return {
-            "version": INVENTORY_VERSION,
-            "root": self.root,
-            "ranks": list(self.ranks),
-            "steps": [step.to_json() for step in self.steps],
-            "slices": [
-                {
-                    "rank": file.rank,
-                    **file.step.to_json(),
-                    "path": file.path,
-                    "bytes": file.size,
-                    "parameters": len(file.parameters),
-                    "crc": file.crc is not None,
-                    "encryption": file.encryption,
-                    "manifest": file.manifest is not None,
-                    "problem": file.problem or file.manifest_problem,
-                    "denied": file.denied,
-                }
-                for file in self.slices
-            ],
-            "group_files": [
-                {
-                    "rank": file.rank,
-                    "path": file.path,
-                    "restore_ranks": list(file.info.restore_ranks) if file.info else None,
-                    "problem": file.problem,
-                }
-                for file in self.group_files
-            ],
-            "strategy_files": [
-                {
-                    "rank": file.rank,
-                    "path": file.path,
-                    "stages": list(file.stages),
-                    "devices_per_stage": file.devices_per_stage,
-                    "layouts": len(file.strategy.layouts),
-                }
-                for file in self.strategy_files
-            ],
-            "notes": [{"path": note.path, "reason": note.reason} for note in self.notes],
-            "denied": [{"rank": rank, "path": note.path, "reason": note.reason} for rank, note in self.denied],
-            "orphans": [
-                {"rank": orphan.rank, **orphan.step.to_json(), "path": orphan.path, "problem": orphan.problem}
-                for orphan in self.orphans
-            ],
-        }

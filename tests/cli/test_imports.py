@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "google.protobuf", "fsspec", "rich", "mindspore")
+HEAVY = ("numpy", "google.protobuf", "fsspec", "rich", "mindspore", "msgspec")
 
 
 def loaded(*arguments):
@@ -38,6 +38,13 @@ def test_planning_loads_neither_numpy_nor_mindspore(fixture_tree):
     assert names.endswith(" 0")
     assert "numpy" not in names
     assert "mindspore" not in names
+
+
+@pytest.mark.processes
+def test_planning_without_manifests_and_json_loads_no_codec(fixture_tree):
+    tree = str(fixture_tree("dp2_mp4"))
+    assert "msgspec" not in loaded("plan", tree)
+    assert "msgspec" in loaded("plan", tree, "--json")
 
 
 @pytest.mark.processes

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import ContradictionError, FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import DIGEST, Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.planner import make_plan, plan_facts, required_reads

@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, RankPath, SliceFile, StrategyFile
-from ms_recover.model.manifest import Digests
+from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
@@ -111,7 +111,7 @@ def worlds(draw: st.DrawFn) -> World:
 def find(world: World, survivors: set[int]) -> tuple[Inventory, Contents]:
     """Return what a scan of the survivors finds, every slice read."""
     slices, strategies = [], []
-    read: dict[str, Digests] = {}
+    found: dict[str, Digests] = {}
     lists: dict[tuple[Parameter, ...], tuple[Parameter, ...]] = {}
     for rank in sorted(survivors):
         parts = world.held[rank]
@@ -119,12 +119,16 @@ def find(world: World, survivors: set[int]) -> tuple[Inventory, Contents]:
         listed = lists.setdefault(listed, listed)
         place = RankPath(("ckpt_dir", "/test-1_8.ckpt"))
         slices.append(SliceFile(rank, STEP, place, "test", 1, 1, listed))
-        digests = tuple(str(hash(part.tobytes())) for part in parts.values())
-        read[place.of(rank)] = Digests(str(hash(digests)), digests)
+        digests = tuple(digest_of(part.tobytes()) for part in parts.values())
+        found[place.of(rank)] = Digests(digest_of(digests), digests)
         strategy = Strategy((rank // world.devices,), 2, tuple(world.layouts[rank // world.devices]))
         strategies.append(StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", strategy))
     ranks = tuple(sorted(survivors))
-    return Inventory("/t", ranks, tuple(slices), strategy_files=tuple(strategies)), Contents(read)
+    return Inventory("/t", ranks, tuple(slices), strategy_files=tuple(strategies)), Contents(found)
+
+
+def digest_of(value: object) -> str:
+    return f"{DIGEST}:{hash(value) % (1 << 128):032x}"
 
 
 def composed(world: World, action: ComposeAction) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 NOBODY = 65534
 _DROP = f"""
 import json, os, sys
+import ms_recover.formats.manifest_json, ms_recover.formats.plan_json, ms_recover.formats.report_json
 from ms_recover import api
 from ms_recover.errors import *
 from ms_recover.formats.group_info import encode_group_info

@@ -217,7 +217,7 @@ def test_the_json_form(put: Put) -> None:
         (json_file({"opt_weight_shard_step": 1 << 40}), "does not fit into 32 bits"),
         (json_file({"param_split_shape": [1, 2], "indices_offset": [0]}), "is split by hand into"),
         (json_file({"param_split_shape": [-1], "indices_offset": [0]}), "no param_split_shape"),
-        (json_file({"tensor_shape": [1.5, 2, 2]}), "the number 1.5, which is no whole one"),
+        (json_file({"tensor_shape": [1.5, 2, 2]}), "the number 1.5, which is not whole"),
         (json_file({"tensor_shape": [float("nan"), 2, 2]}), "the number NaN"),
         (json_file().replace(b"32", b"1" * 5000), "it is damaged"),
         (json_file(parallel_layout_item=[1]), "parallel_layout_item is no object of objects"),
@@ -229,8 +229,8 @@ def test_the_json_form(put: Put) -> None:
         (b'{"current_stage":1}', "names no operator and no parameter"),
         (b'{"current_stage":1,"current_stage":1}', "'current_stage' occurs twice"),
         (b'{"current_stage":' + b"[" * 100_000, "nested too deeply"),
-        (b'{"current_stage":' + b"[" * 2_000_000, "more entries than can be meant"),
-        (b'{"current_stage":[' + b"1," * 5_000_000, "more entries than can be meant"),
+        (b'{"current_stage":' + b"[" * 2_000_000, "too many entries"),
+        (b'{"current_stage":[' + b"1," * 5_000_000, "too many entries"),
     ],
 )
 def test_json_that_cannot_be_meant(put: Put, data_: bytes, reason: str) -> None:
