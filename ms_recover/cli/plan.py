@@ -44,7 +44,7 @@ def command(
     from ms_recover.model.plan_json import plan_to_json
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.text import plan_text
-    from ms_recover.storage.local import write_text
+    from ms_recover.storage.atomic import write_small
 
     if options["servers"]:
         if output is not None:
@@ -56,7 +56,7 @@ def command(
         plan, explanation = explain_tree(root, options, explain, as_json)
     data = plan_to_json(plan)
     if output is not None:
-        write_text(output, json.dumps(data, indent=2) + "\n")
+        write_small(output, (json.dumps(data, indent=2) + "\n").encode())
     if as_json:
         print_json({**data, "explanation": explanation.to_json()} if explanation is not None else data)
     elif explanation is not None:

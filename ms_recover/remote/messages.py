@@ -1,9 +1,10 @@
 """What client and server say to each other, as JSON: nothing that comes from the other end is believed (pure).
 
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
-``{"ask": "slice", "path", "bytes", "mtime_ns", "offset"}``. The server answers with ``{"inventory": ...}``, any number
-of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then ``{"mode": ...}``; and
-with ``{"refused": why}`` where it does not do what it is asked. ``{"ask": "leave"}`` is not answered.
+``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
+number of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then
+``{"mode": ...}``; and with ``{"refused": why}`` where it does not do what it is asked. ``{"ask": "leave"}`` is not
+answered. Without ``"end"`` a slice is asked for up to its end.
 """
 
 from __future__ import annotations
@@ -49,12 +50,20 @@ class SliceRequest:
     state : FileState
         What it must still be.
     offset : int
-        Where to begin, in bytes.
+        First byte.
+    end : int or None
+        The byte behind the last one; None for the end of the file.
     """
 
     path: str
     state: FileState
     offset: int = 0
+    end: int | None = None
+
+    @property
+    def stop(self) -> int:
+        """The byte behind the last one."""
+        return self.state.bytes if self.end is None else self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,10 @@ def ask_digests(files: Iterable[SliceFile]) -> bytes:
     return _encode({"version": VERSION, "ask": "digests", "slices": slices})
 
 
-def ask_slice(path: str, state: FileState, offset: int) -> bytes:
-    """Return the question for the bytes of a slice."""
+def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) -> bytes:
+    """Return the request for the bytes of a slice, up to its end or to another."""
     told = {"path": path, "bytes": state.bytes, "mtime_ns": state.mtime_ns, "offset": offset}
+    told |= {} if end is None else {"end": end}
     return _encode({"version": VERSION, "ask": "slice", **told})
 
 
@@ -101,9 +111,10 @@ def read_request(data: bytes) -> Request:
         if get(told, "version", int) != VERSION:
             raise ValueError(f"version {told['version']}, this side speaks {VERSION}")
         if ask == "digests":
-            slices = tuple(_slice(as_kind(item, dict), 0) for item in get(told, "slices", list))
+            slices = tuple(_slice(as_kind(item, dict)) for item in get(told, "slices", list))
         elif ask == "slice":
-            slices = (_slice(told, count(told, "offset", MOST_BYTES)),)
+            end = count(told, "end", MOST_BYTES) if "end" in told else None
+            slices = (_slice(told, count(told, "offset", MOST_BYTES), end),)
         elif ask in ("inventory", "leave"):
             slices = ()
         else:
@@ -196,11 +207,11 @@ def _checked(data: bytes, where: str, read: Callable[[Mapping[str, Any]], _T]) -
         raise FormatError(f"{where} sent what cannot be ({detail[:_SHOWN]}): does it run the same version?") from None
 
 
-def _slice(told: Mapping[str, Any], offset: int) -> SliceRequest:
+def _slice(told: Mapping[str, Any], offset: int = 0, end: int | None = None) -> SliceRequest:
     size = count(told, "bytes", MOST_BYTES)
-    if offset > size:
-        raise ValueError(f"offset {offset} in {size} bytes")
-    return SliceRequest(inside(told, "path"), FileState(size, get(told, "mtime_ns", int)), offset)
+    if not offset <= (size if end is None else end) <= size:
+        raise ValueError(f"bytes {offset} to {end} of {size}")
+    return SliceRequest(inside(told, "path"), FileState(size, get(told, "mtime_ns", int)), offset, end)
 
 
 def _digest(value: object) -> str:

@@ -22,18 +22,19 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError, UnrecoverableError, UsageError, VerificationError
-from ms_recover.execution.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.execution.journal import JOURNAL_NAME
 from ms_recover.execution.lock import lock_tree
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.execution.save_slice import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import GROUP_INFO_NAME
+from ms_recover.storage.atomic import TEMPORARY_SUFFIX, AtomicFile, sync_directory, temporary_path
 from ms_recover.storage.digest import holds
-from ms_recover.storage.local import TEMPORARY_SUFFIX, claim_temporary, explain, sync_directory, temporary_path
 from ms_recover.storage.transfer import copy_bytes
+from ms_recover.system_errors import explained
 
 STEP = Step(1, 1)
 NAME = f"split-{STEP}.ckpt"
@@ -86,7 +87,7 @@ class SliceStore:
         self._tree = threading.Lock()
         self._cleared = False
         own = directory is None
-        with explain("making", "a temporary directory" if directory is None else os.fspath(directory)):
+        with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
             if directory is None:
                 _sweep(tempfile.gettempdir())
                 self._directory = os.path.realpath(tempfile.mkdtemp(prefix=_OWN))
@@ -137,7 +138,7 @@ class SliceStore:
     def _save(self, part: int, rank: int, write: Callable[[str], None], expected: Collection[str]) -> None:
         path, group = self._path(rank), self._group(part)
         folder = os.path.dirname(path)
-        with explain("saving", path):
+        with explained("saving", path):
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
                 sync_directory(self._directory)
@@ -214,7 +215,7 @@ class SliceStore:
         with self._tree:
             if self._cleared:
                 return
-            with explain("clearing", self._directory), lock_tree(self._directory, timeout=LOCK_SECONDS):
+            with explained("clearing", self._directory), lock_tree(self._directory, timeout=LOCK_SECONDS):
                 folders = _find_ranks(self._directory)
                 withdraw([os.path.join(folder, NAME) for folder in folders])
                 for folder in folders:
@@ -277,7 +278,7 @@ def _find_ranks(directory: str) -> list[str]:
     """Return the ranks' directories; refuse a directory with anything in it that a splitter does not leave there."""
     folders, strange = [], []
     files = {JOURNAL_NAME, os.path.basename(temporary_path(_CLAIM))}
-    with explain("reading", directory):
+    with explained("reading", directory):
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
@@ -299,7 +300,7 @@ def _claim(directory: str) -> ExitStack:
     """Take the directory for this store alone; recoveries have a lock of their own, and may go on meanwhile."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(claim_temporary(os.path.join(directory, _CLAIM)))
+            stack.enter_context(AtomicFile(os.path.join(directory, _CLAIM)))
         except StorageError as error:
             if isinstance(error.__cause__, OSError):
                 raise

@@ -15,7 +15,7 @@ from ms_recover.errors import UsageError
 from ms_recover.reporting.tables import one_line, ranks_text
 from ms_recover.splitting import summary
 from ms_recover.splitting.events import Event, EventKind, ForwardReport, Span
-from ms_recover.storage.local import write_text
+from ms_recover.storage.atomic import write_small
 
 SPANS = 4000
 """Spans drawn, the last ones: what browsers still move smoothly, about 1.5 MB."""
@@ -68,7 +68,7 @@ def write_timeline(
     directory = os.path.dirname(os.path.abspath(name))
     if not os.path.isdir(directory):
         raise UsageError(f"{name}: there is no directory {directory}: make it, or name another")
-    write_text(name, timeline_html(spans, events, reports, title))
+    write_small(name, timeline_html(spans, events, reports, title).encode())
 
 
 def timeline_html(

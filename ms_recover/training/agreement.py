@@ -14,7 +14,7 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.storage.local import sync_directory
+from ms_recover.storage.atomic import sync_directory
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.stock import Stock
 from ms_recover.training.world import World

@@ -6,7 +6,7 @@ import os
 import re
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.execution.commit import withdraw
+from ms_recover.execution.save_slice import withdraw
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.training.world import World

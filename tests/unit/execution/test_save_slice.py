@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.commit import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
+from ms_recover.execution.save_slice import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step

@@ -10,7 +10,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
-from ms_recover.execution import checks
+from ms_recover.execution import targets
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -163,7 +163,7 @@ def test_failing_writes_leave_nothing_behind(tree, monkeypatch, code):
 
 def test_a_copy_that_reads_back_differently_gets_no_final_name(tree, monkeypatch):
     plan = plan_without(tree, 0)
-    monkeypatch.setattr(checks, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
+    monkeypatch.setattr(targets, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
     outcome = api.apply(plan)
     assert outcome.exit_code == 5
     assert os.listdir(tree / "ckpt_dir0") == []

@@ -6,7 +6,6 @@ which no scan takes for slices and the next save clears, or is a slice without i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Callable, Collection
@@ -19,8 +18,9 @@ from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
+from ms_recover.storage.atomic import TEMPORARY_SUFFIX, remove_unlocked, sync_directory
 from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import TEMPORARY_SUFFIX, explain, sync_directory
+from ms_recover.system_errors import explained
 
 STAGING = f".saving{TEMPORARY_SUFFIX}"
 """Directory beside the slices in which the next one is written; a scan reports it."""
@@ -87,10 +87,10 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
     """
     folder, name = os.path.split(order.path)
     staging = os.path.join(folder, STAGING)
-    with explain("clearing", staging):
+    with explained("clearing", staging):
         clear_leftovers(folder)
     try:
-        with explain("writing", order.path):
+        with explained("writing", order.path):
             os.mkdir(staging, 0o700)
             return _commit(order, os.path.join(staging, name), write)
     except Exception:
@@ -163,22 +163,7 @@ def clear_leftovers(folder: str) -> None:
         os.rmdir(staging)
     for name in os.listdir(folder):
         if _STALE.match(name):
-            _remove_unlocked(os.path.join(folder, name))
-
-
-def _remove_unlocked(path: str) -> None:
-    """Remove a temporary file unless a living process holds the lock that its writer takes."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(descriptor)
+            remove_unlocked(os.path.join(folder, name))
 
 
 def _sync(path: str) -> None:
