@@ -287,8 +287,11 @@ def _open_locked(path: str, target: str) -> int:
         try:
             descriptor = os.open(path, _OPEN | os.O_RDWR | os.O_CREAT, 0o600)
             writable = True
-        except PermissionError:  # left behind with its final mode, which does not allow writing
-            descriptor = os.open(path, _OPEN | os.O_RDONLY)
+        except PermissionError as denied:  # perhaps left behind with its final mode, which does not allow writing
+            try:
+                descriptor = os.open(path, _OPEN | os.O_RDONLY)
+            except FileNotFoundError:
+                raise denied from None
             writable = False
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
