@@ -18,7 +18,7 @@ from ms_recover.execution.copy import copy_slice
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.rank_lists import write_planned
-from ms_recover.execution.slice_source import LocalSource, SliceSource, SourceMap
+from ms_recover.execution.slice_source import LocalSource, SliceSource
 from ms_recover.execution.targets import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
@@ -116,7 +116,7 @@ def apply_plan(
     with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
         context = ActionContext(
             root=plan.root,
-            sources=SourceMap(plan.root, sources or {}),
+            elsewhere=sources or {},
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,

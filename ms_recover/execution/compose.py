@@ -12,8 +12,8 @@ import xxhash
 from ms_recover.errors import FormatError, UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.manifests import TOOL, check_against, own_manifest, write_manifest
-from ms_recover.execution.piece_reader import BadSourceError, PieceReader
-from ms_recover.execution.slice_source import SourceMap
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.slice_source import BadSourceError
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
@@ -48,7 +48,7 @@ def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> 
     path = os.path.join(root, action.target)
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already: move it away, or name another file with --output")
-    return _compose(action, ActionContext(root=root, sources=SourceMap(root, {}), verify=verify))
+    return _compose(action, ActionContext(root=root, verify=verify))
 
 
 def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
@@ -131,7 +131,7 @@ def _is_there(target: str, action: ComposeAction, size: int, digest: str, contex
 
 def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext) -> None:
     assert context.step is not None
-    origins = [(source, context.sources.of(source.path)) for source in action.sources]
+    origins = [(source, context.source(source.path)) for source in action.sources]
     model = origins[action.model][1].manifest(action.sources[action.model].path)
     manifest = Manifest(
         run_id=context.run_id or "",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ms_recover.execution.journal import Journal
-from ms_recover.execution.slice_source import SourceMap
+from ms_recover.execution.slice_source import LocalSource, SliceSource, never
 from ms_recover.model.steps import Step
 from ms_recover.storage.atomic import DirectorySyncs
-
-
-def _never() -> bool:
-    return False
 
 
 def _ignore(count: int) -> None:
@@ -28,8 +24,8 @@ class ActionContext:
     ----------
     root : str
         The tree.
-    sources : SourceMap
-        Where slices are read from.
+    elsewhere : mapping of str to SliceSource
+        Sources of the slices that do not lie below the root, by path.
     step : Step or None
         Step of the plan; None where no manifest is written.
     world_size : int
@@ -49,15 +45,19 @@ class ActionContext:
     """
 
     root: str
-    sources: SourceMap
+    elsewhere: Mapping[str, SliceSource] = field(default_factory=dict)
     step: Step | None = None
     world_size: int = 0
     run_id: str | None = None
     verify: bool = True
-    stop: Callable[[], bool] = field(default=_never)
-    progress: Callable[[int], None] = field(default=_ignore)
+    stop: Callable[[], bool] = never
+    progress: Callable[[int], None] = _ignore
     syncs: DirectorySyncs | None = None
     journal: Journal | None = None
+
+    def source(self, path: str) -> SliceSource:
+        """Return the source of a slice."""
+        return self.elsewhere.get(path) or LocalSource(self.root)
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a file of the tree."""

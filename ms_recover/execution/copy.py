@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.manifests import TOOL, check_against, make_manifest, own_manifest, write_manifest
-from ms_recover.execution.slice_source import OpenSlice
+from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.source import pread
@@ -28,20 +27,6 @@ from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
 _TARGET_ERRNOS = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-
-
-class BadSourceError(Exception):
-    """A source turned out to be no source.
-
-    Attributes
-    ----------
-    error : MsRecoverError
-        Its problem.
-    """
-
-    def __init__(self, error: MsRecoverError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
@@ -94,8 +79,8 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
 
 
 def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> ActionResult:
-    target, source = context.path(action.target), context.sources.of(replica.path)
-    with _blame_source():
+    target, source = context.path(action.target), context.source(replica.path)
+    with blaming_source():
         opened = source.open(replica.path, replica.state)
     with opened:
         manifest = source.manifest(replica.path)
@@ -131,7 +116,7 @@ def _digest_there(
             else:
                 raise
     if digest is not None:
-        with _blame_source():
+        with blaming_source():
             if digest == (replica.digest or opened.digest(context.stop)):
                 return digest
     check_target(target, action.replaces)
@@ -147,7 +132,7 @@ def _write(
         make_directory(folder, near if os.path.isdir(near) else context.root, context.root, context.syncs)
     with AtomicFile(target) as file:
         digest = _fill(file, opened, manifest, action, replica, context)
-        with _blame_source():
+        with blaming_source():
             opened.check_unchanged()
         check_target(target, action.replaces)
         with explained("committing", target):
@@ -172,7 +157,7 @@ def _fill(
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
             raise
         raise BadSourceError(error) from error
-    with _blame_source():
+    with blaming_source():
         if size != opened.size:
             raise VerificationError(
                 f"{opened.name} gave {size} bytes instead of {opened.size}: it changes while it is read; plan again"
@@ -243,15 +228,6 @@ def _write_manifest(
         replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL),
         context.syncs,
     )
-
-
-@contextmanager
-def _blame_source() -> Iterator[None]:
-    """Errors in here speak against the source, so that another replica may do."""
-    try:
-        yield
-    except MsRecoverError as error:
-        raise BadSourceError(error) from error
 
 
 def _result(action: CopyAction, replica: Replica, status: ActionStatus, size: int, digest: str) -> ActionResult:

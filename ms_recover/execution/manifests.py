@@ -96,7 +96,7 @@ def make_manifest(
 def strategy_digest(folder: str) -> str | None:
     """Return the digest of the strategy file in a rank's directory, None when there is none."""
     path = os.path.join(folder, STRATEGY_NAME)
-    return digest_file(path).file if os.path.exists(path) else None
+    return digest_file(path).file if os.path.isfile(path) else None
 
 
 def manifest_of(slice_path: str) -> Manifest | None:

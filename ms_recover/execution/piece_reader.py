@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from types import TracebackType
 
 import xxhash
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.context import ActionContext
-from ms_recover.execution.slice_source import OpenSlice
+from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
 from ms_recover.formats.header import parse_header
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.slices import ByteRange, SliceHeader
@@ -21,23 +20,6 @@ from ms_recover.storage.local import StoppedError
 _MOST_OPEN = 64
 _MOST_KEPT = 64 << 20
 """Bytes of one parameter of a distant slice that are kept after they were proven."""
-
-
-class BadSourceError(Exception):
-    """A slice turned out to be no source.
-
-    Attributes
-    ----------
-    number : int
-        Index into the action's sources.
-    error : MsRecoverError
-        Its problem.
-    """
-
-    def __init__(self, number: int, error: MsRecoverError) -> None:
-        super().__init__(str(error))
-        self.number = number
-        self.error = error
 
 
 class PieceReader:
@@ -96,7 +78,7 @@ class PieceReader:
                 with oldest:
                     oldest.check_unchanged()
             source = self._sources[number]
-            self._open[number] = self._context.sources.of(source.path).open(source.path, source.state)
+            self._open[number] = self._context.source(source.path).open(source.path, source.state)
         return self._open[number]
 
     def header(self, number: int) -> SliceHeader:
@@ -129,7 +111,7 @@ class PieceReader:
             try:
                 self.header(number)
             except MsRecoverError as error:
-                self.drop(BadSourceError(number, error))
+                self.drop(BadSourceError(error, number))
             else:
                 return number
         raise self._bad[preferred]
@@ -218,7 +200,7 @@ class PieceReader:
     def _contents(self, number: int, piece: Piece, name: str) -> Contents:
         if (number, name) in self._kept:
             return Contents(_reader_of(self._kept[number, name]), [ByteRange(0, piece.source_bytes)])
-        with self._blaming(number):
+        with blaming_source(number):
             self.header(number)
             opened, places = self.opened(number), self._places[number].get(name)
             contents = Contents(self._reader(number, opened), places or ())
@@ -231,27 +213,20 @@ class PieceReader:
             try:
                 count = opened.read(offset, into)
             except MsRecoverError as error:
-                raise BadSourceError(number, error) from error
+                raise BadSourceError(error, number) from error
             if not count:
                 short = VerificationError(f"{opened.name} ends too early: it changes while it is read; plan again")
-                raise BadSourceError(number, short)
+                raise BadSourceError(short, number)
             return count
 
         return read
-
-    @contextmanager
-    def _blaming(self, number: int) -> Iterator[None]:
-        try:
-            yield
-        except MsRecoverError as error:
-            raise BadSourceError(number, error) from error
 
     def _accuse(self, number: int, name: str) -> None:
         error = VerificationError(
             f"{self.opened(number).name} holds other contents of {name!r} than its manifest or the plan says: "
             "it is damaged, plan again to repair it"
         )
-        raise BadSourceError(number, error)
+        raise BadSourceError(error, number)
 
 
 def _reader_of(data: memoryview) -> Callable[[int, memoryview], int]:

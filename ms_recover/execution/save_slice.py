@@ -1,7 +1,7 @@
-"""One slice, committed: written beside, proven, synced, renamed, and only then its manifest.
+"""Save one slice: write it in a hidden directory, prove it, sync it, rename it, and only then write its manifest.
 
-A kill at any moment leaves what was committed before as it was. What is not finished lies in one hidden directory,
-which no scan takes for slices and the next save clears, or is a slice without its manifest, which does not count.
+A kill at any moment leaves committed slices as they were. An unfinished slice lies in the hidden directory, which scans
+pass over and the next save clears, or has no manifest and does not count.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", r
 
 @dataclass(frozen=True)
 class SliceOrder:
-    """What is to be saved.
+    """A slice to be saved.
 
     Parameters
     ----------
     path : str
         Final name, absolute.
     rank, world_size : int
-        Whose slice, of how many.
+        Its rank, and the number of ranks.
     step : Step
         Step as the name has it.
     cumulative_step : int
@@ -69,21 +69,21 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
     Parameters
     ----------
     order : SliceOrder
-        What it is.
+        The slice.
     write : callable
         Writes the slice under the path it is given.
 
     Returns
     -------
     Manifest
-        What lies beside the slice now.
+        The manifest beside the slice.
 
     Raises
     ------
     StorageError
         When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
     VerificationError
-        When what `write` wrote is not whole.
+        When the slice that `write` wrote is not whole.
     """
     folder, name = os.path.split(order.path)
     staging = os.path.join(folder, STAGING)
@@ -103,7 +103,9 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
     write(temporary)
     header = read_header(temporary, expected=order.expected)
     if header.problems:
-        raise VerificationError(f"what MindSpore wrote is not whole: {header.problems[0]}; check the device's memory")
+        raise VerificationError(
+            f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+        )
     digests = digest_file(temporary, header.contents)
     _sync(temporary)
     if os.path.lexists(order.path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import xxhash
 
-from ms_recover.errors import VerificationError
+from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.manifests import manifest_of
 from ms_recover.model.actions import FileState
 from ms_recover.model.manifest import Manifest
@@ -25,6 +26,36 @@ _HINT = "plan again: recover-ckpt plan"
 
 Stop = Callable[[], bool]
 """Asked now and then; True ends the work with `StoppedError`."""
+
+
+def never() -> bool:
+    """Never stop."""
+    return False
+
+
+class BadSourceError(Exception):
+    """A slice turned out to be no source, so that another may serve.
+
+    Attributes
+    ----------
+    error : MsRecoverError
+        Its problem.
+    number : int
+        Index of the source among those of the action.
+    """
+
+    def __init__(self, error: MsRecoverError, number: int = 0) -> None:
+        super().__init__(str(error))
+        self.error, self.number = error, number
+
+
+@contextmanager
+def blaming_source(number: int = 0) -> Iterator[None]:
+    """Raise errors of ms_recover in a block as `BadSourceError`."""
+    try:
+        yield
+    except MsRecoverError as error:
+        raise BadSourceError(error, number) from error
 
 
 class OpenSlice(ABC):
@@ -104,7 +135,7 @@ class OpenSlice(ABC):
             into[count : count + len(data)] = data
             count += len(data)
 
-        self.read_range(offset, min(offset + len(into), self.size), take, _never)
+        self.read_range(offset, min(offset + len(into), self.size), take, never)
         return count
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -321,25 +352,6 @@ class LocalSource(SliceSource):
         return manifest_of(os.path.join(self.root, path))
 
 
-class SourceMap:
-    """The source of every slice of a plan.
-
-    Parameters
-    ----------
-    root : str
-        The tree of this host.
-    elsewhere : mapping of str to SliceSource
-        Sources of the slices that lie elsewhere, by path.
-    """
-
-    def __init__(self, root: str, elsewhere: Mapping[str, SliceSource]) -> None:
-        self._here, self._elsewhere = LocalSource(root), elsewhere
-
-    def of(self, path: str) -> SliceSource:
-        """Return the source of a slice."""
-        return self._elsewhere.get(path, self._here)
-
-
 def check_unchanged(status: os.stat_result, expected: FileState, name: str) -> None:
     """Check that a source's status is the one that the plan saw.
 
@@ -358,7 +370,3 @@ def check_unchanged(status: os.stat_result, expected: FileState, name: str) -> N
 
 def _state(status: os.stat_result) -> FileState:
     return FileState(status.st_size, status.st_mtime_ns)
-
-
-def _never() -> bool:
-    return False

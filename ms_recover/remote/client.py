@@ -32,16 +32,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """What is to be done on this node.
+    """The plan of this node.
 
     Parameters
     ----------
     plan : Plan
         With the actions of this node alone.
     explanation : Explanation or None
-        Of the rank that was asked about.
+        Of one rank, where it was asked for.
     union : Union
-        What it rests on.
+        The inventories that it rests on.
     """
 
     plan: Plan
@@ -155,7 +155,7 @@ class Peers:
             With `ranks` those that live here; only these need a slice. By default all that have no files on other
             nodes alone, and every rank of the world needs a slice.
         explain : int, optional
-            A rank to tell more of.
+            A rank to explain.
         jobs, progress
             As for `ms_recover.api.plan`.
 
@@ -183,11 +183,12 @@ class Peers:
         return RemotePlan(cut_down(made, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
-        """Carry out what `plan` found.
+        """Carry out a plan.
 
         Parameters
         ----------
         planned : RemotePlan
+            As from `plan`.
         **options
             As for `ms_recover.api.apply`.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from ms_recover.errors import MissingInputError, VerificationError
-from ms_recover.execution.slice_source import OpenSlice, SliceSource, Stop
+from ms_recover.execution.slice_source import OpenSlice, SliceSource, Stop, never
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Manifest
@@ -106,7 +106,7 @@ class RemoteSlice(OpenSlice):
             follows = 0 <= within - len(self._block) < self._ahead
             self._ahead = min(2 * self._ahead, _MOST_AHEAD) if follows else _LEAST_AHEAD
             block = bytearray()
-            self.read_range(offset, min(offset + max(self._ahead, len(into)), self.size), block.extend, _never)
+            self.read_range(offset, min(offset + max(self._ahead, len(into)), self.size), block.extend, never)
             self._block, self._start, within = bytes(block), offset, 0
         part = self._block[within : within + len(into)]
         into[: len(part)] = part
@@ -114,7 +114,7 @@ class RemoteSlice(OpenSlice):
 
     def check_unchanged(self) -> None:
         """Let the server compare; see `OpenSlice.check_unchanged`."""
-        self.read_range(self.size, self.size, lambda data: None, _never)
+        self.read_range(self.size, self.size, lambda data: None, never)
 
     def form(self) -> FileForm:
         """Return the permissions that the server names, for the owner of the directory here."""
@@ -130,7 +130,3 @@ class RemoteSlice(OpenSlice):
         if file.path not in contents.digests:
             raise VerificationError(f"{self.name} cannot be read: {contents.problems.get(file.path)}")
         return contents.digests[file.path].file
-
-
-def _never() -> bool:
-    return False
