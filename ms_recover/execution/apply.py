@@ -128,7 +128,8 @@ def apply_plan(
         results, problems = _run_all(actions, context, jobs)
         failed = {result.rank for result in results if result.status == "failed"}
         writes = [write for write in plan.group_files if write.rank not in failed]
-        written, others = _write_lists([one for one in writes if ranks is None or one.rank in ranks], context, jobs)
+        writes = [write for write in writes if ranks is None or write.rank in ranks]
+        written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
         others += _sync_all(context.syncs, jobs)
         if context.journal is not None:
             remove_leftovers(sorted(_folders(plan, actions)))
@@ -208,12 +209,14 @@ def _failed(action: Action, error: str) -> ActionResult:
     )
 
 
-def _write_lists(writes: Sequence[GroupWrite], context: ActionContext, jobs: int) -> tuple[list[str], list[_Problem]]:
-    """Write rank lists in threads: file systems make several durable for the price of one."""
+def _write_lists(
+    writes: Sequence[GroupWrite], noted: Collection[str], context: ActionContext, jobs: int
+) -> tuple[list[str], list[_Problem]]:
+    """Write rank lists in threads, damaged ones that the plan noted in place of the old ones."""
 
     def write(one: GroupWrite) -> bool | _Problem:
         try:
-            return write_planned(context.root, one, context.syncs)
+            return write_planned(context.root, one, damaged=one.target in noted, syncs=context.syncs)
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 

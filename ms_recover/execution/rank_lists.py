@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 
 from ms_recover.errors import MsRecoverError, VerificationError
@@ -46,10 +45,21 @@ def write_group_info(
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)
 
 
-def write_planned(root: str, write: GroupWrite, syncs: DirectorySyncs | None = None) -> bool:
-    """Write a rank list of a plan, where there is none or a damaged one as the plan saw.
+def write_planned(root: str, write: GroupWrite, *, damaged: bool = False, syncs: DirectorySyncs | None = None) -> bool:
+    """Write a rank list of a plan.
 
     MindSpore writes rank lists as the job's user, so root gives them to the owner of their directory.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    write : GroupWrite
+        The list.
+    damaged : bool
+        Whether the plan saw a damaged list there, which may be replaced.
+    syncs : DirectorySyncs, optional
+        As for `ms_recover.storage.atomic.sync_directory`.
 
     Returns
     -------
@@ -59,7 +69,7 @@ def write_planned(root: str, write: GroupWrite, syncs: DirectorySyncs | None = N
     Raises
     ------
     VerificationError
-        When a sound list with other ranks, or no regular file, lies there.
+        When something else lies there: a sound list with other ranks, a file that the plan did not see.
     FormatError
         When its directory leads elsewhere through a link.
     StorageError, MissingInputError
@@ -70,7 +80,8 @@ def write_planned(root: str, write: GroupWrite, syncs: DirectorySyncs | None = N
     there = _usable_list(path, write.rank)
     if there is not None and set(there.restore_ranks) == set(write.restore_ranks):
         return False
-    if there is not None or (os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)):
+    replaceable = damaged and there is None and os.path.isfile(path)
+    if os.path.lexists(path) and not replaceable:
         raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
     write_group_info(path, write.restore_ranks, owner_of=os.path.dirname(path), syncs=syncs)
     return True

@@ -7,9 +7,10 @@ import re
 import stat
 from collections.abc import Iterator
 
-from ms_recover.errors import FormatError, VerificationError
+from ms_recover.errors import FormatError, StorageError, VerificationError
 from ms_recover.execution.slice_source import Stop
 from ms_recover.model.actions import FileState
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.storage.atomic import AtomicFile
@@ -23,26 +24,35 @@ _NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
 def check_names(plan: Plan) -> None:
-    """Check that the target of every action and rank list names the rank and the step that it is for.
+    """Check that every path of a plan names the rank, the step and the kind of file that it is for.
 
     Raises
     ------
     FormatError
         When one names another rank or step, or none; it names the path.
     """
-    step = plan.step if plan.step is not None else plan.considered
-    for rank, path, named in _targets(plan):
-        problem = name_problem(path, rank, step if named else None)
+    for what, path, problem in _names(plan):
         if problem is not None:
-            raise FormatError(f"the plan is to write {path} for rank {rank}, and {problem}: plan again")
+            raise FormatError(f"the plan is to {what}, and {path!r} {problem}: plan again")
 
 
-def _targets(plan: Plan) -> Iterator[tuple[int, str, bool]]:
-    """Yield rank and path of each target, and whether its name must hold the step."""
+def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the use of each path, the path, and its problem."""
+    step = plan.step if plan.step is not None else plan.considered
     for action in (*plan.actions, *plan.partials):
-        yield action.rank, action.target, True
+        use, target = f"write a slice of rank {action.rank}", action.target
+        partial = isinstance(action, ComposeAction) and action.kind == "partial"
+        if partial != (os.path.splitext(os.path.splitext(target)[0])[1] == ".partial"):
+            yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
+        yield use, target, name_problem(target, action.rank, step)
+        for replica in action.replicas:
+            use = f"read a slice of rank {replica.rank}"
+            yield use, replica.path, name_problem(replica.path, replica.rank, step)
     for write in plan.group_files:
-        yield write.rank, write.target, False
+        use = f"write the rank list of rank {write.rank}"
+        if not write.target.endswith(".pb"):
+            yield use, write.target, "does not end in .pb"
+        yield use, write.target, name_problem(write.target, write.rank, None)
 
 
 def name_problem(path: str, rank: int, step: Step | None) -> str | None:
@@ -66,10 +76,10 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     ranks += [match[1] for match in [_RANK_IN_NAME.match(name)] if match]
     for other in ranks:
         if other != str(rank):
-            return f"its name says rank {other}"
+            return f"names rank {other}"
     named = _STEP_IN_NAME.match(name)
     if step is not None and named is not None and (named[1], named[2]) != (str(step.epoch), str(step.step)):
-        return f"its name says step {named[1]}_{named[2]}, the plan is of step {step}"
+        return f"names step {named[1]}_{named[2]}, not {step}"
     numbers = _NUMBERS.findall(path)
     if named is not None:
         numbers.remove(named[1])
@@ -77,9 +87,9 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     elif step is not None:
         for number in (str(step.epoch), str(step.step)):
             if number not in numbers:
-                return f"its name does not hold the step {step}"
+                return f"does not name step {step}"
             numbers.remove(number)
-    return None if str(rank) in numbers else "its name does not hold the rank"
+    return None if str(rank) in numbers else f"does not name rank {rank}"
 
 
 def check_place(root: str, path: str, rank: int) -> None:
@@ -98,9 +108,16 @@ def check_place(root: str, path: str, rank: int) -> None:
     ------
     FormatError
         When a link leads elsewhere.
+    StorageError
+        When a link leads nowhere.
     """
+    parent = os.path.join(root, os.path.dirname(path))
+    if os.path.lexists(parent) and not os.path.exists(parent):
+        raise StorageError(
+            f"writing {os.path.join(root, path)}: {parent} is a link that leads nowhere: put a directory there"
+        )
     real_root = os.path.realpath(root)
-    folder = os.path.realpath(os.path.join(root, os.path.dirname(path)))
+    folder = os.path.realpath(parent)
     if folder != real_root and not folder.startswith(os.path.join(real_root, "")):
         raise FormatError(f"{path} leads out of {root} through a link, to {folder}: nothing was written there")
     for part in os.path.relpath(folder, real_root).split("/"):

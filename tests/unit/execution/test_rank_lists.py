@@ -78,16 +78,25 @@ def test_a_planned_list_is_written_once_and_belongs_to_the_owner_of_its_director
     assert target.stat().st_ino == before
 
 
-def test_a_damaged_list_is_replaced(target, tmp_path):
+def test_a_damaged_list_that_the_plan_saw_is_replaced(target, tmp_path):
     target.write_bytes(b"\xff damaged")
-    assert write_planned(str(tmp_path), WRITE)
+    assert write_planned(str(tmp_path), WRITE, damaged=True)
     assert read_group_info(target, owner=3).restore_ranks == (1, 3)
 
 
-def test_a_sound_list_that_appeared_after_the_plan_is_kept(target, tmp_path):
-    write_group_info(target, [2, 3])
+@pytest.mark.parametrize("content", [b"", b"\xff damaged"])
+def test_a_file_that_the_plan_did_not_see_is_kept(content, target, tmp_path):
+    target.write_bytes(content)
     with pytest.raises(VerificationError, match="nothing was replaced: plan again"):
         write_planned(str(tmp_path), WRITE)
+    assert target.read_bytes() == content
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_sound_list_that_appeared_after_the_plan_is_kept(damaged, target, tmp_path):
+    write_group_info(target, [2, 3])
+    with pytest.raises(VerificationError, match="nothing was replaced: plan again"):
+        write_planned(str(tmp_path), WRITE, damaged=damaged)
     assert read_group_info(target).restore_ranks == (2, 3)
 
 
@@ -95,7 +104,7 @@ def test_a_sound_list_that_appeared_after_the_plan_is_kept(target, tmp_path):
 def test_what_is_no_regular_file_is_kept(make, target, tmp_path):
     make(target)
     with pytest.raises(VerificationError, match="nothing was replaced"):
-        write_planned(str(tmp_path), WRITE)
+        write_planned(str(tmp_path), WRITE, damaged=True)
 
 
 def test_a_directory_that_is_a_link_out_of_the_tree_gets_no_list(tmp_path):
