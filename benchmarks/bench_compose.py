@@ -64,8 +64,9 @@ def memory(tree: Path) -> float:
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); import bench_compose as b\n"
         "from ms_recover import api; import shutil\n"
+        "from ms_recover.model.options import PlanOptions\n"
         "tree = Path(sys.argv[1]); shutil.rmtree(tree / 'ckpt_dir0', ignore_errors=True)\n"
-        "plan = api.plan(api.scan(tree), world_size=4, quick=True)\n"
+        "plan = api.plan(api.scan(tree), PlanOptions(world_size=4, quick=True))\n"
         "def peak():\n"
         "    text = Path('/proc/self/status').read_text()\n"
         "    return int(text.partition('VmHWM:')[2].split()[0])\n"

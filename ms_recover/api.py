@@ -9,14 +9,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import MissingInputError, UnrecoverableError
-from ms_recover.execution.elsewhere import Elsewhere
-from ms_recover.execution.rebuild import run_complete
-from ms_recover.execution.runner import check_plan, run_plan
+from ms_recover.execution.apply import apply_plan, check_plan
+from ms_recover.execution.compose import complete_slice as write_complete
 from ms_recover.execution.seal import seal_slices
+from ms_recover.execution.slice_source import SliceSource
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.explanation import Explanation
@@ -144,7 +144,7 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
 
 
 def check(plan: Plan) -> None:
-    """Check that a plan can be carried out; see `ms_recover.execution.runner.check_plan`."""
+    """Check that a plan can be carried out; see `ms_recover.execution.apply.check_plan`."""
     check_plan(plan)
 
 
@@ -157,10 +157,10 @@ def apply(
     progress: Progress | None = None,
     lock_timeout: float = 600.0,
     partial: bool = False,
-    elsewhere: Elsewhere | None = None,
+    sources: Mapping[str, SliceSource] | None = None,
 ) -> Outcome:
-    """Carry out a plan; see `ms_recover.execution.runner.run_plan`."""
-    return run_plan(
+    """Carry out a plan; see `ms_recover.execution.apply.apply_plan`."""
+    return apply_plan(
         plan,
         jobs=jobs,
         verify=verify,
@@ -168,7 +168,7 @@ def apply(
         progress=progress,
         lock_timeout=lock_timeout,
         partial=partial,
-        elsewhere=elsewhere,
+        sources=sources,
     )
 
 
@@ -214,7 +214,7 @@ def complete(
         found = find_complete_slice(compared, candidate, rank)
         if isinstance(found.action, ComposeAction):
             target = os.path.abspath(output) if output is not None else found.action.target
-            return run_complete(inventory.root, replace(found.action, target=target), verify=verify)
+            return write_complete(inventory.root, replace(found.action, target=target), verify=verify)
         why = f"step {candidate}: {found.reason}"
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
 

@@ -43,7 +43,7 @@ def command(
     """Find the newest step every rank can have, and what to copy. Changes nothing below ROOT."""
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.text import plan_text
-    from ms_recover.storage.local import write_text
+    from ms_recover.storage.atomic import write_small
 
     if options["servers"]:
         if output is not None:
@@ -56,7 +56,7 @@ def command(
     if output is not None:
         from ms_recover.formats.plan_json import plan_to_json
 
-        write_text(output, json.dumps(plan_to_json(plan), indent=2) + "\n")
+        write_small(output, (json.dumps(plan_to_json(plan), indent=2) + "\n").encode())
     if as_json:
         from ms_recover.formats.explanation_json import explained_plan_to_json
 

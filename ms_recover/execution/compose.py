@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import xxhash
 
 from ms_recover.errors import FormatError, UsageError, VerificationError
-from ms_recover.execution.checks import check_target, check_written
-from ms_recover.execution.copy import CopyOptions
-from ms_recover.execution.givers import BadGiverError, Givers
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.manifests import TOOL, check_against, own_manifest, write_manifest
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.slice_source import BadSourceError
+from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
 from ms_recover.formats.header import parse_header
@@ -20,135 +22,181 @@ from ms_recover.formats.image import make_image
 from ms_recover.formats.reading import pread
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
 from ms_recover.model.compose import ComposeAction, ComposedParameter
-from ms_recover.model.manifest import Digests
+from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
 from ms_recover.model.verdicts import ActionStatus
+from ms_recover.storage.atomic import AtomicFile, make_directory
 from ms_recover.storage.digest import holds, name_digest
-from ms_recover.storage.local import StoppedError, Temporary, claim_temporary, commit, explain, make_directory, settle
+from ms_recover.storage.local import StoppedError
 from ms_recover.storage.system import allocate
 from ms_recover.storage.transfer import Writing
+from ms_recover.system_errors import explained
 
 
-@dataclass(frozen=True)
-class Composed:
-    """A slice that was put together.
+def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> ActionResult:
+    """Write a full slice that ``recover-ckpt complete`` asks for; a file under the target's name stays.
 
-    Parameters
-    ----------
-    result : ActionResult
-        What happened.
-    image : SliceImage
-        What the file is made of.
-    digests : Digests
-        Of the file and of each parameter.
+    Raises
+    ------
+    UsageError
+        When the target exists.
+    MsRecoverError
+        As `compose_slice`.
     """
+    path = os.path.join(root, action.target)
+    if os.path.lexists(path):
+        raise UsageError(f"{path} is there already: move it away, or name another file with --output")
+    return _compose(action, ActionContext(root=root, verify=verify))
 
-    result: ActionResult
-    image: SliceImage
-    digests: Digests
 
-
-def run_compose(root: str, action: ComposeAction, options: CopyOptions) -> Composed:
-    """Carry out one action.
+def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
+    """Carry out one action; a whole slice gets a manifest that names its sources.
 
     Parameters
     ----------
-    root : str
-        The tree.
     action : ComposeAction
-        What to do.
-    options : CopyOptions
-        How.
+        The action.
+    context : ActionContext
+        The plan's facts and the means.
 
     Raises
     ------
     MissingInputError, StorageError
         When reading or writing fails.
+    FormatError
+        When the target lies elsewhere through a link.
     VerificationError
-        When sources are not what the plan saw and no other holds the same, or what was written is not what it should
-        be.
+        When sources are not what the plan saw and no other holds the same, another file lies under the target's name,
+        the file is not what was written, or it contradicts the manifest that the slice itself left.
     ms_recover.storage.local.StoppedError
         When asked to stop.
     """
-    target = os.path.join(root, action.target)
-    with Givers(root, action, options.stop) as givers:
-        model = givers.model(action.model)
-        form = givers.header(model)
+    check_place(context.root, action.target, action.rank)
+    digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
+    if digest is not None:
+        context.progress(action.bytes)
+        sources = ", ".join(source.path for source in action.sources)
+        return _result(action, sources, "already there", 0, digest)
+    return _compose(action, context)
+
+
+def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
+    target = context.path(action.target)
+    with PieceReader(action, context) as reader:
+        model = reader.model(action.model)
+        header = reader.header(model)
         if action.kind == "complete":
-            form = replace(form, metadata=tuple(map(_not_dealt, form.metadata)))
-        image = _image(action, form, givers)
-        like = givers.status(model)
-        with explain("making the directory of", target):
-            make_directory(os.path.dirname(target), os.path.dirname(givers.path(model)), options.later)
-        with claim_temporary(target) as temporary:
-            with explain("writing", temporary.path):
-                allocate(temporary.descriptor, image.size)
-                digests = _Writer(temporary.descriptor, image, options).write(action, givers)
-                settle(temporary, like)
-            _check(temporary, image, digests, action, options)
-            givers.check_unchanged()
-            there = action.kind == "compose" and _is_there(target, action, image.size, digests.file, options)
+            header = replace(header, metadata=tuple(map(_not_dealt, header.metadata)))
+        image = _image(action, header, reader)
+        near = os.path.dirname(context.path(action.sources[model].path))
+        with explained("making the directory of", target):
+            like = near if os.path.isdir(near) else context.root
+            make_directory(os.path.dirname(target), like, context.root, context.syncs)
+        with AtomicFile(target) as file:
+            with explained("writing", file.path):
+                allocate(file.descriptor, image.size)
+                digests = _Writer(file.descriptor, image, context).write(action, reader)
+                file.settle(reader.opened(model).form())
+            _check(file, image, digests, action, context)
+            reader.check_unchanged()
+            there = action.kind != "complete" and _is_there(target, action, image.size, digests.file, context)
             if not there:
-                with explain("committing", target):
-                    commit(temporary, target, options.later)
-    status: ActionStatus = "already there" if there else "composed"
-    count = 0 if there else image.size
-    result = ActionResult(
-        action.rank,
-        None,
-        ", ".join(givers.used),
-        action.target,
-        status,
-        count,
-        digests.file,
-        dropped=tuple(givers.dropped),
-    )
-    return Composed(result, image, digests)
+                with explained("committing", target):
+                    file.commit(context.syncs)
+        status: ActionStatus = "already there" if there else "composed"
+        if action.kind == "compose":
+            _write_manifest(action, image, digests, context)
+        result = _result(action, ", ".join(reader.used), status, 0 if there else image.size, digests.file)
+        return replace(result, dropped=tuple(reader.dropped))
 
 
-def _is_there(target: str, action: ComposeAction, size: int, digest: str, options: CopyOptions) -> bool:
-    """Whether under the target's name lies just what was put together.
+def _is_there(target: str, action: ComposeAction, size: int, digest: str, context: ActionContext) -> bool:
+    """Whether the composed bytes lie under the target's name already.
 
     Raises
     ------
     VerificationError
         When something else lies there that the plan did not see.
     """
-    with suppress(OSError):  # what cannot be read is something else
-        if holds(target, size, digest, options.stop) is not None:
+    with suppress(OSError):  # an unreadable file holds something else
+        if holds(target, size, digest, context.stop) is not None:
             return True
+    if action.kind == "partial" and action.replaces is None and os.path.lexists(target):
+        raise VerificationError(f"{target} is there already and holds something else: move it away, then apply again")
     check_target(target, action.replaces)
     return False
+
+
+def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext) -> None:
+    assert context.step is not None
+    origins = [(source, context.source(source.path)) for source in action.sources]
+    model = origins[action.model][1].manifest(action.sources[action.model].path)
+    manifest = Manifest(
+        run_id=context.run_id or "",
+        rank=action.rank,
+        world_size=context.world_size,
+        step=context.step,
+        cumulative_step=model.cumulative_step if model is not None else None,
+        file=os.path.basename(action.target),
+        size=image.size,
+        digests=digests,
+        parameters=image.parameters,
+        group=action.group,
+        strategy_digest=model.strategy_digest if model is not None else None,
+        provenance=Provenance(
+            kind="composed",
+            evidence=action.evidence,
+            sources=tuple(ProvenanceSource(source.rank, source.path, origin.host) for source, origin in origins),
+            borrowed=action.borrowed,
+        ),
+        tool=TOOL,
+    )
+    write_manifest(context.path(action.target), manifest, context.syncs)
+    if context.journal is not None:
+        context.journal.finished(action, digests.file)
+
+
+def _result(action: ComposeAction, source: str, status: ActionStatus, size: int, digest: str) -> ActionResult:
+    return ActionResult(
+        rank=action.rank,
+        source_rank=None,
+        source=source,
+        target=action.target,
+        status=status,
+        bytes=size,
+        digest=digest,
+    )
 
 
 def _not_dealt(entry: tuple[str, str]) -> tuple[str, str]:
     return (entry[0], "False") if entry[0] == "remove_redundancy" else entry
 
 
-def _image(action: ComposeAction, model: SliceHeader, givers: Givers) -> SliceImage:
+def _image(action: ComposeAction, model: SliceHeader, reader: PieceReader) -> SliceImage:
     """Lay the file out; a safetensors file with a CRC needs all contents read once before."""
     parameters = [item.parameter for item in action.parameters]
     crc = None
     try:
         if any(key == CRC_NUM for key, _ in model.metadata):
-            crc = _crc_num(action, givers)
+            crc = _crc_num(action, reader)
         return make_image(parameters, model, crc_num=crc)
     except UsageError as error:
         raise VerificationError(f"{action.target} cannot be put together: {error}") from error
 
 
-def _crc_num(action: ComposeAction, givers: Givers) -> int | None:
+def _crc_num(action: ComposeAction, reader: PieceReader) -> int | None:
     """Return the CRC that MindSpore would write, None where it could not have written one."""
     crc = 0
     try:
         for item in sorted(action.parameters, key=lambda item: item.parameter.name):
             while True:
                 try:
-                    crc = update_crc(crc, item.parameter, map(bytes, givers.contents(item)))
+                    crc = update_crc(crc, item.parameter, map(bytes, reader.contents(item)))
                     break
-                except BadGiverError as failure:
-                    givers.drop(failure)
+                except BadSourceError as failure:
+                    reader.drop(failure)
     except FormatError:
         return None
     return crc
@@ -157,16 +205,16 @@ def _crc_num(action: ComposeAction, givers: Givers) -> int | None:
 class _Writer:
     """Write an image with its contents, front to back, and digest what is written."""
 
-    def __init__(self, descriptor: int, image: SliceImage, options: CopyOptions) -> None:
+    def __init__(self, descriptor: int, image: SliceImage, context: ActionContext) -> None:
         self._image = image
-        self._options = options
+        self._context = context
         self._literals = dict(image.literals)
         self._file = xxhash.xxh3_128()
         self._crc = 0
         self._at = 0
         self._writing = Writing(descriptor)
 
-    def write(self, action: ComposeAction, givers: Givers) -> Digests:
+    def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
         """Write everything; return the digests of the file and of each parameter."""
         items = {item.parameter.name: item for item in action.parameters}
         digests = []
@@ -174,11 +222,11 @@ class _Writer:
             before = self._file.copy(), self._crc, self._at
             while True:
                 try:
-                    digests.append(self._parameter(items[parameter.name], ranges, givers))
-                    self._options.progress(parameter.nbytes)
+                    digests.append(self._parameter(items[parameter.name], ranges, reader))
+                    self._context.progress(parameter.nbytes)
                     break
-                except BadGiverError as failure:
-                    givers.drop(failure)
+                except BadSourceError as failure:
+                    reader.drop(failure)
                     file, self._crc, self._at = before
                     self._file = file.copy()
                     self._writing.rewind(self._at)
@@ -187,9 +235,9 @@ class _Writer:
             self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
         return Digests(name_digest(self._file), tuple(digests))
 
-    def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], givers: Givers) -> str:
+    def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
         digest = xxhash.xxh3_128()
-        windows = givers.contents(item)
+        windows = reader.contents(item)
         data = memoryview(b"")
         for place in ranges:
             self._put_literal()
@@ -201,7 +249,7 @@ class _Writer:
                 self._put(part)
                 data, left = data[len(part) :], left - len(part)
         windows.close()
-        givers.check(item, name_digest(digest))
+        reader.check(item, name_digest(digest))
         return name_digest(digest)
 
     def _put_literal(self) -> None:
@@ -209,7 +257,7 @@ class _Writer:
             self._put(memoryview(self._literals[self._at]))
 
     def _put(self, data: memoryview) -> None:
-        if self._options.stop():
+        if self._context.stop():
             raise StoppedError
         self._file.update(data)
         if self._image.crc:
@@ -219,12 +267,17 @@ class _Writer:
 
 
 def _check(
-    temporary: Temporary, image: SliceImage, digests: Digests, action: ComposeAction, options: CopyOptions
+    file: AtomicFile, image: SliceImage, digests: Digests, action: ComposeAction, context: ActionContext
 ) -> None:
     """Check what was written: its structure, its digest where that is known, and that the device holds it."""
-    header = parse_header(pread(temporary.descriptor), image.size, name=action.target)
+    header = parse_header(pread(file.descriptor), image.size, name=action.target)
     if header.problems or header.parameters != image.parameters or header.contents != image.contents:
         why = header.problems[0] if header.problems else "it lists other parameters"
-        raise VerificationError(f"{temporary.path} is not what was put together ({why}): check the system log")
-    if options.verify:
-        check_written(temporary, digests.file, options.stop)
+        raise VerificationError(f"{file.path} is not what was put together ({why}): check the system log")
+    own = own_manifest(context.path(action.target), action.rank, context.step, context.run_id)
+    if own is not None and action.kind != "complete":
+        names = (parameter.name for parameter in image.parameters)
+        found = dict(zip(names, digests.parameters, strict=True))
+        check_against(own, found, borrowed=action.borrowed, whole=action.kind == "compose")
+    if context.verify:
+        check_written(file, digests.file, context.stop)

@@ -1,81 +1,43 @@
-"""One copy action: from a peer's slice to a durable, checked file under its final name."""
+"""One copy action: from a replica to a durable, checked file under its final name, with its manifest."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
-from ms_recover.errors import MsRecoverError, StorageError, VerificationError
-from ms_recover.execution.checks import check_target, check_unchanged, check_written, reading_source
-from ms_recover.execution.elsewhere import Fetching
-from ms_recover.execution.staging import Staging
-from ms_recover.formats.header import find_problem, parse_header
+from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.manifests import TOOL, check_against, make_manifest, own_manifest, write_manifest
+from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
+from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.reading import pread
 from ms_recover.model.actions import CopyAction, Replica
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.provenance import Provenance, ProvenanceSource
+from ms_recover.model.slices import SliceHeader
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.digest import digest_bytes, holds
-from ms_recover.storage.local import READ, Temporary, claim_temporary, commit, explain, make_directory, settle
-from ms_recover.storage.transfer import copy_bytes
+from ms_recover.storage.atomic import AtomicFile, make_directory
+from ms_recover.storage.digest import Digester, holds
+from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
-_TARGET_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
+_TARGET_ERRNOS = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
-@dataclass(frozen=True)
-class CopyOptions:
-    """How actions are carried out.
-
-    Parameters
-    ----------
-    verify : bool
-        Read the copy back and compare its digest before it gets its final name.
-    stop : callable
-        True ends the copy without a trace.
-    progress : callable
-        Told the number of bytes copied since the last call.
-    later : set of str or None
-        Where directories are noted that the caller syncs when everything is done; None to sync them at once.
-    fetching : Staging or None
-        What brings slices of other hosts.
-    """
-
-    verify: bool
-    stop: Callable[[], bool]
-    progress: Callable[[int], None]
-    later: set[str] | None = None
-    fetching: Staging | None = None
-
-
-class BadSourceError(Exception):
-    """A source turned out to be no source.
-
-    Attributes
-    ----------
-    error : MsRecoverError
-        What is wrong with it.
-    """
-
-    def __init__(self, error: MsRecoverError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResult:
-    """Carry out one action: copy from the first replica that proves sound.
+def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
+    """Carry out one action: copy from the first replica that proves sound, and write the manifest.
 
     Parameters
     ----------
-    root : str
-        The tree.
     action : CopyAction
-        What to do.
-    options : CopyOptions
-        How.
+        The action.
+    context : ActionContext
+        The plan's facts and the means.
 
     Returns
     -------
@@ -86,19 +48,24 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
     ------
     MissingInputError, StorageError
         When reading or writing fails.
+    FormatError
+        When the target lies elsewhere through a link.
     VerificationError
-        When no source is what the plan saw, the target is not, or the copy is not what was written.
+        When no source is what the plan saw, the target is not, the copy is not what was written, or it contradicts the
+        manifest that the slice itself left.
     ms_recover.storage.local.StoppedError
         When asked to stop.
     """
+    check_place(context.root, action.target, action.rank)
+    digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
+    if digest is not None and action.replica.digest in (None, digest):
+        context.progress(action.bytes)
+        return _result(action, action.replica, "already there", 0, digest)
     dropped: list[str] = []
     last: MsRecoverError | None = None
-    for replica in (action.replica, *action.alternatives):
+    for replica in action.replicas:
         try:
-            if options.fetching is not None and options.fetching.where(replica.path) is not None:
-                result = _fetch_from(root, action, replica, options, options.fetching)
-            else:
-                result = _copy_from(root, action, replica, options)
+            result = _copy_from(action, replica, context)
         except BadSourceError as failure:
             last = failure.error
             dropped.append(f"rank {replica.rank}: {last}")
@@ -111,110 +78,27 @@ def run_copy(root: str, action: CopyAction, options: CopyOptions) -> ActionResul
     raise last
 
 
-def _copy_from(root: str, action: CopyAction, replica: Replica, options: CopyOptions) -> ActionResult:
-    source_path, target_path = os.path.join(root, replica.path), os.path.join(root, action.target)
-    with _blame_source(), reading_source(source_path):
-        source = os.open(source_path, READ)
-    try:
-        status = os.fstat(source)
-        with _blame_source():
-            check_unchanged(status, replica.state, source_path)
-        if (digest := _already_copied(source, target_path, action, replica, options)) is not None:
-            options.progress(status.st_size)
-            return _result(action, replica, "already there", 0, digest)
-        with explain("making the directory of", target_path):
-            make_directory(os.path.dirname(target_path), os.path.dirname(source_path), options.later)
-        with claim_temporary(target_path) as temporary:
-            digest = _fill(temporary, target_path, source, source_path, status, replica, options)
-            with _blame_source():
-                check_unchanged(os.fstat(source), replica.state, source_path)
-            check_target(target_path, action.replaces)
-            with explain("committing", target_path):
-                commit(temporary, target_path, options.later)
-        return _result(action, replica, "copied", status.st_size, digest)
-    finally:
-        os.close(source)
+def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> ActionResult:
+    target, source = context.path(action.target), context.source(replica.path)
+    with blaming_source():
+        opened = source.open(replica.path, replica.state)
+    with opened:
+        manifest = source.manifest(replica.path)
+        there = _digest_there(opened, target, action, replica, context)
+        digest = _write(opened, manifest, action, replica, context) if there is None else there
+        if there is not None:
+            context.progress(opened.size)
+    origin = ProvenanceSource(replica.rank, replica.path, source.host)
+    _write_manifest(action, origin, manifest, digest, context)
+    if context.journal is not None:
+        context.journal.finished(action, digest)
+    if there is not None:
+        return _result(action, replica, "already there", 0, digest)
+    return _result(action, replica, "copied", opened.size, digest)
 
 
-def _fill(
-    temporary: Temporary,
-    target_path: str,
-    source: int,
-    source_path: str,
-    status: os.stat_result,
-    replica: Replica,
-    options: CopyOptions,
-) -> str:
-    """Write, check and sync the temporary file; return its digest."""
-    try:
-        with explain(f"copying {source_path} to", temporary.path):
-            size, digest = copy_bytes(source, temporary.descriptor, options.stop, options.progress)
-            settle(temporary, status)
-    except StorageError as error:
-        if _speaks_against_target(error):
-            raise
-        raise BadSourceError(error) from error
-    with _blame_source():
-        if size != status.st_size:
-            raise VerificationError(
-                f"{source_path} gave {size} bytes instead of {status.st_size}: it changes while it is read; plan again"
-            )
-        if replica.digest is not None and digest != replica.digest:
-            raise VerificationError(
-                f"{source_path} holds other bytes ({digest}) than its manifest or the plan says ({replica.digest}): "
-                "it is damaged, plan again to repair it"
-            )
-        # under the name it gets, whose ending tells the format; still cached; of the copy's pages most are dropped
-        header = parse_header(pread(source), status.st_size, name=target_path)
-        if (problem := find_problem(source_path, header, stop=options.stop)) is not None:
-            raise VerificationError(f"{source_path} is damaged ({problem}): plan again to repair it")
-    if options.verify:
-        check_written(temporary, digest, options.stop)
-    return digest
-
-
-def _fetch_from(
-    root: str, action: CopyAction, replica: Replica, options: CopyOptions, fetching: Fetching
-) -> ActionResult:
-    """Copy from a slice of another host."""
-    target_path = os.path.join(root, action.target)
-    if (there := _already_fetched(target_path, replica, options)) is not None:
-        options.progress(replica.state.bytes)
-        return _result(action, replica, "already there", 0, there)
-    check_target(target_path, action.replaces)
-    with explain("making the directory of", target_path):
-        fetching.make_directory(os.path.dirname(target_path), options.later)
-    with claim_temporary(target_path) as temporary:
-        try:
-            with explain("writing", temporary.path):
-                digest = fetching.fill(temporary, target_path, replica, options.stop, options.progress)
-        except MsRecoverError as error:
-            if _speaks_against_target(error):
-                raise
-            raise BadSourceError(error) from error
-        if options.verify:
-            check_written(temporary, digest, options.stop)
-        check_target(target_path, action.replaces)
-        with explain("committing", target_path):
-            commit(temporary, target_path, options.later)
-    return _result(action, replica, "copied", replica.state.bytes, digest)
-
-
-def _speaks_against_target(error: MsRecoverError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS
-
-
-@contextmanager
-def _blame_source() -> Iterator[None]:
-    """Errors in here speak against the source, so that another replica may do."""
-    try:
-        yield
-    except MsRecoverError as error:
-        raise BadSourceError(error) from error
-
-
-def _already_copied(
-    source: int, target_path: str, action: CopyAction, replica: Replica, options: CopyOptions
+def _digest_there(
+    opened: OpenSlice, target: str, action: CopyAction, replica: Replica, context: ActionContext
 ) -> str | None:
     """Return the digest when the target already holds the source's bytes.
 
@@ -223,27 +107,136 @@ def _already_copied(
     VerificationError
         When a file lies there that the plan did not see.
     """
-    with explain("reading", target_path):
+    with explained("reading", target):
         try:
-            digest = holds(target_path, replica.state.bytes, replica.digest, options.stop)
+            digest = holds(target, opened.size, replica.digest, context.stop)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EACCES):
-                return None  # nothing there, or unreadable: replaced by name when the plan saw it
+                digest = None  # nothing there, or unreadable: replaced by name when the plan saw it
+            else:
+                raise
+    if digest is not None:
+        with blaming_source():
+            if digest == (replica.digest or opened.digest(context.stop)):
+                return digest
+    check_target(target, action.replaces)
+    return None
+
+
+def _write(
+    opened: OpenSlice, manifest: Manifest | None, action: CopyAction, replica: Replica, context: ActionContext
+) -> str:
+    target, folder = context.path(action.target), os.path.dirname(context.path(action.target))
+    near = os.path.dirname(context.path(replica.path))
+    with explained("making the directory of", target):
+        make_directory(folder, near if os.path.isdir(near) else context.root, context.root, context.syncs)
+    with AtomicFile(target) as file:
+        digest = _fill(file, opened, manifest, action, replica, context)
+        with blaming_source():
+            opened.check_unchanged()
+        check_target(target, action.replaces)
+        with explained("committing", target):
+            file.commit(context.syncs)
+    return digest
+
+
+def _fill(
+    file: AtomicFile,
+    opened: OpenSlice,
+    manifest: Manifest | None,
+    action: CopyAction,
+    replica: Replica,
+    context: ActionContext,
+) -> str:
+    """Write, check and sync the temporary file; return its digest."""
+    try:
+        with explained(f"copying {opened.name} to", file.path):
+            size, digest = opened.copy_to(file.descriptor, context.stop, context.progress)
+            file.settle(opened.form())
+    except MsRecoverError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _TARGET_ERRNOS:
             raise
-        if digest is not None and digest == digest_bytes(source, options.stop):
-            return digest
-    check_target(target_path, action.replaces)
-    return None
+        raise BadSourceError(error) from error
+    with blaming_source():
+        if size != opened.size:
+            raise VerificationError(
+                f"{opened.name} gave {size} bytes instead of {opened.size}: it changes while it is read; plan again"
+            )
+        for expected in (replica.digest, manifest.digests.file if manifest is not None else None):
+            if expected not in (None, digest):
+                raise VerificationError(
+                    f"{opened.name} holds other bytes ({digest}) than its manifest or the plan says ({expected}): "
+                    "it is damaged, plan again to repair it"
+                )
+        # The source is still cached, of the copy's pages most are dropped; the target's name tells the format.
+        read_at = opened.read_at if opened.near else pread(file.descriptor)
+        header = parse_header(read_at, opened.size, name=file.target)
+        problem = (*header.problems, crc_problem(read_at, opened.size, header, stop=context.stop))[0]
+        if problem is not None:
+            raise VerificationError(f"{opened.name} is damaged ({problem}): plan again to repair it")
+        _check_own(header, opened, digest, manifest, action, context)
+    if context.verify:
+        check_written(file, digest, context.stop)
+    return digest
 
 
-def _already_fetched(target_path: str, replica: Replica, options: CopyOptions) -> str | None:
-    """Return the digest when the target already holds what another host is known to have."""
-    if replica.digest is None:
-        return None
-    with suppress(OSError):  # what cannot be read is something else
-        return holds(target_path, replica.state.bytes, replica.digest, options.stop)
-    return None
+def _check_own(
+    header: SliceHeader,
+    opened: OpenSlice,
+    digest: str,
+    manifest: Manifest | None,
+    action: CopyAction,
+    context: ActionContext,
+) -> None:
+    """Compare the copied parameters with the manifest that the lost slice left."""
+    own = own_manifest(context.path(action.target), action.rank, context.step, context.run_id)
+    if own is None or own.digests.file == digest or header.encryption is not None:
+        return
+    if manifest is not None and manifest.digests.file == digest:
+        digests = manifest.digests.parameters
+    else:
+        digester = Digester(header.contents)
+        opened.read_range(0, opened.size, digester.update, context.stop)
+        digests = digester.digests().parameters
+    names = (parameter.name for parameter in header.parameters)
+    found: Mapping[str, str] = dict(zip(names, digests, strict=True))
+    check_against(own, found, borrowed=action.borrowed)
+
+
+def _write_manifest(
+    action: CopyAction, origin: ProvenanceSource, manifest: Manifest | None, digest: str, context: ActionContext
+) -> None:
+    """Give a copied slice the manifest of its source, or a new one, that names the source."""
+    assert context.step is not None
+    target = context.path(action.target)
+    proven = manifest is not None and manifest.provenance.proven
+    provenance = Provenance(
+        kind="copied",
+        evidence="manifest" if proven else action.evidence,
+        sources=(origin,),
+        borrowed=action.borrowed,
+    )
+    if manifest is None:
+        manifest = make_manifest(
+            target, action.rank, context.step, context.world_size, action.group, context.run_id or ""
+        )
+    if manifest.digests.file != digest:
+        raise VerificationError(f"{target} does not hold the bytes its source's manifest names: plan again")
+    name = os.path.basename(target)
+    write_manifest(
+        target,
+        replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL),
+        context.syncs,
+    )
 
 
 def _result(action: CopyAction, replica: Replica, status: ActionStatus, size: int, digest: str) -> ActionResult:
-    return ActionResult(action.rank, replica.rank, replica.path, action.target, status, size, digest)
+    return ActionResult(
+        rank=action.rank,
+        source_rank=replica.rank,
+        source=replica.path,
+        target=action.target,
+        status=status,
+        bytes=size,
+        digest=digest,
+    )

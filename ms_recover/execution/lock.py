@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ms_recover.errors import StorageError
-from ms_recover.storage.local import explain
+from ms_recover.system_errors import explained
 
 _POLL_SECONDS = 0.1
 
@@ -35,7 +35,7 @@ def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Itera
     MissingInputError
         When the tree is gone.
     """
-    with explain("opening", root):
+    with explained("opening", root):
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _wait(descriptor, root, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, timeout)

@@ -1,94 +1,42 @@
-"""Write manifests: for recovered slices, and for trees that were saved without them."""
+"""Manifests of slices that were saved, sealed, copied or composed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 
 from ms_recover import __version__
 from ms_recover.errors import MsRecoverError, VerificationError
-from ms_recover.execution.elsewhere import Fetching
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.manifest import Digests, Manifest
-from ms_recover.model.provenance import Provenance, ProvenanceSource
+from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
+from ms_recover.storage.atomic import DirectorySyncs, write_small
 from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import write_text
 
 TOOL = f"ms_recover {__version__}"
 
 
-def write_manifest(slice_path: str, manifest: Manifest, later: set[str] | None = None) -> None:
-    """Write a manifest beside its slice, whole or not at all; `later` as for `sync_directory`.
+def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:
+    """Write a manifest beside its slice, whole or not at all; written by root it belongs to the slice's owner.
+
+    Parameters
+    ----------
+    slice_path : str
+        The slice.
+    manifest : Manifest
+        Its manifest.
+    syncs : DirectorySyncs, optional
+        As for `ms_recover.storage.atomic.sync_directory`.
 
     Raises
     ------
     StorageError
         When it cannot be written.
     """
-    path = slice_path + MANIFEST_SUFFIX
-    write_text(path, encode_manifest(manifest).decode(), later)
-    if os.geteuid() == 0:  # the job's user rotates it away with its slice
-        status = os.stat(slice_path)
-        os.chown(path, status.st_uid, status.st_gid)
-
-
-def write_recovered(
-    root: str,
-    action: CopyAction,
-    replica: Replica,
-    digest: str,
-    step: Step,
-    world_size: int,
-    run_id: str | None,
-    later: set[str] | None = None,
-    fetching: Fetching | None = None,
-) -> None:
-    """Give a recovered slice its manifest, with the source named in it.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    action : CopyAction
-        What was done.
-    replica : Replica
-        Where the bytes came from.
-    digest : str
-        Of the bytes that were copied.
-    step, world_size, run_id
-        Of the plan.
-    later : set of str, optional
-        As for `sync_directory`.
-    fetching : Fetching, optional
-        What brought the slice when it was another host's.
-
-    Raises
-    ------
-    MsRecoverError
-        When the slice cannot be read or the manifest not be written.
-    """
-    target = os.path.join(root, action.target)
-    source = os.path.join(root, replica.path)
-    host = fetching.where(replica.path) if fetching is not None else None
-    provenance = Provenance(
-        kind="copied",
-        evidence=action.evidence,
-        sources=(ProvenanceSource(replica.rank, replica.path, host),),
-        borrowed=action.borrowed,
-    )
-    manifest = fetching.manifest(replica.path) if fetching is not None and host is not None else manifest_of(source)
-    if manifest is None:
-        manifest = make_manifest(target, action.rank, step, world_size, action.group, run_id or "")
-    if manifest.digests.file != digest:
-        raise VerificationError(f"{target} does not hold what the manifest of {source} says: plan again to repair it")
-    name = os.path.basename(target)
-    recovered = replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL)
-    write_manifest(target, recovered, later)
+    write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=slice_path, syncs=syncs)
 
 
 def make_manifest(
@@ -104,7 +52,7 @@ def make_manifest(
     digests: Digests | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
-    """Read a slice and say what it is.
+    """Return the manifest of a slice, which is read for it.
 
     Parameters
     ----------
@@ -148,14 +96,68 @@ def make_manifest(
 def strategy_digest(folder: str) -> str | None:
     """Return the digest of the strategy file in a rank's directory, None when there is none."""
     path = os.path.join(folder, STRATEGY_NAME)
-    return digest_file(path).file if os.path.exists(path) else None
+    return digest_file(path).file if os.path.isfile(path) else None
 
 
 def manifest_of(slice_path: str) -> Manifest | None:
-    """Return the manifest beside a slice, None when there is none that can be read."""
+    """Return the manifest beside a slice, None without a readable one."""
     if not os.path.isfile(slice_path + MANIFEST_SUFFIX):
         return None
     try:
         return read_manifest(slice_path + MANIFEST_SUFFIX)
     except MsRecoverError:
         return None
+
+
+def own_manifest(slice_path: str, rank: int, step: Step | None, run_id: str | None) -> Manifest | None:
+    """Return the manifest that a lost or damaged slice left, where it proves the bytes the slice must have.
+
+    Parameters
+    ----------
+    slice_path : str
+        The slice to recover.
+    rank, step, run_id
+        Of the plan; a manifest of another rank, step or run proves nothing.
+
+    Returns
+    -------
+    Manifest or None
+        None without such a manifest.
+    """
+    manifest = manifest_of(slice_path)
+    if manifest is None or not manifest.provenance.proven:
+        return None
+    same = (manifest.rank, manifest.step, manifest.run_id) == (rank, step, run_id or manifest.run_id)
+    return manifest if same else None
+
+
+def check_against(
+    own: Manifest, digests: Mapping[str, str], *, borrowed: Collection[str] = (), whole: bool = True
+) -> None:
+    """Compare recovered parameters with the manifest that the slice itself left.
+
+    Parameters
+    ----------
+    own : Manifest
+        As from `own_manifest`.
+    digests : mapping of str to str
+        Digest of each recovered parameter.
+    borrowed : collection of str
+        Parameters whose values come from another rank and may differ.
+    whole : bool
+        Whether every parameter was recovered.
+
+    Raises
+    ------
+    VerificationError
+        When a parameter is missing or differs; it names rank and parameter.
+    """
+    for parameter, expected in zip(own.parameters, own.digests.parameters, strict=False):
+        found = digests.get(parameter.name)
+        if found == expected or parameter.name in borrowed or (found is None and not whole):
+            continue
+        problem = "is missing" if found is None else f"has the digest {found}, expected {expected}"
+        raise VerificationError(
+            f"rank {own.rank}: parameter {parameter.name} of the recovered slice {problem} according to the manifest "
+            f"of {own.file}; nothing was replaced: check the sources with recover-ckpt verify, or remove that manifest"
+        )

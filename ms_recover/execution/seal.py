@@ -20,20 +20,20 @@ def seal_slices(
     world_size: int,
     digests: Mapping[str, Digests],
 ) -> list[str]:
-    """Write the manifests of slices that were found sound.
+    """Write the manifests of sound slices.
 
     Parameters
     ----------
     root : str
         The tree.
-    slices : iterable of (SliceFile, str)
-        What to seal, and what its soundness rests on.
+    slices : iterable of (SliceFile, Evidence)
+        The slices to seal, and the ground for each.
     groups : mapping of int to tuple of int
         Rank to the ranks that hold the same slice.
     world_size : int
         Number of ranks.
     digests : mapping of str to Digests
-        Of slices that were read, by path; the manifest tells what was judged, even if the file changes now.
+        Of slices that were read, by path; the manifest names the bytes that were judged, even if the file changes now.
 
     Returns
     -------

@@ -8,13 +8,9 @@ Source: ``ParallelGroupMap`` in ``mindspore/train/node_strategy_pb2.py`` of Mind
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from ms_recover.errors import FormatError, StorageError, UsageError
-from ms_recover.file_names import TEMPORARY_SUFFIX
+from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
 from ms_recover.formats.reading import read_small
@@ -83,51 +79,6 @@ def encode_group_info(info: GroupInfo) -> bytes:
     message.ckpt_restore_rank_list.dim.extend(info.restore_ranks)
     data: bytes = message.SerializeToString()
     return data
-
-
-def write_group_info(path: str | os.PathLike[str], restore_ranks: Iterable[int], mode: int = 0o600) -> None:
-    """Write a ``group_info.pb`` that holds nothing but a restore list; the name holds the old file or the new one.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file; one that is there is replaced.
-    restore_ranks : iterable of int
-        Global ranks that hold the same slice, the owner among them; written in ascending order.
-    mode : int
-        Permissions; MindSpore's own files have 0600.
-
-    Raises
-    ------
-    UsageError
-        As `encode_group_info`.
-    StorageError
-        When the directory is missing or refuses, or the disk is full.
-    """
-    target = Path(path)
-    data = encode_group_info(GroupInfo(tuple(sorted(restore_ranks))))
-    try:
-        descriptor, temporary = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{target.name}.", target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(descriptor, mode)
-                os.fsync(descriptor)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"{target}: cannot write group_info.pb: {reason}; check the directory and free space"
-        ) from error
 
 
 def _ranks(message: Any) -> tuple[int, ...]:

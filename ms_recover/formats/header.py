@@ -98,12 +98,21 @@ def check_crc(
     if header.crc is None:
         return None
     with open_regular(path, "a slice") as (descriptor, size):
-        if size != header.size:
-            return f"the file had {header.size} bytes and has {size} now"
-        try:
-            found = _crc(header, lambda start, end: _chunks(descriptor, start, end, stop))
-        except _CrcError as error:
-            return str(error)
+        return crc_problem(pread(descriptor), size, header, stop=stop)
+
+
+def crc_problem(
+    read_at: ReadAt, size: int, header: SliceHeader, *, stop: Callable[[], bool] | None = None
+) -> str | None:
+    """Do what `check_crc` does for ``size`` bytes that come from ``read_at``."""
+    if header.crc is None:
+        return None
+    if size != header.size:
+        return f"the file had {header.size} bytes and has {size} now"
+    try:
+        found = _crc(header, lambda start, end: _chunks(read_at, start, end, stop))
+    except _CrcError as error:
+        return str(error)
     if found == header.crc:
         return None
     where = "metadata say" if header.kind == "safetensors" else "trailer says"
@@ -162,11 +171,11 @@ def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> in
     return found
 
 
-def _chunks(descriptor: int, start: int, end: int, stop: Callable[[], bool] | None) -> Iterator[bytes]:
+def _chunks(read_at: ReadAt, start: int, end: int, stop: Callable[[], bool] | None) -> Iterator[bytes]:
     while start < end:
         if stop is not None and stop():
             raise _CrcError("the CRC check was stopped before its end")
-        data = os.pread(descriptor, min(_CHUNK, end - start), start)
+        data = read_at(start, min(_CHUNK, end - start))
         if not data:
             raise _CrcError("the file shrank while it was read")
         yield data

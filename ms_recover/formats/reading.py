@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ms_recover.errors import FormatError, MissingInputError, PermissionDeniedError, StorageError
+from ms_recover.errors import FormatError, MissingInputError
+from ms_recover.system_errors import explained, from_os_error
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, length)``: up to ``length`` bytes from ``offset``; fewer only where the file ends."""
@@ -19,6 +19,7 @@ MAX_SMALL_FILE = 16 << 20
 Enough for groups of millions of ranks, or the layouts of 100,000 parameters.
 """
 
+_HINT = "check the permissions and the device"
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -47,26 +48,20 @@ def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int,
         When opening or reading it fails otherwise.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
     except _MISSING:
         raise MissingInputError(f"{os.fspath(path)}: no such file; {what} was expected there, check the path") from None
     except ValueError:
         raise MissingInputError(f"{os.fspath(path)!r}: not a path, it holds a null character") from None
     except OSError as error:
-        raise _unreadable(path, what, error) from error
+        raise from_os_error(error, f"reading {what}", path, _HINT) from error
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
-            raise FormatError(f"{os.fspath(path)}: this is {kind}, {what} was expected; name the file itself")
-        yield descriptor, status.st_size
-    except StorageError:
-        raise
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):  # MissingInputError of the body
-            raise
-        raise _unreadable(path, what, error) from error
+        with explained(f"reading {what}", path, _HINT):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+                raise FormatError(f"{os.fspath(path)}: this is {kind}, {what} was expected; name the file itself")
+            yield descriptor, status.st_size
     finally:
         os.close(descriptor)
 
@@ -111,20 +106,3 @@ def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_F
                 f"{os.fspath(path)}: {size} bytes, and {what} never has more than {limit}; check the path"
             )
         return pread(descriptor)(0, size)
-
-
-def denied_text() -> str:
-    """Return the reason of a permission error; it names the user."""
-    uid = os.geteuid()
-    try:
-        user = f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:  # a user of a container often has no name
-        user = f"with uid {uid}"
-    return f"permission denied for user {user}"
-
-
-def _unreadable(path: str | os.PathLike[str], what: str, error: OSError) -> StorageError:
-    if isinstance(error, PermissionError):
-        return PermissionDeniedError(f"{os.fspath(path)}: {denied_text()}; check who owns it, or run as that user")
-    reason = error.strerror or str(error)
-    return StorageError(f"{os.fspath(path)}: cannot read {what}: {reason}; check permissions and the device")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ms_recover import api
-from ms_recover.execution.elsewhere import Elsewhere
-from ms_recover.model.actions import Replica
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.remote.peer import Address, Peer
+from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents
 from ms_recover.storage.local import StoppedError
@@ -31,16 +29,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """What is to be done on this node.
+    """The plan of this node.
 
     Parameters
     ----------
     plan : Plan
         With the actions of this node alone.
     explanation : Explanation or None
-        Of the rank that was asked about.
+        Of one rank, where it was asked for.
     union : Union
-        What it rests on.
+        The inventories that it rests on.
     """
 
     plan: Plan
@@ -136,7 +134,7 @@ class Peers:
             With `ranks` those that live here; only these need a slice. By default all that have no files on other
             nodes alone, and every rank of the world needs a slice.
         explain : int, optional
-            A rank to tell more of.
+            A rank to explain.
         jobs, progress
             As for `ms_recover.api.plan`.
 
@@ -162,11 +160,12 @@ class Peers:
         return RemotePlan(cut_down(planned.plan, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
-        """Carry out what `plan` found.
+        """Carry out a plan.
 
         Parameters
         ----------
         planned : RemotePlan
+            As from `plan`.
         **options
             As for `ms_recover.api.apply`.
 
@@ -175,23 +174,7 @@ class Peers:
         MsRecoverError
             As `ms_recover.api.apply` does.
         """
-        return api.apply(planned.plan, elsewhere=_Held(self, planned.union), **options)
-
-
-class _Held(Elsewhere):
-    """The slices of a union that peers hold."""
-
-    def __init__(self, peers: Peers, union: Union) -> None:
-        self._peers, self._holders = peers, union.holders
-        self._files: Mapping[str, SliceFile] = {file.path: file for file in union.inventory.slices}
-
-    def where(self, path: str) -> str | None:
-        number = self._holders.get(path)
-        return None if number is None else self._peers.peers[number].name
-
-    def manifest(self, path: str) -> Manifest | None:
-        return self._files[path].manifest
-
-    def fetch(self, replica: Replica, take: Callable[[memoryview], None], stop: Callable[[], bool]) -> int:
-        peer = self._peers.peers[self._holders[replica.path]]
-        return self._peers.wait(peer.fetch(replica, take), stop)
+        served = zip(self.peers, self.served, strict=True)
+        sources = [RemoteSource(peer, inventory, self) for peer, inventory in served]
+        away = {path: sources[number] for path, number in planned.union.holders.items()}
+        return api.apply(planned.plan, sources=away, **options)

@@ -1,9 +1,10 @@
 """The messages of client and server, as JSON: what comes from the other end is checked before it is used (pure).
 
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
-``{"ask": "slice", "path", "bytes", "mtime_ns", "offset"}``. The server answers with ``{"inventory": ...}``, any number
-of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then ``{"mode": ...}``; and
-with ``{"refused": why}`` where it does not do that. ``{"ask": "leave"}`` is not answered.
+``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
+number of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then
+``{"mode": ...}``; and with ``{"refused": why}`` where it does not do what it is asked. ``{"ask": "leave"}`` is not
+answered. Without ``"end"`` a slice is asked for up to its end.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class _AskSlice(_Versioned, tag_field="ask", tag="slice"):
     bytes: Size
     mtime_ns: int
     offset: Size
+    end: Size | None = None
 
 
 _Question = _AskInventory | _AskToLeave | _AskDigests | _AskSlice
@@ -99,12 +101,20 @@ class SliceRequest:
     state : FileState
         What it must still be.
     offset : int
-        Where to begin, in bytes.
+        First byte.
+    end : int or None
+        The byte behind the last one; None for the end of the file.
     """
 
     path: str
     state: FileState
     offset: int = 0
+    end: int | None = None
+
+    @property
+    def stop(self) -> int:
+        """The byte behind the last one."""
+        return self.state.bytes if self.end is None else self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +140,9 @@ def ask_digests(files: Iterable[SliceFile]) -> bytes:
     return _encode(_AskDigests(VERSION, tuple(_Asked(file.path, file.size, file.mtime_ns) for file in files)))
 
 
-def ask_slice(path: str, state: FileState, offset: int) -> bytes:
-    """Return the question for the bytes of a slice."""
-    return _encode(_AskSlice(VERSION, path, state.bytes, state.mtime_ns, offset))
+def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) -> bytes:
+    """Return the request for the bytes of a slice, up to its end or to another."""
+    return _encode(_AskSlice(VERSION, path, state.bytes, state.mtime_ns, offset, end))
 
 
 def read_request(data: bytes) -> Request:
@@ -151,10 +161,10 @@ def read_request(data: bytes) -> Request:
             slices = tuple(SliceRequest(one.path, FileState(one.bytes, one.mtime_ns)) for one in asked.slices)
             return Request("digests", slices)
         if isinstance(asked, _AskSlice):
-            if asked.offset > asked.bytes:
-                raise ValueError(f"offset {asked.offset} in {asked.bytes} bytes")
+            if not asked.offset <= (asked.bytes if asked.end is None else asked.end) <= asked.bytes:
+                raise ValueError(f"bytes {asked.offset} to {asked.end} of {asked.bytes}")
             state = FileState(asked.bytes, asked.mtime_ns)
-            return Request("slice", (SliceRequest(asked.path, state, asked.offset),))
+            return Request("slice", (SliceRequest(asked.path, state, asked.offset, asked.end),))
         return Request("inventory" if isinstance(asked, _AskInventory) else "leave")
 
     return _checked(data, "a client", read)

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, InputError, StorageError, UsageError, VerificationError
-from ms_recover.model.actions import Replica
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.remote.inventories import inventory_from_json
 from ms_recover.remote.messages import (
     MAX_REPLY,
     RefusedError,
+    SliceRequest,
     ask_digests,
     ask_inventory,
     ask_slice,
@@ -114,12 +114,13 @@ class Peer:
                 if progress is not None:
                     progress(told)
 
-    async def fetch(self, replica: Replica, take: Callable[[memoryview], None]) -> int:
-        """Bring the bytes of a slice; where the world breaks it is made again, and the rest is asked for.
+    async def fetch(self, wanted: SliceRequest, take: Callable[[memoryview], None]) -> int:
+        """Bring bytes of a slice; where the world breaks it is made again, and the rest is asked for.
 
         Parameters
         ----------
-        replica : Replica
+        wanted : SliceRequest
+            The slice, and which bytes of it.
         take : callable
             Given the next bytes, each once.
 
@@ -135,11 +136,12 @@ class Peer:
         """
 
         def request(offset: int) -> bytes:
-            return ask_slice(replica.path, replica.state, offset)
+            return ask_slice(wanted.path, wanted.state, wanted.offset + offset, wanted.end)
 
         async with self._asking():
             try:
-                return read_mode(await receive_file(self._connect, request, replica.state.bytes, take), self.name)
+                size = wanted.stop - wanted.offset
+                return read_mode(await receive_file(self._connect, request, size, take), self.name)
             except UnexpectedMessageError as unexpected:
                 read_mode(unexpected.args[0], self.name)
                 raise TransferError("a slice ends too early") from None

@@ -1,4 +1,4 @@
-"""The tree that a server shows: what a scan knows, and nothing else."""
+"""The tree that a server serves: the files that a scan knows, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ServedTree:
         self.inventory: Inventory = self.refresh()
 
     def refresh(self, stop: Callable[[], bool] | None = None) -> Inventory:
-        """Scan again; what lies outside the tree, by a symbolic link, is noted and not served.
+        """Scan again; files that a symbolic link leads to outside the tree are noted and not served.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class ServedTree:
         Raises
         ------
         RefusedError
-            When there is none of that name, it leads out of the tree, or it is not what the client saw.
+            When there is none of that name, it leads out of the tree, or it changed since the client saw it.
         """
         if wanted.path not in self._known:
             raise RefusedError(f"{wanted.path} is no slice of the tree that is served: plan again")
@@ -97,7 +97,7 @@ class ServedTree:
             raise RefusedError(f"{wanted.path} cannot be read: {error.strerror}") from None
         try:
             status = os.fstat(descriptor)
-            # What was opened, whatever the name has become since.
+            # The place of the open file; its name may lead elsewhere by now.
             place = os.readlink(f"/proc/self/fd/{descriptor}")
             if not stat.S_ISREG(status.st_mode) or not place.startswith(os.path.join(self.root, "")):
                 raise RefusedError(f"{wanted.path} is no file of the tree that is served")
@@ -108,7 +108,7 @@ class ServedTree:
         return descriptor
 
     def digests(self, wanted: Iterable[SliceRequest], progress: Callable[[int], None], jobs: int) -> Contents:
-        """Read slices where they lie; errors as for `open`, but a slice that changed is told as a problem."""
+        """Digest slices; errors as for `open`, but a slice that changed is reported as a problem."""
         files, problems = [], {}
         for one in wanted:
             try:
@@ -123,7 +123,7 @@ class ServedTree:
 
 
 def check_unchanged(status: os.stat_result, wanted: SliceRequest) -> None:
-    """Refuse a slice that is not what the client saw.
+    """Refuse a slice that changed since the client saw it.
 
     Raises
     ------

@@ -239,10 +239,10 @@ class Server:
     async def _give(self, channel: Channel, wanted: SliceRequest) -> None:
         descriptor = await asyncio.to_thread(self._tree.open, wanted)
         try:
-            reached = await send_file(channel, descriptor, wanted.offset, wanted.state.bytes)
+            reached = await send_file(channel, descriptor, wanted.offset, wanted.stop)
             status = os.fstat(descriptor)
             check_unchanged(status, wanted)
-            if reached != wanted.state.bytes:
+            if reached != wanted.stop:
                 raise RefusedError(f"{wanted.path} ends at byte {reached}: it changes while it is read")
             await channel.send_message(say_mode(status.st_mode))
         finally:

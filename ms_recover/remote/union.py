@@ -1,4 +1,4 @@
-"""One inventory of several nodes, and a plan over it cut down to what is to be done on one of them (pure)."""
+"""One inventory of several nodes, and the part of a plan over it that one node carries out (pure)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ms_recover.model.steps import Step
 
 @dataclass(frozen=True)
 class Union:
-    """What this node and those that serve have together.
+    """The inventories of this node and of those that serve, as one.
 
     Parameters
     ----------
     inventory : Inventory
-        Of all; paths are relative to this node's root or to that of the node that `holders` names.
+        Of all nodes; paths are relative to the root of this node, or of the one that `holders` names.
     holders : dict of str to int
-        Path of a slice to the served inventory it comes from; slices of this node are not in it.
+        Index of the served inventory that each slice comes from, by path; slices of this node are not in it.
     replaced : dict of str to FileState
-        Damaged slices of this node for which another node has one of the same name.
+        Damaged slices of this node that have a slice of the same name on another, by path.
     away : frozenset of int
-        Ranks that have files on other nodes and none here.
+        Ranks with files on other nodes and none here.
     """
 
     inventory: Inventory
@@ -34,12 +34,12 @@ class Union:
     away: frozenset[int]
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
-        """Whether a rank's slice belongs on this node: as given, or because no other node has files of it alone."""
+        """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""
         return rank in ranks if ranks is not None else rank not in self.away
 
 
 def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
-    """Put inventories together.
+    """Unite inventories.
 
     A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
     has a sound one.
@@ -49,7 +49,7 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
     local : Inventory
         Of this node.
     served : sequence of Inventory
-        Of the others; the roots are what they are called.
+        Of the others; their roots are the names of the nodes.
     """
     inventories = [local, *served]
     by_place: dict[tuple[int, Step], dict[int, list[SliceFile]]] = {}
@@ -87,7 +87,7 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
 def cut_down(
     plan: Plan, union: Union, ranks: Collection[int] | None, names: Sequence[str], digests: Mapping[str, Digests]
 ) -> Plan:
-    """Return a plan over a union with the actions of this node alone.
+    """Return the part of a plan over a union that this node carries out.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def cut_down(
     ranks : collection of int or None
         The ranks that live here; None for those that have no files on other nodes only.
     names : sequence of str
-        What the served inventories are called.
+        Names of the nodes that serve.
     digests : dict of str to Digests
         Of slices that were read.
     """
@@ -109,8 +109,8 @@ def cut_down(
         if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
             action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
             brought.append(action)
-            told = replace(verdict, state="missing", verdict="copy", reason=action.reason)
-            verdicts.append(replace(told, source_rank=verdict.rank, source=verdict.path))
+            brought_here = replace(verdict, state="missing", verdict="copy", reason=action.reason)
+            verdicts.append(replace(brought_here, source_rank=verdict.rank, source=verdict.path))
         elif here and verdict.source in hosts:
             verdicts.append(replace(verdict, reason=f"{verdict.reason}; fetched from {hosts[verdict.source]}"))
         elif not here and verdict.verdict != "keep":
@@ -128,7 +128,7 @@ def cut_down(
 
 
 def _on_this_node(action: Action, union: Union) -> Action:
-    """Return an action that replaces what this node has under the target's name, not what another has."""
+    """Return an action that replaces the file of this node under the target's name, not that of another node."""
     if action.target not in union.holders:
         return action
     return replace(action, replaces=union.replaced.get(action.target))

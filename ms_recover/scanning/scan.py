@@ -13,7 +13,6 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.formats.reading import denied_text
 from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
@@ -22,6 +21,7 @@ from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import Notes, name_some
 from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.walk import Found, find_named_files, walk_pattern, walk_rank_directories
+from ms_recover.system_errors import denied_text
 
 
 def scan(

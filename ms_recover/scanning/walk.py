@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
 from ms_recover.file_names import CONTAINERS, GROUP_INFO_NAME, MANIFEST_SUFFIX
-from ms_recover.formats.reading import denied_text
 from ms_recover.model.inventory import Note, RankPath
 from ms_recover.scanning.naming import (
     Pattern,
@@ -24,6 +23,7 @@ from ms_recover.scanning.naming import (
     why_unused,
 )
 from ms_recover.scanning.notes import Notes
+from ms_recover.system_errors import denied_text
 
 _NO_DIRECTORY = {
     errno.ENOENT: "a link to a directory that is not there",

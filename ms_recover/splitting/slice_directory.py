@@ -13,11 +13,12 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
-from ms_recover.execution.commit import clear_leftovers, withdraw
 from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.save_slice import clear_leftovers, withdraw
 from ms_recover.file_names import GROUP_INFO_NAME, JOURNAL_NAME, MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
 from ms_recover.model.steps import Step
-from ms_recover.storage.local import claim_temporary, explain, temporary_path
+from ms_recover.storage.atomic import AtomicFile, temporary_path
+from ms_recover.system_errors import explained
 
 STEP = Step(1, 1)
 NAME = f"split-{STEP}.ckpt"
@@ -60,7 +61,7 @@ def open_directory(
         When it cannot be made or read.
     """
     temporary = directory is None
-    with explain("making", "a temporary directory" if directory is None else os.fspath(directory)):
+    with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
         if directory is None:
             _remove_stale(tempfile.gettempdir())
             path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
@@ -82,7 +83,7 @@ def clear_directory(directory: str) -> None:
     StorageError
         When the file system refuses.
     """
-    with explain("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
+    with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         folders = _find_ranks(directory)
         withdraw([os.path.join(folder, NAME) for folder in folders])
         for folder in folders:
@@ -103,7 +104,7 @@ def _find_ranks(directory: str) -> list[str]:
     folders: list[str] = []
     foreign: list[str] = []
     own_files = {JOURNAL_NAME, os.path.basename(temporary_path(_CLAIM))}
-    with explain("reading", directory):
+    with explained("reading", directory):
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
@@ -126,7 +127,7 @@ def _claim(directory: str) -> ExitStack:
     """Take the directory for this store alone; recoveries have a lock of their own, and stay possible."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(claim_temporary(os.path.join(directory, _CLAIM)))
+            stack.enter_context(AtomicFile(os.path.join(directory, _CLAIM)))
         except StorageError as error:
             if isinstance(error.__cause__, OSError):
                 raise

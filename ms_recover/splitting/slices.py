@@ -16,16 +16,17 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
-from ms_recover.execution.commit import SliceOrder, commit_slice, withdraw
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.execution.save_slice import SliceOrder, commit_slice, withdraw
 from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX
-from ms_recover.formats.group_info import write_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.splitting.slice_directory import LOCK_SECONDS, NAME, STEP, clear_directory, open_directory
+from ms_recover.storage.atomic import sync_directory
 from ms_recover.storage.digest import holds
-from ms_recover.storage.local import explain, sync_directory
 from ms_recover.storage.transfer import copy_bytes
+from ms_recover.system_errors import explained
 
 
 class SliceStore:
@@ -106,7 +107,7 @@ class SliceStore:
     def _save(self, part: int, rank: int, write: Callable[[str], None], expected: Collection[str]) -> None:
         path, group = self._path(rank), self._group(part)
         folder = os.path.dirname(path)
-        with explain("saving", path):
+        with explained("saving", path):
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
                 sync_directory(self._directory)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import xxhash
 
+from ms_recover.errors import FormatError
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.slices import ByteRange
 from ms_recover.storage.local import READ
@@ -74,7 +75,7 @@ def digest_file(
     stop : callable
         True ends it.
     progress : callable
-        Told the bytes read since the last call.
+        Given the bytes read since the last call.
     from_device : bool
         Drop cached pages first, so that what is read comes from the device.
 
@@ -82,12 +83,16 @@ def digest_file(
     ------
     StoppedError
         When `stop` says so.
+    FormatError
+        When it is no regular file.
     OSError
         When reading fails.
     """
     digester = Digester(contents)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, READ)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FormatError(f"{os.fspath(path)} is no regular file: name the file itself")
         for piece in read_through(descriptor, stop, from_device=from_device):
             digester.update(piece)
             progress(len(piece))
@@ -122,16 +127,16 @@ def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool
 
 
 def holds(path: str, size: int, expected: str | None, stop: Callable[[], bool]) -> str | None:
-    """Return the digest of a file that holds what it should, None when it does not.
+    """Return the digest of a file that holds the expected bytes, None when it does not.
 
     Parameters
     ----------
     path : str
-        Its name; what lies there may be anything.
+        Its name; anything may lie there.
     size : int
-        Bytes that it should have; another file is not read.
+        Expected size in bytes; a file of another size is not read.
     expected : str or None
-        The digest it should have; None when that is not known.
+        Expected digest; None where it is not known.
     stop : callable
         True ends reading.
 

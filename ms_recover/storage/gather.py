@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -22,14 +21,14 @@ class Contents:
 
     Parameters
     ----------
-    descriptor : int
-        Open for reading.
+    read : callable
+        Reads from an offset of the slice into memory; returns the number of bytes, 0 only at the end.
     ranges : sequence of ByteRange
         Where its pieces lie in the file.
     """
 
-    def __init__(self, descriptor: int, ranges: Sequence[ByteRange]) -> None:
-        self._descriptor = descriptor
+    def __init__(self, read: Callable[[int, memoryview], int], ranges: Sequence[ByteRange]) -> None:
+        self._read = read
         self._ranges = [piece for piece in ranges if piece.length] or [ByteRange(0, 0)]
         self._starts = [0, *accumulate(piece.length for piece in self._ranges)]
 
@@ -43,10 +42,8 @@ class Contents:
 
         Raises
         ------
-        OSError
-            When they cannot be read.
         EOFError
-            When the file ends before.
+            When the file ends before; other errors are those of the slice.
         """
         while into:
             index = bisect_right(self._starts, offset) - 1
@@ -54,7 +51,7 @@ class Contents:
                 raise EOFError
             within = offset - self._starts[index]
             place = self._ranges[index]
-            count = os.preadv(self._descriptor, [into[: place.length - within]], place.start + within)
+            count = self._read(place.start + within, into[: place.length - within])
             if not count:
                 raise EOFError
             into = into[count:]
@@ -80,7 +77,7 @@ def gather(pieces: Sequence[Piece], nbytes: int, contents_of: Callable[[Piece], 
 
     Raises
     ------
-    OSError, EOFError
+    EOFError
         As `Contents.read`.
     """
     flows = [_Flow(piece.runs, contents_of(piece)) for piece in pieces]

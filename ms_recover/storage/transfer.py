@@ -34,7 +34,7 @@ def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Cal
     stop : callable
         True ends it.
     progress : callable
-        Told the bytes copied since the last call.
+        Given the bytes copied since the last call.
 
     Returns
     -------

@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.formats.group_info import read_group_info, write_group_info
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.proto import message_class
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step

@@ -14,7 +14,7 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import plan_for_rank
-from ms_recover.storage.local import sync_directory
+from ms_recover.storage.atomic import sync_directory
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.stock import Stock
 from ms_recover.training.world import World

@@ -12,7 +12,7 @@ from ms_recover.errors import UsageError
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
-from ms_recover.storage.local import claim_temporary, commit, explain
+from ms_recover.storage.atomic import write_small
 
 
 def cut(
@@ -109,12 +109,7 @@ def write_strategy(
     if network is not None:
         listed = with_states(listed, network)
     data = encode_strategy(Strategy((stage,), 1, tuple(sorted(listed, key=lambda layout: layout.parameter))))
-    target = os.path.abspath(path)
-    with claim_temporary(target) as temporary, explain("writing", target):
-        with open(temporary.descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        os.fsync(temporary.descriptor)
-        commit(temporary, target)
+    write_small(path, data, mode=0o600)
 
 
 def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> None:

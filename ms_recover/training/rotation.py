@@ -6,7 +6,7 @@ import os
 import re
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.execution.commit import withdraw
+from ms_recover.execution.save_slice import withdraw
 from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.steps import Step
 from ms_recover.training.world import World

@@ -17,9 +17,10 @@ from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exi
 from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError
-from ms_recover.execution.commit import SliceOrder, commit_slice
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.execution.save_slice import SliceOrder, commit_slice
 from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
-from ms_recover.formats.group_info import read_group_info, write_group_info
+from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background

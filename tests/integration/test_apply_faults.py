@@ -317,7 +317,7 @@ def test_what_a_killed_recovery_had_finished_is_not_done_again(manifests: bool, 
         lines = journal.read_text().splitlines() if journal.exists() else []
         finished = [json.loads(line)["target"] for line in lines]
         before = {target: (broken.root / target).stat().st_ino for target in finished}
-        trace = Faults(str(broken.root), 0, "never", (*READING, *WRITING))
+        trace = Faults(str(broken.root), 0, "never", WRITING)
         with trace.installed():
             outcome = api.apply(plan)
         assert outcome.exit_code == 0

@@ -20,7 +20,8 @@ from pathlib import Path
 import google.protobuf
 from ms_recover.errors import FormatError
 from ms_recover.formats.header import read_header
-from ms_recover.formats.group_info import encode_group_info, read_group_info, write_group_info
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.formats.group_info import encode_group_info, read_group_info
 from ms_recover.formats.strategy import read_strategy
 scratch, *files = map(Path, sys.argv[1:])
 for path in files:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ms_recover import api
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.strategy import Strategy

@@ -12,11 +12,11 @@ import pytest
 
 from ms_recover.cli.peers import need_numpy
 from ms_recover.errors import InputError, UsageError, VerificationError
-from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.actions import FileState
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.remote.client import Peers
-from ms_recover.remote.messages import say_inventory, say_mode
+from ms_recover.remote.messages import SliceRequest, say_inventory, say_mode
 from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree
 from ms_recover.remote.server import Server
@@ -153,22 +153,22 @@ def test_only_slices_that_a_scan_knows_are_read(nodes, tmp_path):
             status = secret.stat()
             state = FileState(status.st_size, status.st_mtime_ns)
             with pytest.raises((VerificationError, InputError)):
-                peers.wait(peer.fetch(Replica(1, path, state), got.extend))
+                peers.wait(peer.fetch(SliceRequest(path, state), got.extend))
         linked = other / "ckpt_dir2" / NAME
         state = FileState(linked.stat().st_size, linked.stat().st_mtime_ns)
         for path in ("ckpt_dir1/leads-1_8.ckpt", f"ckpt_dir9/{NAME}"):
             with pytest.raises(VerificationError, match="no slice of the tree"):
-                peers.wait(peer.fetch(Replica(1, path, state), got.extend))
+                peers.wait(peer.fetch(SliceRequest(path, state), got.extend))
         file = inventory.slices[0]
         changed = FileState(file.size, file.mtime_ns + 1)
         with pytest.raises(VerificationError, match="not what the plan saw"):
-            peers.wait(peer.fetch(Replica(1, file.path, changed), got.extend))
+            peers.wait(peer.fetch(SliceRequest(file.path, changed), got.extend))
         # What was a slice when the tree was scanned is a way out now.
         path = there / file.path
         path.unlink()
         path.symlink_to(linked)
         with pytest.raises(VerificationError, match="no file of the tree"):
-            peers.wait(peer.fetch(Replica(1, file.path, state), got.extend))
+            peers.wait(peer.fetch(SliceRequest(file.path, state), got.extend))
         assert not got
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.provenance import SAVED

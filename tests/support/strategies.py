@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.strategy import encode_strategy, read_strategy
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.testing.trees import strategy_bytes

@@ -18,7 +18,7 @@ from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.timeline import drawing
 from ms_recover.splitting.timeline.drawing import View
 from ms_recover.splitting.timeline.markup import Markup, element, joined
-from ms_recover.storage.local import write_text
+from ms_recover.storage.atomic import write_small
 
 EVENTS = 1000
 """Number of rows in the table of events, the last ones."""
@@ -50,7 +50,7 @@ def write_timeline(
     directory = os.path.dirname(os.path.abspath(name))
     if not os.path.isdir(directory):
         raise UsageError(f"{name}: the directory {directory} does not exist: make it, or name another")
-    write_text(name, timeline_html(spans, events, reports, title))
+    write_small(name, timeline_html(spans, events, reports, title).encode())
 
 
 def timeline_html(

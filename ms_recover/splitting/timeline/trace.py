@@ -16,7 +16,7 @@ from typing import Any
 from ms_recover.splitting.activity import forward_extents, outages, redone_spans
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.summary import rows_text
-from ms_recover.storage.local import write_text
+from ms_recover.storage.atomic import write_small
 
 
 def trace_path(page: str | os.PathLike[str]) -> str:
@@ -35,7 +35,7 @@ def write_trace(
         When it cannot be written.
     """
     trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(spans, events, reports)}
-    write_text(os.fspath(path), json.dumps(trace, separators=(",", ":")) + "\n")
+    write_small(path, (json.dumps(trace, separators=(",", ":")) + "\n").encode())
 
 
 def trace_events(

@@ -89,7 +89,8 @@ def written_now(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     """
     if importlib.util.find_spec("mindspore") is None:
         pytest.skip("mindspore is not installed")
-    from ms_recover.formats.group_info import encode_group_info, write_group_info
+    from ms_recover.execution.rank_lists import write_group_info
+    from ms_recover.formats.group_info import encode_group_info
     from ms_recover.model.groups import GroupInfo, RankGroup
 
     folder = tmp_path_factory.mktemp("written_now")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ms_recover.errors import FormatError, InputError, MissingInputError, StorageError, UsageError
-from ms_recover.file_names import TEMPORARY_SUFFIX
+from ms_recover.errors import FormatError, InputError, MissingInputError
 from ms_recover.formats import reading
-from ms_recover.formats.group_info import MAX_RANK, encode_group_info, read_group_info, write_group_info
+from ms_recover.formats.group_info import (
+    MAX_RANK,
+    encode_group_info,
+    read_group_info,
+)
 from ms_recover.model.groups import GroupInfo, RankGroup
 
 Put = Callable[..., Path]
@@ -144,96 +144,3 @@ def test_large_files_are_refused_before_they_are_read(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("the file was read"))
     with pytest.raises(FormatError, match=r"16777217 bytes, and a group_info\.pb never has more than 16777216"):
         read_group_info(path)
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def test_written_files_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "group_info.pb"
-    write_group_info(path, {7, 3, 300})
-    assert read_group_info(path, owner=7) == GroupInfo((3, 7, 300))
-    assert path.read_bytes() == b"\x12\x07\x08\x03\x08\x07\x08\xac\x02"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    write_group_info(path, [1], mode=0o640)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_read_only_file_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "group_info.pb"
-    path.write_bytes(b"old")
-    path.chmod(0o400)
-    write_group_info(path, [0, 1], mode=0o400)
-    assert read_group_info(path).restore_ranks == (0, 1)
-
-
-@pytest.mark.parametrize("ranks", [[], [1, 1], [-1], [MAX_RANK]])
-def test_ranks_that_cannot_be_written(tmp_path: Path, ranks: list[int]) -> None:
-    with pytest.raises(UsageError, match=r"these ranks make no valid group_info\.pb: its restore list"):
-        write_group_info(tmp_path / "group_info.pb", ranks)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("step", ["write", "fchmod", "fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    path = tmp_path / "group_info.pb"
-    path.write_bytes(b"old")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    if step == "write":
-        fdopen = os.fdopen
-
-        def opened(descriptor: int, mode: str) -> Any:
-            file = fdopen(descriptor, mode, buffering=0)
-            return _FullDisk(file)
-
-        monkeypatch.setattr(os, "fdopen", opened)
-    elif step == "replace":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        monkeypatch.setattr(os, step, fail)
-    with pytest.raises(StorageError, match=r"group_info\.pb: cannot write group_info\.pb: No space left on device"):
-        write_group_info(path, [0, 1])
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-class _FullDisk:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __enter__(self) -> _FullDisk:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, _: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_what_lies_there_meanwhile_is_hidden_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-    mkstemp = tempfile.mkstemp
-
-    def watched(*arguments: Any) -> tuple[int, str]:
-        made = mkstemp(*arguments)
-        names.append(made[1])
-        return made
-
-    monkeypatch.setattr(tempfile, "mkstemp", watched)
-    write_group_info(tmp_path / "group_info.pb", [0])
-    [name] = names
-    assert Path(name).parent == tmp_path
-    assert Path(name).name.startswith(".group_info.pb.")
-    assert name.endswith(TEMPORARY_SUFFIX)
-
-
-def test_a_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file or directory; check the directory and free space"):
-        write_group_info(tmp_path / "no" / "group_info.pb", [0])

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.elsewhere import Elsewhere
-from ms_recover.execution.runner import run_plan
-from ms_recover.file_names import FETCHED_DIRECTORY
+from ms_recover.execution.apply import apply_plan
+from ms_recover.execution.slice_source import OpenSlice, SliceSource
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.planning.planner import make_plan
 from ms_recover.remote.union import cut_down, unite
 from ms_recover.scanning.scan import scan
+from ms_recover.storage.atomic import FileForm
 from ms_recover.storage.transfer import Writing
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -24,28 +26,54 @@ from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 NAME = "test-1_8.ckpt"
 
 
-class Host(Elsewhere):
+class HostSlice(OpenSlice):
+    """A slice of `Host`."""
+
+    near = False
+
+    def __init__(self, host, rank, path, expected):
+        super().__init__(f"host:1/{path}", expected.bytes)
+        self.of, self.rank, self.path, self.expected = host, rank, path, expected
+
+    def read_range(self, start, end, take, stop):
+        self.of.fetched.append(self.rank)
+        bad = self.of.bad.get(self.rank)
+        if isinstance(bad, Exception):
+            raise bad
+        data = bad if bad is not None else (self.of.tree / self.path).read_bytes()
+        for offset in range(start, min(end, len(data)), 1000):
+            take(memoryview(data[offset : min(offset + 1000, end)]))
+
+    def check_unchanged(self):
+        self.read_range(self.size, self.size, lambda data: None, lambda: False)
+
+    def form(self):
+        return FileForm(0o440, self.expected.mtime_ns)
+
+
+class Host(SliceSource):
     """Another tree; slices of ranks in ``bad`` come with an error or other bytes."""
 
-    def __init__(self, tree, holders, bad=()):
-        self.tree, self.holders, self.bad = tree, holders, dict(bad)
-        self.fetched = []
+    host = "host:1"
 
-    def where(self, path):
-        return "host:1" if path in self.holders else None
+    def __init__(self, tree, bad=()):
+        self.tree, self.bad, self.fetched = tree, dict(bad), []
+        self.files = {file.path: file for file in scan(tree).slices}
+
+    def list_paths(self):
+        return sorted(self.files)
+
+    def stat(self, path):
+        return FileState(self.files[path].size, self.files[path].mtime_ns)
+
+    def open(self, path, expected):
+        return HostSlice(self, self.files[path].rank, path, expected)
 
     def manifest(self, path):
-        return next(file.manifest for file in scan(self.tree).slices if file.path == path)
+        return self.files[path].manifest
 
-    def fetch(self, replica, take, stop):
-        self.fetched.append(replica.rank)
-        what = self.bad.get(replica.rank)
-        if isinstance(what, Exception):
-            raise what
-        data = what if what is not None else (self.tree / replica.path).read_bytes()
-        for start in range(0, len(data), 1000):
-            take(memoryview(data[start : start + 1000]))
-        return 0o440
+    def sources(self, holders):
+        return dict.fromkeys(holders, self)
 
 
 @pytest.fixture
@@ -67,7 +95,7 @@ def nodes(tmp_path):
 def test_a_slice_is_written_as_it_is_there(nodes):
     plan, there, holders, target, truth = nodes
     told = []
-    outcome = run_plan(plan, elsewhere=Host(there, holders), progress=told.append)
+    outcome = apply_plan(plan, sources=Host(there).sources(holders), progress=told.append)
     assert outcome.exit_code == 0
     assert target.read_bytes() == truth
     assert sum(told) == len(truth)
@@ -81,12 +109,12 @@ def test_what_is_there_already_is_not_fetched_again(nodes):
     plan, there, holders, target, truth = nodes
     target.parent.mkdir()
     target.write_bytes(truth)
-    host = Host(there, holders)
-    [result] = run_plan(plan, elsewhere=host).results
+    host = Host(there)
+    [result] = apply_plan(plan, sources=host.sources(holders)).results
     assert result.status == "already there"
     assert not host.fetched
     target.write_bytes(truth[:-1])
-    outcome = run_plan(plan, elsewhere=host)
+    outcome = apply_plan(plan, sources=host.sources(holders))
     assert outcome.exit_code == 5
     assert "appeared or changed" in outcome.results[0].error
 
@@ -96,9 +124,10 @@ def test_what_is_there_already_is_not_fetched_again(nodes):
 )
 def test_a_bad_source_is_dropped(nodes, bad):
     plan, there, holders, target, truth = nodes
-    host = Host(there, holders, {1: bad(truth) if callable(bad) else bad})
-    outcome = run_plan(plan, elsewhere=host)
-    assert host.fetched == [1, 2]
+    host = Host(there, {1: bad(truth) if callable(bad) else bad})
+    outcome = apply_plan(plan, sources=host.sources(holders))
+    assert sorted(set(host.fetched)) == [1, 2]
+    assert host.fetched[0] == 1
     assert target.read_bytes() == truth
     assert outcome.exit_code == 5
     assert outcome.results[0].source_rank == 2
@@ -107,7 +136,7 @@ def test_a_bad_source_is_dropped(nodes, bad):
 
 def test_where_no_source_is_left_nothing_is_written(nodes):
     plan, there, holders, target, _ = nodes
-    outcome = run_plan(plan, elsewhere=Host(there, holders, {1: StorageError("gone"), 2: b"\0"}))
+    outcome = apply_plan(plan, sources=Host(there, {1: StorageError("gone"), 2: b"\0"}).sources(holders))
     assert outcome.exit_code == 5
     assert not target.exists()
     assert not list(target.parent.glob(".*.tmp"))
@@ -120,8 +149,8 @@ def test_a_full_disk_is_no_fault_of_the_source(nodes, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Writing, "write", full)
-    host = Host(there, holders)
-    outcome = run_plan(plan, elsewhere=host)
+    host = Host(there)
+    outcome = apply_plan(plan, sources=host.sources(holders))
     assert outcome.exit_code == 1
     assert "free some space" in outcome.results[0].error
     assert host.fetched == [1]
@@ -150,33 +179,38 @@ def parts(tmp_path):
     return plan, action, there, union.holders, here, truth
 
 
-def test_parts_are_staged_for_as_long_as_they_are_needed(parts):
+def test_a_slice_is_composed_from_ranges_of_others_and_names_their_host(parts):
     plan, action, there, holders, here, truth = parts
-    (here / FETCHED_DIRECTORY).mkdir()
-    (here / FETCHED_DIRECTORY / "left behind").write_bytes(b"by one that was killed")
-    host = Host(there, holders)
-    outcome = run_plan(plan, elsewhere=host)
+    host = Host(there)
+    outcome = apply_plan(plan, sources=host.sources(holders))
     assert outcome.exit_code == 0, outcome
-    assert sorted(host.fetched) == list(action.source_ranks)
-    assert (here / "ckpt_dir0" / NAME).read_bytes() == truth
+    assert set(host.fetched) == set(action.source_ranks)
+    target = here / "ckpt_dir0" / NAME
+    assert target.read_bytes() == truth
+    assert target.stat().st_mode & 0o777 == 0o440
     assert [path.name for path in here.iterdir()] == ["ckpt_dir0"]
-    assert FETCHED_DIRECTORY not in outcome.results[0].source
+    origins = read_manifest(f"{target}.manifest.json").provenance.sources
+    assert {(one.rank, one.path, one.host) for one in origins} == {
+        (source.rank, source.path, "host:1") for source in action.sources
+    }
 
 
 @pytest.mark.parametrize("bad", [StorageError("gone"), b"short"])
 def test_a_part_that_cannot_be_had_comes_from_another(parts, bad):
     plan, action, there, holders, here, truth = parts
-    host = Host(there, holders, {action.source_ranks[0]: bad})
-    outcome = run_plan(plan, elsewhere=host)
+    host = Host(there, {action.source_ranks[0]: bad})
+    outcome = apply_plan(plan, sources=host.sources(holders))
     assert (here / "ckpt_dir0" / NAME).read_bytes() == truth
     assert outcome.exit_code == 5
-    assert len(host.fetched) > len(action.source_ranks)
+    assert len(set(host.fetched)) > len(action.source_ranks)
     assert outcome.results[0].dropped
 
 
 def test_where_a_part_is_nowhere_nothing_is_written(parts):
     plan, _, there, holders, here, _ = parts
-    outcome = run_plan(plan, elsewhere=Host(there, holders, {rank: StorageError("gone") for rank in range(1, 8)}))
+    outcome = apply_plan(
+        plan, sources=Host(there, {rank: StorageError("gone") for rank in range(1, 8)}).sources(holders)
+    )
     assert outcome.exit_code == 1
     assert "gone" in outcome.results[0].error
     assert not list(here.rglob("*.ckpt"))

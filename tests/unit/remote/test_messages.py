@@ -32,6 +32,8 @@ def test_requests_are_read_as_they_were_asked():
     assert messages.read_request(messages.ask_to_leave()) == Request("leave")
     wanted = messages.read_request(messages.ask_slice(file.path, STATE, 40))
     assert wanted == Request("slice", (SliceRequest(file.path, STATE, 40),))
+    wanted = messages.read_request(messages.ask_slice(file.path, STATE, 40, 50))
+    assert wanted == Request("slice", (SliceRequest(file.path, STATE, 40, 50),))
     digests = messages.read_request(messages.ask_digests([file, slice_file(4, mtime=7)]))
     assert [one.path for one in digests.slices] == [file.path, "ckpt_dir4/test-2_8.ckpt"]
 
@@ -62,6 +64,13 @@ def test_requests_that_cannot_be_are_refused(change):
     del told[next(iter(change))]
     with pytest.raises(FormatError):
         messages.read_request(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize("end", [39, 101, -1, "50", None])
+def test_an_end_before_the_offset_or_behind_the_file_is_refused(end):
+    request = json.loads(messages.ask_slice("a/b", STATE, 40, 50))
+    with pytest.raises(FormatError):
+        messages.read_request(json.dumps({**request, "end": end}).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'{"ask":' * 9000, b'{"a":1,"a":2}', b'{"a":1.5}'])

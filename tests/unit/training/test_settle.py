@@ -122,13 +122,13 @@ def test_when_nothing_is_sound_all_stop(tree):
 
 def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, monkeypatch):
     from ms_recover.errors import StorageError
-    from ms_recover.execution import runner
+    from ms_recover.execution import apply
 
     def full(*arguments, **options):
         raise StorageError("copying: No space left on device; free some space there")
 
     shutil.rmtree(tree / "ckpt_dir2")
-    monkeypatch.setattr(runner, "run_copy", full)
+    monkeypatch.setattr(apply, "copy_slice", full)
     _, outcomes = settled(tree)
     assert "rank 2, step 3_8" in str(outcomes[2])
     assert "No space left" in str(outcomes[2])
@@ -136,18 +136,18 @@ def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, mo
 
 
 def test_a_source_that_turns_bad_while_it_is_copied(tree, monkeypatch):
-    from ms_recover.execution import runner
+    from ms_recover.execution import apply
 
-    real = runner.run_copy
+    real = apply.copy_slice
 
-    def altered(root, action, options):
+    def altered(action, context):
         flip(tree / action.source)
-        return real(root, action, options)
+        return real(action, context)
 
     shutil.rmtree(tree / "ckpt_dir2")
-    monkeypatch.setattr(runner, "run_copy", altered)
+    monkeypatch.setattr(apply, "copy_slice", altered)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_copy", lambda *given: altered(*given) if "3_8" in given[1].source else real(*given))
+        patch.setattr(apply, "copy_slice", lambda *given: altered(*given) if "3_8" in given[0].source else real(*given))
         assert settled(tree) == (MIDDLE, [None, None, 0, None])
 
 

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.commit import SliceOrder, clear_leftovers, commit_slice, withdraw
+from ms_recover.execution.save_slice import SliceOrder, clear_leftovers, commit_slice, withdraw
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step

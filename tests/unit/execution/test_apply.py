@@ -3,19 +3,26 @@
 import errno
 import os
 import shutil
+import tempfile
 import threading
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
-from ms_recover.execution import checks
+from ms_recover.execution import targets
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
+from ms_recover.system_errors import user_name
 from ms_recover.testing.trees import make_tree, slice_bytes
 from tests.support.convert import as_safetensors
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.faulty_disk import in_a_child
+from tests.support.mishaps import overwrite
 
 NAME = "test-1_8.ckpt"
 
@@ -163,7 +170,7 @@ def test_failing_writes_leave_nothing_behind(tree, monkeypatch, code):
 
 def test_a_copy_that_reads_back_differently_gets_no_final_name(tree, monkeypatch):
     plan = plan_without(tree, 0)
-    monkeypatch.setattr(checks, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
+    monkeypatch.setattr(targets, "digest_bytes", lambda *arguments, **options: "xxh3_128:0")
     outcome = api.apply(plan)
     assert outcome.exit_code == 5
     assert os.listdir(tree / "ckpt_dir0") == []
@@ -203,3 +210,91 @@ def test_a_source_of_another_format_than_the_targets_name_is_dropped(tmp_path):
     assert outcome.results[0].status == "copied"
     assert "ends in .ckpt" in outcome.results[0].dropped[0]
     assert target.read_bytes() == (tree / action.source).read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
+@pytest.mark.parametrize("composed", [False, True], ids=["copy", "compose"])
+def test_a_slice_that_cannot_be_opened_is_replaced(composed):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        tree = cut_tree(root / "tree") if composed else make_tree(root / "tree", data_parallel=2, model_parallel=1)
+        truth = (tree / "ckpt_dir0" / NAME).read_bytes()
+        overwrite(tree / "ckpt_dir0" / NAME, truth[:-3])
+        plan = api.plan(api.scan(tree))
+        assert len(plan.actions) == 1
+        for path in (tree, *tree.rglob("*")):
+            os.chown(path, 65534, 65534)
+        os.chown(tree / "ckpt_dir0" / NAME, 0, 0)
+        (tree / "ckpt_dir0" / NAME).chmod(0)
+
+        def work():
+            os.setgid(65534)
+            os.setuid(65534)
+            assert not os.access(tree / "ckpt_dir0" / NAME, os.R_OK)
+            assert api.apply(plan).exit_code == 0
+
+        assert in_a_child(work) == 0
+        assert (tree / "ckpt_dir0" / NAME).read_bytes() == truth
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
+def test_a_directory_without_permission_is_one_error_with_path_and_user_and_the_others_go_on(tmp_path):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        tree = make_tree(root / "tree", data_parallel=2, model_parallel=2)
+        for rank in (0, 1):
+            (tree / f"ckpt_dir{rank}" / NAME).unlink()
+        plan = api.plan(api.scan(tree))
+        for path in (tree, *tree.rglob("*")):
+            os.chown(path, 65534, 65534)
+        os.chown(tree / "ckpt_dir0", 0, 0)
+        (tree / "ckpt_dir0").chmod(0o755)
+
+        def work():
+            os.setgid(65534)
+            os.setuid(65534)
+            outcome = api.apply(plan)
+            (first, second) = outcome.results
+            assert (first.status, second.status, outcome.exit_code) == ("failed", "copied", 1)
+            assert str(tree / "ckpt_dir0") in first.error
+            assert f"user {user_name()} has no permission" in first.error
+            assert "\n" not in first.error
+
+        assert in_a_child(work) == 0
+
+
+def test_a_target_whose_name_is_too_long_is_one_error_and_the_others_go_on(tree):
+    plan = plan_without(tree, 0, 1)
+    first, second = plan.actions
+    long = replace(first, target=f"ckpt_dir0/{'n' * 250}-1_8.ckpt")
+    outcome = api.apply(replace(plan, actions=(long, second)))
+    assert [result.status for result in outcome.results] == ["failed", "copied"]
+    assert outcome.exit_code == 1
+    assert "File name too long" in outcome.results[0].error
+
+
+def test_a_partial_that_lies_there_with_other_contents_is_kept(tmp_path):
+    tree = cut_tree(tmp_path / "tree")
+    for rank in (0, 1):
+        (tree / f"ckpt_dir{rank}" / NAME).unlink()
+    plan = api.plan(api.scan(tree), PlanOptions(world_size=4))
+    assert plan.partials
+    target = tree / plan.partials[0].target
+    target.write_bytes(b"an older one")
+    outcome = api.apply(plan, partial=True)
+    assert outcome.exit_code == 5
+    assert "move it away" in outcome.results[0].error
+    assert target.read_bytes() == b"an older one"
+    target.unlink()
+    assert api.apply(plan, partial=True).exit_code == 4
+    assert [result.status for result in api.apply(plan, partial=True).results] == ["already there"] * len(plan.partials)
+
+
+def cut_tree(folder):
+    """Four ranks; each part of a slice is on two of them, and no other rank holds all of it."""
+    source = np.random.default_rng(7)
+    rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", (2, 2), (1,), ()))
+    columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", (2, 2), (), (0,)))
+    return make_cut_tree(folder, {"rows": rows, "columns": columns, "global_step": CutTensor("Int64", np.int64(8))}, 4)

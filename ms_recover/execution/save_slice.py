@@ -1,12 +1,11 @@
-"""One slice, committed: written beside, proven, synced, renamed, and only then its manifest.
+"""Save one slice: write it in a hidden directory, prove it, sync it, rename it, and only then write its manifest.
 
-A kill at any moment leaves what was committed before as it was. What is not finished lies in one hidden directory,
-which no scan takes for slices and the next save clears, or is a slice without its manifest, which does not count.
+A kill at any moment leaves committed slices as they were. An unfinished slice lies in the hidden directory, which scans
+pass over and the next save clears, or has no manifest and does not count.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Callable, Collection
@@ -20,22 +19,23 @@ from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
+from ms_recover.storage.atomic import remove_unlocked, sync_directory
 from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import explain, sync_directory
+from ms_recover.system_errors import explained
 
 _STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class SliceOrder:
-    """What is to be saved.
+    """A slice to be saved.
 
     Parameters
     ----------
     path : str
         Final name, absolute.
     rank, world_size : int
-        Whose slice, of how many.
+        Its rank, and the number of ranks.
     step : Step
         Step as the name has it.
     cumulative_step : int
@@ -67,28 +67,28 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
     Parameters
     ----------
     order : SliceOrder
-        What it is.
+        The slice.
     write : callable
         Writes the slice under the path it is given.
 
     Returns
     -------
     Manifest
-        What lies beside the slice now.
+        The manifest beside the slice.
 
     Raises
     ------
     StorageError
         When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
     VerificationError
-        When what `write` wrote is not whole.
+        When the slice that `write` wrote is not whole.
     """
     folder, name = os.path.split(order.path)
     staging = os.path.join(folder, SAVING_DIRECTORY)
-    with explain("clearing", staging):
+    with explained("clearing", staging):
         clear_leftovers(folder)
     try:
-        with explain("writing", order.path):
+        with explained("writing", order.path):
             os.mkdir(staging, 0o700)
             return _commit(order, os.path.join(staging, name), write)
     except Exception:
@@ -101,7 +101,9 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
     write(temporary)
     header = read_header(temporary, expected=order.expected)
     if header.problems:
-        raise VerificationError(f"what MindSpore wrote is not whole: {header.problems[0]}; check the device's memory")
+        raise VerificationError(
+            f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+        )
     digests = digest_file(temporary, header.contents)
     _sync(temporary)
     if os.path.lexists(order.path):
@@ -161,22 +163,7 @@ def clear_leftovers(folder: str) -> None:
         os.rmdir(staging)
     for name in os.listdir(folder):
         if _STALE.match(name):
-            _remove_unlocked(os.path.join(folder, name))
-
-
-def _remove_unlocked(path: str) -> None:
-    """Remove a temporary file unless a living process holds the lock that its writer takes."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(descriptor)
+            remove_unlocked(os.path.join(folder, name))
 
 
 def _sync(path: str) -> None:

@@ -1,0 +1,252 @@
+"""Carry out a plan: its actions in threads, each independent and safe to repeat."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.execution.cleanup import remove_leftovers
+from ms_recover.execution.compose import compose_slice
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.copy import copy_slice
+from ms_recover.execution.journal import Journal
+from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.rank_lists import write_planned
+from ms_recover.execution.slice_source import LocalSource, SliceSource
+from ms_recover.execution.targets import check_names
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.outcome import ActionResult, Outcome
+from ms_recover.model.plan import Action, GroupWrite, Plan
+from ms_recover.storage.atomic import DirectorySyncs, sync_directory
+from ms_recover.storage.local import StoppedError
+from ms_recover.system_errors import explained
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """An error in words, and the exit code it owns."""
+
+    text: str
+    exit_code: int
+
+
+def check_plan(plan: Plan) -> None:
+    """Check that a plan can be carried out: recoverable, with right targets, and its sources as it saw them.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    FormatError
+        When a target names another rank or step.
+    MissingInputError, VerificationError
+        When a source is gone or changed.
+    """
+    _check_recoverable(plan.step, plan.root)
+    check_names(plan)
+    source = LocalSource(plan.root)
+    for action in plan.actions:
+        for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
+            source.open(replica.path, replica.state).close()
+
+
+def apply_plan(
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    verify: bool = True,
+    ranks: Collection[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+    lock_timeout: float = 600.0,
+    partial: bool = False,
+    sources: Mapping[str, SliceSource] | None = None,
+) -> Outcome:
+    """Carry out a plan. An action that fails does not keep the others from being done.
+
+    Parameters
+    ----------
+    plan : Plan
+        A recoverable plan.
+    jobs : int
+        Threads.
+    verify : bool
+        Read each file back from the device before it gets its final name.
+    ranks : collection of int, optional
+        Only these ranks' actions.
+    progress : callable, optional
+        Given the bytes written since the last call, from any thread.
+    lock_timeout : float
+        Seconds to wait for another recovery on the same tree, where `ranks` is given; otherwise it is an error at once.
+    partial : bool
+        Where the plan has no step, write the surviving parameters of lost slices, under other names.
+    sources : mapping of str to SliceSource, optional
+        Sources of the slices that do not lie below the plan's root, by path.
+
+    Returns
+    -------
+    Outcome
+        With the gravest exit code.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    FormatError
+        When a target of the plan names another rank or step.
+    StorageError
+        When another recovery is at work on the tree.
+    KeyboardInterrupt
+        After every temporary file is gone.
+    """
+    step = _check_recoverable(plan.considered if partial else plan.step, plan.root)
+    check_names(plan)
+    planned = plan.partials if plan.step is None else plan.actions
+    actions = [action for action in planned if ranks is None or action.rank in ranks]
+    with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
+        context = ActionContext(
+            root=plan.root,
+            elsewhere=sources or {},
+            step=step,
+            world_size=plan.world_size,
+            run_id=plan.run_id,
+            verify=verify,
+            syncs=DirectorySyncs(),
+            journal=Journal(plan.root) if ranks is None else None,
+            progress=progress or (lambda count: None),
+        )
+        results, problems = _run_all(actions, context, jobs)
+        failed = {result.rank for result in results if result.status == "failed"}
+        writes = [write for write in plan.group_files if write.rank not in failed]
+        writes = [write for write in writes if ranks is None or write.rank in ranks]
+        written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
+        others += _sync_all(context.syncs, jobs)
+        if context.journal is not None:
+            remove_leftovers(sorted(_folders(plan, actions)))
+            context.journal.close(complete=not failed and not others)
+    codes = {problem.exit_code for problem in (*problems, *others)}
+    codes |= {VerificationError.exit_code for result in results if result.dropped}
+    codes |= {UnrecoverableError.exit_code} if plan.step is None else set()
+    return Outcome(
+        root=plan.root,
+        step=step,
+        results=tuple(results),
+        group_files=tuple(written),
+        verified=verify,
+        errors=tuple(problem.text for problem in others),
+        exit_code=max(codes, default=0),
+        partial=plan.step is None,
+        rejected_steps=plan.rejected_steps,
+    )
+
+
+def _check_recoverable(step: _T | None, root: str) -> _T:
+    if step is None:
+        raise UnrecoverableError(f"{root} cannot be recovered by this plan; it names the ranks")
+    return step
+
+
+def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tuple[list[ActionResult], list[_Problem]]:
+    """Carry out actions in threads; the problems are those of actions that failed."""
+    stop = threading.Event()
+    context = replace(context, stop=stop.is_set)
+    pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
+    try:
+        futures = [pool.submit(_run_one, action, context) for action in actions]
+        pending: set[Future[ActionResult]] = set(futures)
+        while pending:  # with a time limit, so that Ctrl-C arrives
+            pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).not_done
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    results, problems = [], []
+    for action, future in zip(actions, futures, strict=True):
+        try:
+            results.append(future.result())
+        except (StoppedError, MsRecoverError, OSError) as error:
+            problems.append(_problem(action, error))
+            results.append(_failed(action, problems[-1].text))
+    return results, problems
+
+
+def _run_one(action: Action, context: ActionContext) -> ActionResult:
+    return copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
+
+
+def _problem(action: Action, error: Exception) -> _Problem:
+    if isinstance(error, MsRecoverError):
+        problem = _Problem(str(error), error.exit_code)
+    elif isinstance(error, StoppedError):
+        problem = _Problem("stopped", MsRecoverError.exit_code)
+    else:
+        problem = _Problem(f"rank {action.rank}, {action.target}: {error}", MsRecoverError.exit_code)
+    _log.error("rank %d: %s", action.rank, problem.text)
+    return problem
+
+
+def _failed(action: Action, error: str) -> ActionResult:
+    if isinstance(action, CopyAction):
+        source_rank, source = action.source_rank, action.source
+    else:
+        source_rank, source = None, f"{len(action.source_ranks)} slices"
+    return ActionResult(
+        rank=action.rank,
+        source_rank=source_rank,
+        source=source,
+        target=action.target,
+        status="failed",
+        error=error,
+    )
+
+
+def _write_lists(
+    writes: Sequence[GroupWrite], noted: Collection[str], context: ActionContext, jobs: int
+) -> tuple[list[str], list[_Problem]]:
+    """Write rank lists in threads, damaged ones that the plan noted in place of the old ones."""
+
+    def write(one: GroupWrite) -> bool | _Problem:
+        try:
+            return write_planned(context.root, one, damaged=one.target in noted, syncs=context.syncs)
+        except (MsRecoverError, OSError) as error:
+            return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
+
+    ends = _in_threads(jobs, write, writes)
+    written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
+    return written, [end for end in ends if isinstance(end, _Problem)]
+
+
+def _sync_all(syncs: DirectorySyncs | None, jobs: int) -> list[_Problem]:
+    """Make directories durable in threads."""
+
+    def sync(folder: str) -> _Problem | None:
+        try:
+            with explained("syncing", folder):
+                sync_directory(folder)
+        except MsRecoverError as error:
+            return _Problem(str(error), error.exit_code)
+        return None
+
+    ends = _in_threads(jobs, sync, syncs.paths if syncs is not None else ())
+    return [end for end in ends if end is not None]
+
+
+def _in_threads(jobs: int, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    with ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover") as pool:
+        return list(pool.map(work, items))
+
+
+def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:
+    """Return the directories in which slices are kept and recovered."""
+    paths = [verdict.path for verdict in plan.ranks if verdict.path is not None]
+    paths += [action.target for action in actions]
+    return {os.path.dirname(os.path.join(plan.root, path)) for path in paths}

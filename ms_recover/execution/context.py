@@ -1,0 +1,64 @@
+"""Everything that the actions of one plan share while they are carried out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ms_recover.execution.journal import Journal
+from ms_recover.execution.slice_source import LocalSource, SliceSource, never
+from ms_recover.model.steps import Step
+from ms_recover.storage.atomic import DirectorySyncs
+
+
+def _ignore(count: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionContext:
+    """The plan's facts and the means of an action.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    elsewhere : mapping of str to SliceSource
+        Sources of the slices that do not lie below the root, by path.
+    step : Step or None
+        Step of the plan; None where no manifest is written.
+    world_size : int
+        Number of ranks.
+    run_id : str or None
+        Run of the plan.
+    verify : bool
+        Read each file back from the device and compare its digest before it gets its final name.
+    stop : callable
+        True ends an action without a trace.
+    progress : callable
+        Given the bytes written since the last call.
+    syncs : DirectorySyncs or None
+        Directories that the caller syncs when everything is done; None to sync them at once.
+    journal : Journal or None
+        Actions that an interrupted recovery finished.
+    """
+
+    root: str
+    elsewhere: Mapping[str, SliceSource] = field(default_factory=dict)
+    step: Step | None = None
+    world_size: int = 0
+    run_id: str | None = None
+    verify: bool = True
+    stop: Callable[[], bool] = never
+    progress: Callable[[int], None] = _ignore
+    syncs: DirectorySyncs | None = None
+    journal: Journal | None = None
+
+    def source(self, path: str) -> SliceSource:
+        """Return the source of a slice."""
+        return self.elsewhere.get(path) or LocalSource(self.root)
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path of a file of the tree."""
+        return os.path.join(self.root, relative)

@@ -1,0 +1,238 @@
+"""Read the pieces of composed parameters: open their sources, check them, and drop those that prove bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+
+import xxhash
+
+from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
+from ms_recover.formats.header import parse_header
+from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
+from ms_recover.model.slices import ByteRange, SliceHeader
+from ms_recover.storage.digest import name_digest
+from ms_recover.storage.gather import WINDOW, Contents, gather
+from ms_recover.storage.local import StoppedError
+
+_MOST_OPEN = 64
+_MOST_KEPT = 64 << 20
+"""Bytes of one parameter of a distant slice that are kept after they were proven."""
+
+
+class PieceReader:
+    """The sources of one action; a context manager.
+
+    Parameters
+    ----------
+    action : ComposeAction
+        The action.
+    context : ActionContext
+        With the sources.
+
+    Attributes
+    ----------
+    dropped : list of str
+        Sources that proved bad, and why.
+    """
+
+    def __init__(self, action: ComposeAction, context: ActionContext) -> None:
+        self._sources = action.sources
+        self._context = context
+        self._headers: dict[int, SliceHeader] = {}
+        self._places: dict[int, dict[str, tuple[ByteRange, ...]]] = {}
+        self._open: dict[int, OpenSlice] = {}
+        self._bad: dict[int, MsRecoverError] = {}
+        self._proven: set[tuple[int, str]] = set()
+        self._kept: dict[tuple[int, str], memoryview] = {}
+        self._used: dict[int, None] = {}
+        self.dropped: list[str] = []
+
+    def __enter__(self) -> PieceReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for opened in self._open.values():
+            opened.close()
+
+    @property
+    def used(self) -> list[str]:
+        """Paths of the sources that bytes were taken from, in the order of their first use."""
+        return [self._sources[number].path for number in self._used]
+
+    def opened(self, number: int) -> OpenSlice:
+        """Return an open source.
+
+        Raises
+        ------
+        MsRecoverError
+            When it cannot be opened or is not what the plan saw.
+        """
+        if number not in self._open:
+            while len(self._open) >= _MOST_OPEN:
+                oldest = self._open.pop(next(iter(self._open)))
+                with oldest:
+                    oldest.check_unchanged()
+            source = self._sources[number]
+            self._open[number] = self._context.source(source.path).open(source.path, source.state)
+        return self._open[number]
+
+    def header(self, number: int) -> SliceHeader:
+        """Return the header of a source.
+
+        Raises
+        ------
+        MsRecoverError
+            When it cannot be read or is damaged.
+        """
+        if number not in self._headers:
+            opened = self.opened(number)
+            header = parse_header(opened.read_at, opened.size, name=opened.name)
+            if header.problems:
+                raise VerificationError(f"{opened.name} is damaged ({header.problems[0]}): plan again to repair it")
+            self._headers[number] = header
+            names = (parameter.name for parameter in header.parameters)
+            self._places[number] = dict(zip(names, header.contents, strict=True))
+        return self._headers[number]
+
+    def model(self, preferred: int) -> int:
+        """Return the source whose form is followed: the preferred one, or the first that can be read.
+
+        Raises
+        ------
+        MsRecoverError
+            When none can.
+        """
+        for number in (preferred, *(one for one in range(len(self._sources)) if one != preferred)):
+            try:
+                self.header(number)
+            except MsRecoverError as error:
+                self.drop(BadSourceError(error, number))
+            else:
+                return number
+        raise self._bad[preferred]
+
+    def contents(self, item: ComposedParameter) -> Generator[memoryview, None, None]:
+        """Yield a parameter's contents in order; the memory is used again.
+
+        Raises
+        ------
+        BadSourceError
+            When a source does not give the bytes it should.
+        StoppedError
+            When asked to stop.
+        """
+        name = item.parameter.name
+        self._kept.clear()
+        for piece in item.pieces:
+            number = self._source_of(piece)
+            if piece.digest is not None and not piece.whole and (number, name) not in self._proven:
+                self._prove(number, piece, name)
+
+        def contents_of(piece: Piece) -> Contents:
+            return self._contents(self._source_of(piece), piece, name)
+
+        for window in gather(item.pieces, item.parameter.nbytes, contents_of):
+            if self._context.stop():
+                raise StoppedError
+            yield window
+
+    def check(self, item: ComposedParameter, digest: str) -> None:
+        """Compare the digest of a parameter's contents with the one its source should have.
+
+        Raises
+        ------
+        BadSourceError
+            When they differ.
+        """
+        if len(item.pieces) == 1 and item.pieces[0].whole and item.pieces[0].digest not in (None, digest):
+            self._accuse(self._source_of(item.pieces[0]), item.parameter.name)
+        for piece in item.pieces:
+            self._used.setdefault(self._source_of(piece))
+
+    def drop(self, failure: BadSourceError) -> None:
+        """Use a source no more; alternatives with the same contents take its place."""
+        self._bad[failure.number] = failure.error
+        self.dropped.append(f"rank {self._sources[failure.number].rank}: {failure.error}")
+
+    def check_unchanged(self) -> None:
+        """Check that the sources that bytes were taken from are still what the plan saw.
+
+        Raises
+        ------
+        MsRecoverError
+            When one is not.
+        """
+        for number in self._used:
+            if number in self._open:
+                self._open[number].check_unchanged()
+
+    def _source_of(self, piece: Piece) -> int:
+        for number in (piece.source, *piece.alternatives):
+            if number not in self._bad:
+                return number
+        raise self._bad[piece.source]
+
+    def _prove(self, number: int, piece: Piece, name: str) -> None:
+        """Read a parameter of which only a part is taken as a whole: its digest is of the whole."""
+        contents = self._contents(number, piece, name)
+        digest = xxhash.xxh3_128()
+        keep = not self.opened(number).near and contents.bytes <= _MOST_KEPT
+        buffer = memoryview(bytearray(contents.bytes if keep else min(WINDOW, contents.bytes)))
+        for offset in range(0, contents.bytes, WINDOW):
+            if self._context.stop():
+                raise StoppedError
+            begin = offset if keep else 0
+            part = buffer[begin : begin + min(WINDOW, contents.bytes - offset)]
+            contents.read(offset, part)
+            digest.update(part)
+        if name_digest(digest) != piece.digest:
+            self._accuse(number, name)
+        if keep:
+            self._kept[number, name] = buffer
+        else:
+            self._proven.add((number, name))
+
+    def _contents(self, number: int, piece: Piece, name: str) -> Contents:
+        if (number, name) in self._kept:
+            return Contents(_reader_of(self._kept[number, name]), [ByteRange(0, piece.source_bytes)])
+        with blaming_source(number):
+            self.header(number)
+            opened, places = self.opened(number), self._places[number].get(name)
+            contents = Contents(self._reader(number, opened), places or ())
+            if places is None or contents.bytes != piece.source_bytes:
+                raise VerificationError(f"{opened.name} does not hold {name!r} as the plan saw it: plan again")
+        return contents
+
+    def _reader(self, number: int, opened: OpenSlice) -> Callable[[int, memoryview], int]:
+        def read(offset: int, into: memoryview) -> int:
+            try:
+                count = opened.read(offset, into)
+            except MsRecoverError as error:
+                raise BadSourceError(error, number) from error
+            if not count:
+                short = VerificationError(f"{opened.name} ends too early: it changes while it is read; plan again")
+                raise BadSourceError(short, number)
+            return count
+
+        return read
+
+    def _accuse(self, number: int, name: str) -> None:
+        error = VerificationError(
+            f"{self.opened(number).name} holds other contents of {name!r} than its manifest or the plan says: "
+            "it is damaged, plan again to repair it"
+        )
+        raise BadSourceError(error, number)
+
+
+def _reader_of(data: memoryview) -> Callable[[int, memoryview], int]:
+    def read(offset: int, into: memoryview) -> int:
+        part = data[offset : offset + len(into)]
+        into[: len(part)] = part
+        return len(part)
+
+    return read

@@ -1,0 +1,327 @@
+"""Files that are complete under their final name, or not there at all.
+
+The order that survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it
+over the target, fsync the directory. The temporary name is hidden, so that neither MindSpore nor a scan takes it for a
+slice; a lock that dies with its process keeps two writers from one target, and tells leftovers from work in progress.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from ms_recover.errors import StorageError
+from ms_recover.file_names import temporary_name
+from ms_recover.storage.local import READ
+from ms_recover.storage.system import drop_cached
+from ms_recover.system_errors import explained
+
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """Everything of a file but its bytes.
+
+    Parameters
+    ----------
+    mode : int
+        Permissions.
+    mtime_ns : int
+        Modification time, nanoseconds since the epoch.
+    owner : tuple of (int, int) or None
+        User and group; None for those of the directory.
+    """
+
+    mode: int
+    mtime_ns: int
+    owner: tuple[int, int] | None = None
+
+
+class DirectorySyncs:
+    """Directories to make durable together: one fsync for everything that happens in each.
+
+    Until then a power failure may undo any of it, in any order, so that nothing may be removed on the strength of it.
+    """
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, path: str) -> None:
+        """Note a directory; from any thread."""
+        with self._lock:
+            self._paths.add(path)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The directories noted so far, sorted."""
+        with self._lock:
+            return sorted(self._paths)
+
+
+class AtomicFile:
+    """A file that gets its final name when it is complete, and otherwise leaves nothing; a context manager.
+
+    Parameters
+    ----------
+    target : str
+        Final name, absolute.
+
+    Attributes
+    ----------
+    descriptor : int
+        Open for reading and writing, empty at first.
+    path : str
+        Temporary name; the leftover of a killed process there is taken over.
+
+    Raises
+    ------
+    StorageError
+        On entering, when another process writes the same target, or the directory cannot be written.
+    MissingInputError
+        On entering, when the directory is gone.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target, self.path, self.descriptor = target, temporary_path(target), -1
+
+    def __enter__(self) -> AtomicFile:
+        with explained("writing", self.path):
+            self.descriptor = _open_locked(self.path, self.target)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            if os.lstat(self.path).st_ino == os.fstat(self.descriptor).st_ino:
+                os.unlink(self.path)
+        os.close(self.descriptor)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes.
+
+        Raises
+        ------
+        OSError
+            When they cannot be written.
+        """
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self.descriptor, left) :]
+
+    def settle(self, form: FileForm) -> None:
+        """Give the written file its mode, time and (for root) owner, make it durable, and drop its cached pages.
+
+        Raises
+        ------
+        OSError
+            When the file system refuses, or the device failed to take the bytes.
+        """
+        status = os.fstat(self.descriptor)
+        if os.geteuid() == 0:
+            os.fchown(self.descriptor, *(form.owner or _owner_of(os.path.dirname(self.path))))
+        os.utime(self.descriptor, ns=(status.st_atime_ns, form.mtime_ns))
+        os.fchmod(self.descriptor, form.mode & 0o7777)
+        os.fsync(self.descriptor)
+        drop_cached(self.descriptor)
+
+    def commit(self, syncs: DirectorySyncs | None = None) -> None:
+        """Give the durable file its final name, durably; a file of that name is replaced.
+
+        Parameters
+        ----------
+        syncs : DirectorySyncs, optional
+            As for `sync_directory`.
+
+        Raises
+        ------
+        OSError
+            When the file system refuses.
+        """
+        os.rename(self.path, self.target)
+        sync_directory(os.path.dirname(self.target), syncs)
+
+
+def write_small(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    mode: int = 0o644,
+    owner_of: str | None = None,
+    syncs: DirectorySyncs | None = None,
+) -> None:
+    """Write a small file, whole or not at all, and durably.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; one that is there is replaced.
+    data : bytes
+        Its contents.
+    mode : int
+        Its permissions.
+    owner_of : str, optional
+        File or directory whose owner it gets when root writes it.
+    syncs : DirectorySyncs, optional
+        As for `sync_directory`.
+
+    Raises
+    ------
+    StorageError, MissingInputError
+        When it cannot be written; MissingInputError when its directory is gone.
+    """
+    target = os.path.abspath(path)
+    with AtomicFile(target) as file, explained("writing", target):
+        file.write(data)
+        if owner_of is not None and os.geteuid() == 0:
+            os.fchown(file.descriptor, *_owner_of(owner_of))
+        os.fchmod(file.descriptor, mode)
+        os.fsync(file.descriptor)
+        file.commit(syncs)
+
+
+def temporary_path(target: str) -> str:
+    """Return the temporary name of a target."""
+    directory, name = os.path.split(target)
+    return os.path.join(directory, temporary_name(name))
+
+
+def remove_unlocked(path: str) -> None:
+    """Remove a temporary file unless a living process writes it; what is no regular file stays.
+
+    Raises
+    ------
+    OSError
+        When it cannot be opened, locked or removed.
+    """
+    try:
+        descriptor = os.open(path, READ | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: str, like: str, root: str, syncs: DirectorySyncs | None = None) -> None:
+    """Make a missing directory, its missing parents too, with the mode and (for root) the owner of others.
+
+    Parameters
+    ----------
+    path : str
+        The directory.
+    like : str
+        The directory it resembles; its parents resemble the parents of that one, up to `root`.
+    root : str
+        The tree, which is never made.
+    syncs : DirectorySyncs, optional
+        As for `sync_directory`.
+
+    Raises
+    ------
+    OSError
+        When it cannot be made.
+    """
+    if path == root or os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_directory(parent, like if like == root else os.path.dirname(like), root, syncs)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if os.path.isdir(path):
+            return  # made by another thread or process meanwhile
+        raise
+    status = os.stat(like)
+    os.chmod(path, status.st_mode & 0o7777)
+    if os.geteuid() == 0:
+        os.chown(path, status.st_uid, status.st_gid)
+    sync_directory(parent, syncs)
+
+
+def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
+    """Make renames and new names in a directory durable; file systems that cannot are passed over.
+
+    Parameters
+    ----------
+    path : str
+        The directory.
+    syncs : DirectorySyncs, optional
+        Note the directory here, for later, instead.
+
+    Raises
+    ------
+    OSError
+        When it cannot be opened or synced.
+    """
+    if syncs is not None:
+        syncs.add(path)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _open_locked(path: str, target: str) -> int:
+    while True:
+        try:
+            descriptor = os.open(path, _OPEN | os.O_RDWR | os.O_CREAT, 0o600)
+            writable = True
+        except PermissionError as denied:  # perhaps left behind with its final mode, which does not allow writing
+            try:
+                descriptor = os.open(path, _OPEN | os.O_RDONLY)
+            except FileNotFoundError:
+                raise denied from None
+            writable = False
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageError(f"{path} is in the way of a temporary file and no regular file: move it away")
+            _lock(descriptor, target)
+            current = os.stat(path) if os.path.exists(path) else None
+            if current is not None and current.st_ino == os.fstat(descriptor).st_ino:
+                if writable:
+                    os.ftruncate(descriptor, 0)
+                    os.fchmod(descriptor, 0o600)
+                    return descriptor
+                os.unlink(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another process finished with it meanwhile: start again
+
+
+def _lock(descriptor: int, target: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise StorageError(
+                f"another recovery is writing {target}: wait for it, then run the command again"
+            ) from None
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _owner_of(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_uid, status.st_gid
