@@ -58,7 +58,7 @@ def recover_ckpt():
             [
                 sys.executable,
                 "-c",
-                "import sys; from ms_recover.cli.main import main; sys.exit(main())",
+                "import sys; from ms_recover.cli.entry import main; sys.exit(main())",
                 *map(str, arguments),
             ],
             capture_output=True,
