@@ -55,7 +55,7 @@ def page(lines: Iterable[str]) -> str:
 
 def one_line(text: str) -> str:
     """Escape the characters that break a line or steer a terminal; names in damaged files can hold any of them."""
-    return printable(text)
+    return printable(text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r"))
 
 
 def size_text(count: int) -> str:
