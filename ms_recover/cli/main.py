@@ -86,10 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             return _run(arguments)
-    except Terminated:
-        return _complain("terminated: no temporary file is left; run the command again to finish", TERMINATED)
-    except KeyboardInterrupt:
-        return _complain("interrupted: no temporary file is left; run the command again to finish", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        by, code = (" by SIGTERM", TERMINATED) if isinstance(error, Terminated) else ("", INTERRUPTED)
+        return _complain(f"interrupted{by}: no temporary file is left; run the command again to finish", code)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 _RETRY_S = 0.005
 _MOST_RETRIES = 200
@@ -29,21 +30,48 @@ def interruptible() -> Iterator[None]:
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         numbers.append(signal.SIGINT)
-    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    late = _Late()
+    before = {number: signal.signal(number, late.receive) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        late.close()
 
 
-def _interrupt(number: int, frame: FrameType | None, retries: int = 0) -> None:
-    """Raise, but not inside the import system: its callbacks swallow exceptions and print a traceback."""
-    if _is_importing(frame) and retries < _MOST_RETRIES:
-        signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later, retries + 1))
+class _Late:
+    """Raises for a signal, but behind an import: callbacks of the import system swallow exceptions and print them."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._retries = 0
+        self._alarm = signal.getsignal(signal.SIGALRM)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT or SIGTERM."""
+        self._number = number
+        self._raise_behind_imports(frame)
+
+    def close(self) -> None:
+        """Raise for a signal that still waits for the end of an import."""
+        if self._number is not None and self._retries:
+            self._raise()
+
+    def _raise_behind_imports(self, frame: FrameType | None) -> None:
+        if not _is_importing(frame) or self._retries >= _MOST_RETRIES:
+            self._raise()
+        self._retries += 1
+        signal.signal(signal.SIGALRM, lambda _, later: self._raise_behind_imports(later))
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-        return
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    def _raise(self) -> NoReturn:
+        number, self._number = self._number, None
+        if self._retries:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
+            self._retries = 0
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -1,7 +1,6 @@
 """SIGINT and SIGTERM as exceptions."""
 
 import importlib
-import os
 import signal
 import sys
 import threading
@@ -63,4 +62,16 @@ def test_a_signal_during_an_import_raises_behind_it(tmp_path, monkeypatch):
         assert sys.modules["slow_module"].whole
     finally:
         sys.modules.pop("slow_module", None)
-    assert os.getpid()
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_a_signal_at_the_end_of_an_import_is_not_lost(tmp_path, monkeypatch):
+    (tmp_path / "last_module.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nsum([1])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    try:
+        with pytest.raises(Terminated), interruptible():
+            importlib.import_module("last_module")
+    finally:
+        sys.modules.pop("last_module", None)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
