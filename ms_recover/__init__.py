@@ -1,28 +1,18 @@
 """Recovery of sharded MindSpore checkpoints that one can trust.
 
-Public names load on use; importing the package pulls in nothing.
+Public names load on use; importing the package imports nothing heavy.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from ms_recover.lazy import lazy_names
+
+TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
+if TYPE_CHECKING:
+    from ms_recover.api import apply, check, complete, explain, inspect, plan, scan, seal, verify
+    from ms_recover.training import SliceCheckpoint, recover_train
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "SliceCheckpoint": "ms_recover.training",
-    "apply": "ms_recover.api",
-    "check": "ms_recover.api",
-    "complete": "ms_recover.api",
-    "explain": "ms_recover.api",
-    "inspect": "ms_recover.api",
-    "plan": "ms_recover.api",
-    "recover_train": "ms_recover.training",
-    "scan": "ms_recover.api",
-    "seal": "ms_recover.api",
-    "verify": "ms_recover.api",
-}
 
 __all__ = [
     "SliceCheckpoint",
@@ -38,13 +28,11 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ms_recover' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            name: "ms_recover.training" if name in ("SliceCheckpoint", "recover_train") else "ms_recover.api"
+            for name in __all__
+        },
+    )

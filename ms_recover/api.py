@@ -41,18 +41,62 @@ Progress = Callable[[int], None]
 """Called with the bytes read or written since the last call, from any thread."""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
-"""Reads slices from end to end, where they do not all lie below the inventory's root."""
+"""Reads whole slices, also such as do not lie below the inventory's root."""
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a file and list its contents; see `ms_recover.scanning.inspect.inspect_file`."""
+    """Identify a file and list its contents.
+
+    Parameters
+    ----------
+    path : str or path
+        A slice, a ``group_info.pb`` or a strategy file.
+    crc : bool
+        Check the CRC of a slice that has one, which reads the whole file.
+
+    Returns
+    -------
+    Inspection
+        Damage is listed in its `problems`.
+
+    Raises
+    ------
+    MissingInputError, StorageError
+        When the file does not exist or cannot be read.
+    """
     return inspect_file(path, crc=crc)
 
 
 def scan(
     root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
 ) -> Inventory:
-    """Take stock of a checkpoint tree; see `ms_recover.scanning.scan.scan`."""
+    """List the slices, rank lists, strategy files and manifests of a checkpoint tree.
+
+    Parameters
+    ----------
+    root : str or path
+        The tree: a directory with a directory for each rank.
+    options : ScanOptions
+        The layout of the tree.
+    stop : callable, optional
+        Asked now and then; True ends a CRC check early.
+
+    Returns
+    -------
+    Inventory
+        Sorted, and the same for the same tree.
+
+    Raises
+    ------
+    MissingInputError
+        When the tree does not exist, or holds no rank's directory.
+    UsageError
+        When the pattern is invalid.
+    FormatError
+        When a file named in the options is malformed.
+    StorageError
+        When the root cannot be read.
+    """
     return scan_tree(root, options, stop=stop)
 
 
@@ -64,25 +108,36 @@ def plan(
     progress: Progress | None = None,
     read: Reader | None = None,
 ) -> Plan:
-    """Find the newest step that every rank can have, and prove it by reading its slices.
+    """Find the newest step that every rank can have, and read its slices to prove it.
+
+    Reads, and changes nothing. The plan says whether it is recoverable; `apply` carries it out.
 
     Parameters
     ----------
     inventory : Inventory
-        What `scan` found.
+        The result of `scan`.
     options : PlanOptions
-        What the operator decides.
+        The operator's choices.
     jobs : int
         Threads that read.
     progress : callable, optional
         Called with the bytes read since the last call.
     read : callable, optional
-        Reads slices instead, where they do not all lie below the inventory's root.
+        Reads the slices instead of this function.
+
+    Returns
+    -------
+    Plan
+        The same for the same input.
 
     Raises
     ------
-    MissingInputError, UsageError, ContradictionError
-        As `ms_recover.planning.planner.make_plan` does, which decides.
+    MissingInputError
+        When there is no slice, or none of the step in `options`.
+    UsageError
+        When a lost rank is outside the world, or the world size is invalid.
+    ContradictionError
+        When rank lists contradict each other.
     """
     return plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)[0].plan
 
@@ -116,7 +171,7 @@ def explain(
     progress: Progress | None = None,
     read: Reader | None = None,
 ) -> tuple[Plan, Explanation]:
-    """Plan, and explain for one rank who holds which of its parameters and what each is taken from.
+    """Plan, and list for each parameter of one rank its holders and its chosen source.
 
     Parameters
     ----------
@@ -144,7 +199,15 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
 
 
 def check(plan: Plan) -> None:
-    """Check that a plan can be carried out; see `ms_recover.execution.apply.check_plan`."""
+    """Check that a plan can be carried out: it is recoverable and its sources have not changed.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    MissingInputError, VerificationError
+        When a source is missing or has changed.
+    """
     check_plan(plan)
 
 
@@ -159,7 +222,41 @@ def apply(
     partial: bool = False,
     sources: Mapping[str, SliceSource] | None = None,
 ) -> Outcome:
-    """Carry out a plan; see `ms_recover.execution.apply.apply_plan`."""
+    """Carry out a plan. Its actions are independent: one that fails does not stop the others, and all can be repeated.
+
+    Parameters
+    ----------
+    plan : Plan
+        A recoverable plan.
+    jobs : int
+        Threads.
+    verify : bool
+        Read each copy back before it gets its final name.
+    ranks : collection of int, optional
+        Carry out the actions of these ranks only.
+    progress : callable, optional
+        Called with the bytes copied since the last call, from any thread.
+    lock_timeout : float
+        Seconds to wait for another recovery of the same tree, where `ranks` is given; otherwise it is an error at once.
+    partial : bool
+        Where the plan has no step, write the surviving parameters of the lost slices under other names.
+    sources : mapping, optional
+        The slices of the plan that lie on other hosts, by path.
+
+    Returns
+    -------
+    Outcome
+        With the gravest exit code of the actions.
+
+    Raises
+    ------
+    UnrecoverableError
+        When the plan has no step.
+    StorageError
+        When another recovery is at work on the tree.
+    KeyboardInterrupt
+        After every temporary file is removed.
+    """
     return apply_plan(
         plan,
         jobs=jobs,
@@ -182,16 +279,16 @@ def complete(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> ActionResult:
-    """Write a full slice for a rank out of its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
+    """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
 
     Parameters
     ----------
     inventory : Inventory
-        What `scan` found.
+        The result of `scan`.
     rank : int
         The rank.
     options : PlanOptions
-        Its `step` by default is the newest at which nothing is missing.
+        Its `step` by default is the newest without missing parameters.
     output : str, optional
         File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
     jobs, progress
@@ -202,7 +299,7 @@ def complete(
     Raises
     ------
     UnrecoverableError
-        When nobody holds some of its parameters; they are named.
+        When a parameter has no source; the message names it.
     MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
         As `plan` and `apply` do, and when `output` exists.
     """
@@ -232,7 +329,7 @@ def verify(
     Parameters
     ----------
     inventory : Inventory
-        What `scan` found.
+        The result of `scan`.
     options : PlanOptions
         With a step only this step is checked.
     deep : bool
@@ -254,7 +351,7 @@ def verify(
 def seal(
     inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, jobs: int = 1, progress: Progress | None = None
 ) -> tuple[tuple[str, ...], Verification]:
-    """Write manifests for sound slices that have none, after their group's vote.
+    """Write the missing manifests of sound slices, after their group's vote.
 
     Parameters
     ----------
@@ -264,7 +361,7 @@ def seal(
     Returns
     -------
     (tuple of str, Verification)
-        The slices that were sealed, and the state of all; slices that are not sound get no manifest.
+        The sealed slices, and the verification of all; slices that are not sound get no manifest.
 
     Raises
     ------

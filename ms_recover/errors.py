@@ -1,45 +1,50 @@
-"""The error tree; every class owns the exit code that ``recover-ckpt`` ends with.
+"""The error tree; every class owns the exit code of ``recover-ckpt``.
 
 ::
 
-    MsRecoverError                            1  the operation failed (disk full, no permission, ...)
+    MsRecoverError                            1  the operation failed
     ├── StorageError          (OSError)       1  reading or writing failed
     │   └── PermissionDeniedError (PermissionError)  the operating system refuses this user
-    ├── UsageError            (ValueError)    2  a wrong argument or option
-    ├── InputError            (ValueError)    3  an input is missing or malformed
+    ├── UsageError            (ValueError)    2  invalid argument or option
+    ├── InputError            (ValueError)    3  missing or malformed input
     │   ├── MissingInputError (FileNotFoundError)
-    │   ├── FormatError                          a file is not what it should be
-    │   └── ContradictionError                   inputs that cannot all be true
-    ├── UnrecoverableError    (RuntimeError)  4  some rank's slice cannot be had from anybody
-    ├── VerificationError     (RuntimeError)  5  bytes differ from what was promised
-    ├── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or erred
-    └── DeviceLostError    (RuntimeError)     7  a device of a split model died, froze or erred
-        ├── PartError                            a part of a split model raises on these inputs, on every device
-        └── NoDeviceLeftError                    no device is left that could compute any of the answer
+    │   ├── FormatError                          malformed file
+    │   └── ContradictionError                   inputs contradict each other
+    ├── UnrecoverableError    (RuntimeError)  4  a rank's slice has no source
+    ├── VerificationError     (RuntimeError)  5  digest mismatch
+    ├── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or failed
+    └── DeviceLostError    (RuntimeError)     7  a device of a split model died, froze or failed
+        ├── PartError                            a part of a split model raises on every device
+        └── NoDeviceLeftError                    no device is left
 
-Each message says what is wrong, where (rank, step, path) and what to do next.
+Each message names the fault, its place (rank, step, path) and the next thing to do.
 """
 
 from __future__ import annotations
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C or SIGTERM."""
+"""Exit code after SIGINT (Ctrl-C): 128 + 2."""
+
+TERMINATED = 143
+"""Exit code after SIGTERM: 128 + 15."""
 
 
 class MsRecoverError(Exception):
-    """Base of every error that ms_recover raises on purpose.
+    """Base of the errors that ms_recover raises deliberately.
 
     Attributes
     ----------
     exit_code : int
-        What ``recover-ckpt`` exits with when this error ends it.
+        Exit code of ``recover-ckpt`` when this error ends it.
     """
 
     exit_code = 1
 
 
 class StorageError(MsRecoverError, OSError):
-    """Reading or writing failed: no space, no permission, a device error."""
+    """Reading or writing failed: no space, permission denied, a device error."""
+
+    exit_code = 1
 
 
 class PermissionDeniedError(StorageError, PermissionError):
@@ -47,45 +52,51 @@ class PermissionDeniedError(StorageError, PermissionError):
 
 
 class UsageError(MsRecoverError, ValueError):
-    """An argument or option that cannot be meant."""
+    """An invalid argument or option."""
 
     exit_code = 2
 
 
 class InputError(MsRecoverError, ValueError):
-    """An input is missing or malformed."""
+    """A missing or malformed input."""
 
     exit_code = 3
 
 
 class MissingInputError(InputError, FileNotFoundError):
-    """A file or directory that was named is not there."""
+    """A named file or directory does not exist."""
+
+    exit_code = 3
 
 
 class FormatError(InputError):
-    """A file is not what its name or its place says."""
+    """A malformed file, or one of another kind than its name or place says."""
+
+    exit_code = 3
 
 
 class ContradictionError(InputError):
-    """Inputs that cannot all be true, such as rank lists that disagree."""
+    """Inputs that contradict each other, such as two rank lists."""
+
+    exit_code = 3
 
 
 class UnrecoverableError(MsRecoverError, RuntimeError):
-    """A rank's slice is gone and nobody holds the same bytes."""
+    """A rank's slice is lost and has no source."""
 
     exit_code = 4
 
 
 class VerificationError(MsRecoverError, RuntimeError):
-    """Bytes differ from what was read, planned or promised."""
+    """Bytes do not match their manifest, their plan or their source."""
 
     exit_code = 5
 
 
 class BrokenWorldError(MsRecoverError, ConnectionError):
-    """A world broke; every operation on it fails with this, operations on other worlds go on.
+    """A world broke: every operation on it fails with this error; other worlds are not affected.
 
-    Make the world again under the same name: it gets the next epoch.
+    Initialize the world again under the same name: it gets the next epoch.
 
     Parameters
     ----------
@@ -96,7 +107,7 @@ class BrokenWorldError(MsRecoverError, ConnectionError):
     cause : str
         eof, reset, heartbeat, timeout, protocol, closed or peer_reported.
     words : str
-        What happened, in words.
+        Description of the fault.
     """
 
     exit_code = 6
@@ -110,14 +121,14 @@ class BrokenWorldError(MsRecoverError, ConnectionError):
 
 
 class DeviceLostError(MsRecoverError, RuntimeError):
-    """A device of a split model died, froze or erred, and its work is not to be done again.
+    """A device of a split model died, froze or failed, and its work is not repeated.
 
     Parameters
     ----------
     words : str
-        What happened, and what to do next.
+        Description of the fault, and the next thing to do.
     device, part : int, optional
-        Which, where it is known.
+        Their numbers, where they are known.
     cause : str
         eof, reset, heartbeat, timeout, raised, start, or empty.
     """
@@ -130,8 +141,12 @@ class DeviceLostError(MsRecoverError, RuntimeError):
 
 
 class PartError(DeviceLostError):
-    """A part of a split model raises on these inputs wherever it runs: the inputs or the model are at fault."""
+    """A part of a split model raises on these inputs on every device: the inputs or the model are at fault."""
+
+    exit_code = 7
 
 
 class NoDeviceLeftError(DeviceLostError):
-    """No device is left that could compute any of the answer."""
+    """No device is left to compute any part of the answer."""
+
+    exit_code = 7

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial as partial_call
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import (
-    cores,
-    given_options,
-    json_option,
-    plan_options,
-    print_json,
-    print_text,
-    text_width,
-    tree_options,
-)
-from ms_recover.cli.peers import check_alone, from_options, planned_with_peers
-from ms_recover.cli.tree import plan_code, plan_tree, progress_bar
+from ms_recover.cli.fields import typed_options
+from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
+from ms_recover.cli.output import print_json, print_text, text_width, user_name
+from ms_recover.cli.peers import check_alone, planned_with_peers
+from ms_recover.cli.tree import cores, plan_code, plan_tree, progress_bar
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import PeerOptions, SecurityOptions
+    from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.outcome import Outcome
     from ms_recover.model.plan import Plan
 
@@ -35,47 +30,53 @@ if TYPE_CHECKING:
 @click.option(
     "--partial",
     is_flag=True,
-    help="Where no step is recoverable write what survives, as {name}.partial.ckpt; ends with 4 all the same.",
+    help="Where no step is recoverable write the surviving parameters, as {name}.partial.ckpt; ends with 4 all the "
+    "same.",
 )
-@plan_options
-@from_options
-@tree_options
+@takes_whole_plan
+@takes_peers
+@takes_security
+@takes_scan
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    /,
     root_or_plan: str,
     dry_run: bool,
     jobs: int | None,
     no_verify: bool,
     partial: bool,
     as_json: bool,
-    **options: Any,
+    plan: PlanOptions,
+    peers: PeerOptions,
+    security: SecurityOptions,
+    scan: ScanOptions,
 ) -> int:
-    """Copy what a plan says, so that every rank has its slice.
+    """Carry out a plan, so that every rank has its slice.
 
     ROOT_OR_PLAN is a checkpoint tree, planned on the spot, or a file written by: recover-ckpt plan ROOT -o FILE. A plan
-    from a file is applied only if its sources are still what it saw. With --from slices are fetched from nodes that run
-    recover-ckpt serve, for ranks of this node.
+    from a file is applied only if its sources have not changed since. With --from slices are fetched from nodes that
+    run recover-ckpt serve, for ranks of this node.
     """
     from ms_recover import api
-    from ms_recover.reporting.text import outcome_text, plan_text
+    from ms_recover.formats.plan_json import plan_from_json, plan_to_json
+    from ms_recover.reporting.outcome_text import outcome_text
+    from ms_recover.reporting.plan_text import plan_text
     from ms_recover.storage.local import read_text
 
-    def show(plan: Plan) -> int:
+    def show(made: Plan, code: int) -> int:
         if as_json:
-            from ms_recover.formats.plan_json import plan_to_json
-
-            print_json(plan_to_json(plan))
+            print_json(plan_to_json(made))
         else:
-            print_text(plan_text(plan, text_width()))
-        return plan_code(plan)
+            print_text(plan_text(made, text_width(), user=user_name(), require_newest=plan.require_newest))
+        return code
 
-    def carry_out(plan: Plan, run: Callable[..., Outcome]) -> int:
-        if dry_run or not (plan.recoverable or (partial and plan.partials)):
-            return show(plan)
-        with progress_bar("copying", plan.bytes_to_copy, as_json or not plan.actions) as progress:
+    def carry_out(made: Plan, run: Callable[..., Outcome]) -> int:
+        code = plan_code(made, require_newest=plan.require_newest)
+        refused = made.recoverable and code != 0
+        if dry_run or refused or not (made.recoverable or (partial and made.partials)):
+            return show(made, code)
+        with progress_bar("copying", made.bytes_to_copy, as_json or not made.actions) as progress:
             outcome = run(jobs=jobs or 4 * cores(), verify=not no_verify, progress=progress, partial=partial)
         if as_json:
             from ms_recover.formats.report_json import outcome_to_json
@@ -85,20 +86,18 @@ def command(
             print_text(outcome_text(outcome, text_width()))
         return outcome.exit_code
 
-    if options["servers"]:
+    if peers.servers:
         if os.path.isfile(root_or_plan):
-            raise click.UsageError("a plan from a file knows nothing of other nodes: name the tree with --from", ctx)
-        with planned_with_peers(root_or_plan, options, as_json) as (peers, planned):
-            return carry_out(planned.plan, partial_call(peers.apply, planned))
+            raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
+        with planned_with_peers(root_or_plan, scan, plan, peers, security, as_json=as_json) as (nodes, planned):
+            return carry_out(planned.plan, partial_call(nodes.apply, planned))
     check_alone(ctx)
     if os.path.isfile(root_or_plan):
-        for option in given_options(ctx):
-            raise click.UsageError(f"{option} shapes a plan, and the plan is given: plan again with it", ctx)
-        from ms_recover.formats.plan_json import plan_from_json
-
-        plan = plan_from_json(read_text(root_or_plan), root_or_plan)
+        for option in typed_options(ctx):
+            raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
+        made = plan_from_json(read_text(root_or_plan), root_or_plan)
     else:
-        plan = plan_tree(root_or_plan, options, as_json)
-    if plan.recoverable:
-        api.check(plan)
-    return carry_out(plan, partial_call(api.apply, plan))
+        made, _ = plan_tree(root_or_plan, scan, plan, as_json=as_json)
+    if made.recoverable:
+        api.check(made)
+    return carry_out(made, partial_call(api.apply, made))

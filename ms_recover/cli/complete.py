@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import (
-    cores,
-    json_option,
-    print_json,
-    print_text,
-    step_option,
-    tolerate_option,
-    tree_options,
-    world_size_option,
-)
-from ms_recover.cli.tree import progress_bar, scan_tree
+from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
+from ms_recover.cli.output import print_json, print_text
+from ms_recover.cli.tree import cores, progress_bar
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import PlanOptions, ScanOptions
 
 
 @click.command(name="complete")
@@ -29,30 +24,23 @@ from ms_recover.cli.tree import progress_bar, scan_tree
     help="File to write; default: {name}.complete.ckpt in the rank's directory. Nothing is overwritten.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
-@step_option
-@world_size_option
-@tolerate_option
-@tree_options
+@takes_plan(STEP, WORLD_SIZE, TOLERATE)
+@takes_scan
 @json_option
-def command(root: str, rank: int, output: str | None, no_verify: bool, as_json: bool, **options: Any) -> int:
-    """Write a full slice for RANK out of its peers' parts.
+def command(
+    root: str, rank: int, output: str | None, no_verify: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions
+) -> int:
+    """Write a full slice for RANK from the parts of its peers.
 
     For trees saved with remove_redundancy=True, where each parameter lies with one rank of its group only.
     """
     from ms_recover import api
-    from ms_recover.model.options import PlanOptions
     from ms_recover.reporting.tables import size_text
 
-    inventory = scan_tree(root, options)
+    inventory = api.scan(root, scan)
     with progress_bar("reading", None, as_json) as progress:
         result = api.complete(
-            inventory,
-            rank,
-            PlanOptions(step=options["step"], world_size=options["world_size"], tolerate=options["tolerate"]),
-            output=output,
-            jobs=cores(),
-            verify=not no_verify,
-            progress=progress,
+            inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
         )
     if as_json:
         from ms_recover.formats.report_json import result_to_json

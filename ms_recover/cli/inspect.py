@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ms_recover.cli.options import json_option, print_json, print_text, text_width
+from ms_recover.cli.options import json_option
+from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.errors import InputError
 
 
@@ -13,7 +14,7 @@ from ms_recover.errors import InputError
 @click.option("--no-crc", is_flag=True, help="Do not check the CRC of a slice that has one.")
 @json_option
 def command(file: str, no_crc: bool, as_json: bool) -> int:
-    """Say what FILE is and what it holds: a slice, a group_info.pb or a strategy file."""
+    """Identify FILE and list its contents: a slice, a group_info.pb or a strategy file."""
     from ms_recover import api
     from ms_recover.reporting.inspection import inspection_text
 

@@ -2,74 +2,93 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import (
-    given_options,
-    json_option,
-    plan_options,
-    print_json,
-    print_text,
-    text_width,
-    tree_options,
-)
-from ms_recover.cli.peers import check_alone, from_options, given_from, planned_with_peers
-from ms_recover.cli.tree import explain_tree, plan_code
+from ms_recover.cli.fields import words_of
+from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
+from ms_recover.cli.output import json_text, print_json, print_text, text_width, user_name
+from ms_recover.cli.peers import check_alone, planned_with_peers
+from ms_recover.cli.tree import plan_code, plan_tree
+
+if TYPE_CHECKING:
+    from ms_recover.cli.options import PeerOptions, SecurityOptions
+    from ms_recover.model.options import PlanOptions, ScanOptions
 
 
 @click.command(name="plan")
 @click.argument("root", type=click.Path())
-@plan_options
-@from_options
-@tree_options
+@takes_whole_plan
+@takes_peers
+@takes_security
+@takes_scan
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), help="Save the plan here, for: recover-ckpt apply PLAN."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Save the plan here, for: recover-ckpt apply FILE. Replaces nothing but an older plan; - is standard output.",
 )
 @click.option(
     "--explain",
     metavar="RANK",
     type=click.IntRange(0),
-    help="Tell for each parameter of this rank who holds which region, and what was chosen.",
+    help="List for each parameter of this rank the ranks that hold each region, and the chosen source.",
 )
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, root: str, output: str | None, explain: int | None, as_json: bool, **options: Any
+    ctx: click.Context,
+    root: str,
+    output: str | None,
+    explain: int | None,
+    as_json: bool,
+    plan: PlanOptions,
+    peers: PeerOptions,
+    security: SecurityOptions,
+    scan: ScanOptions,
 ) -> int:
-    """Find the newest step every rank can have, and what to copy. Changes nothing below ROOT."""
+    """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT."""
+    from ms_recover.cli.plan_file import plan_target, write_plan
+    from ms_recover.formats.plan_json import plan_to_json
     from ms_recover.reporting.pieces import explanation_text
-    from ms_recover.reporting.text import plan_text
-    from ms_recover.storage.atomic import write_small
+    from ms_recover.reporting.plan_text import plan_text
 
-    if options["servers"]:
-        if output is not None:
-            raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)
-        with planned_with_peers(root, options, as_json, explain) as (_, planned):
-            plan, explanation = planned.plan, planned.explanation
+    if output is not None and peers.servers:
+        raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)
+    target = plan_target(output) if output is not None else None
+    to_stdout = target is not None and target.kind == "stdout"
+    if to_stdout and explain is not None:
+        raise click.UsageError("--explain and a plan both go to standard output: save the plan in a file", ctx)
+    if peers.servers:
+        with planned_with_peers(root, scan, plan, peers, security, explain=explain, as_json=as_json) as (_, planned):
+            made, explanation = planned.plan, planned.explanation
     else:
         check_alone(ctx)
-        plan, explanation = explain_tree(root, options, explain, as_json)
-    if output is not None:
-        from ms_recover.formats.plan_json import plan_to_json
-
-        write_small(output, (json.dumps(plan_to_json(plan), indent=2) + "\n").encode())
-    if as_json:
+        made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
+    data = plan_to_json(made)
+    code = plan_code(made, require_newest=plan.require_newest)
+    refused = made.recoverable and code != 0
+    if target is not None and not to_stdout and not refused:
+        write_plan(target, json_text(data) + "\n")
+    if explanation is not None and as_json:
         from ms_recover.formats.explanation_json import explained_plan_to_json
 
-        print_json(explained_plan_to_json(plan, explanation))
+        print_json(explained_plan_to_json(made, explanation))
+    elif as_json or (to_stdout and not refused):
+        print_json(data)
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
-        print_text(plan_text(plan, text_width(), next_command=_apply_command(ctx, root, output)))
-    return plan_code(plan)
-
-
-def _apply_command(ctx: click.Context, root: str, output: str | None) -> str:
-    """Return the command that carries this plan out."""
-    if output is not None:
-        return shlex.join(["recover-ckpt", "apply", output])
-    return shlex.join(["recover-ckpt", "apply", root, *given_options(ctx), *given_from(ctx)])
+        words = [root, *words_of(ctx.command, {"plan": plan, "peers": peers, "security": security, "scan": scan})]
+        print_text(
+            plan_text(
+                made,
+                text_width(),
+                next_command=shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])]),
+                user=user_name(),
+                require_newest=plan.require_newest,
+            )
+        )
+    return code

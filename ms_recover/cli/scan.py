@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import json_option, print_json, print_text, text_width, tree_options
-from ms_recover.cli.tree import scan_tree
+from ms_recover.cli.options import json_option, takes_scan
+from ms_recover.cli.output import print_json, print_text, text_width
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import ScanOptions
 
 
 @click.command(name="scan")
 @click.argument("root", type=click.Path())
-@tree_options
+@takes_scan
 @json_option
-def command(root: str, as_json: bool, **options: Any) -> int:
+def command(root: str, as_json: bool, scan: ScanOptions) -> int:
     """List the slices, steps and rank lists below ROOT."""
-    from ms_recover.reporting.text import inventory_text
+    from ms_recover import api
+    from ms_recover.reporting.inventory_text import inventory_text
 
-    inventory = scan_tree(root, options)
+    inventory = api.scan(root, scan)
     if as_json:
         from ms_recover.formats.report_json import inventory_to_json
 

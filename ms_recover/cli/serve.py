@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import cores, tree_options
-from ms_recover.cli.peers import need_numpy, security_of, security_options
-from ms_recover.cli.tree import scan_options_from
+from ms_recover.cli.options import takes_scan, takes_security
+from ms_recover.cli.output import print_text
+from ms_recover.cli.peers import need_numpy, security_of
+from ms_recover.cli.tree import cores
+
+if TYPE_CHECKING:
+    from ms_recover.cli.options import SecurityOptions
+    from ms_recover.model.options import ScanOptions
 
 
 @click.command(name="serve")
@@ -18,17 +23,17 @@ from ms_recover.cli.tree import scan_options_from
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; off loopback a token is required.",
+    help="Address to listen at; off loopback a token is required.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=29610, show_default=True, help="TCP port to listen at.")
 @click.option("--idle", type=click.FloatRange(min=0.5), help="End after so many seconds without a client.")
-@security_options
-@tree_options
-def command(root: str, bind: str, port: int, idle: float | None, **options: Any) -> int:
+@takes_security
+@takes_scan
+def command(root: str, bind: str, port: int, idle: float | None, security: SecurityOptions, scan: ScanOptions) -> int:
     """Serve ROOT to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 
-    They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only what a scan finds below ROOT is read, and
-    nothing is written.
+    They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only slices and their companions that a scan
+    finds below ROOT are read, and nothing is written.
     """
     need_numpy()
     from ms_recover.remote.server import serve
@@ -37,10 +42,10 @@ def command(root: str, bind: str, port: int, idle: float | None, **options: Any)
         root,
         address=bind,
         port=port,
-        security=security_of(options),
+        security=security_of(security),
         idle=idle,
         jobs=cores(),
-        ready=click.echo,
-        options=scan_options_from(options),
+        ready=print_text,
+        options=scan,
     )
     return 0

@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import (
-    cores,
-    json_option,
-    print_json,
-    print_text,
-    step_option,
-    text_width,
-    tolerate_option,
-    tree_options,
-    world_size_option,
-)
-from ms_recover.cli.tree import progress_bar, scan_tree
+from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
+from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.tree import cores, progress_bar
 from ms_recover.errors import VerificationError
-from ms_recover.model.steps import Step
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import PlanOptions, ScanOptions
 
 
 @click.command(name="verify")
 @click.argument("root", type=click.Path())
-@step_option
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
-@world_size_option
-@tolerate_option
-@tree_options
+@takes_plan(STEP, WORLD_SIZE, TOLERATE)
+@takes_scan
 @json_option
-def command(
-    root: str,
-    step: Step | None,
-    deep: bool,
-    world_size: int | None,
-    tolerate: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> int:
+def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
     """Read every slice below ROOT and check it against its manifest, its structure and its peers."""
     from ms_recover import api
-    from ms_recover.model.options import PlanOptions
-    from ms_recover.reporting.text import verification_text
+    from ms_recover.reporting.verification_text import verification_text
 
-    inventory = scan_tree(root, options)
+    inventory = api.scan(root, scan)
     with progress_bar("reading", None, as_json) as progress:
-        found = api.verify(
-            inventory,
-            PlanOptions(step=step, world_size=world_size, tolerate=tolerate),
-            deep=deep,
-            jobs=cores(),
-            progress=progress,
-        )
+        found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.reporting.tables import one_line, ranks_text, render_table, size_text
+from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
 
 _NAMES = {
     "ckpt": "a slice (.ckpt)",
@@ -17,7 +17,7 @@ _NAMES = {
 
 
 def inspection_text(found: Inspection, width: int | None) -> str:
-    """Return what ``inspect`` prints: what it is, what is wrong, what it holds."""
+    """Return the report of ``inspect``: kind, problems, contents."""
     lines = [f"{found.path}: {_NAMES.get(found.kind, found.kind)}"]
     lines += [f"DAMAGED: {problem}" for problem in found.problems]
     if found.header is not None:
@@ -26,10 +26,10 @@ def inspection_text(found: Inspection, width: int | None) -> str:
         lines.append(f"same slice on ranks: {ranks_text(found.group_info.restore_ranks)}")
         groups = [(group.name, ranks_text(group.ranks)) for group in found.group_info.groups]
         if groups:
-            lines += ["", render_table(("communication group", "ranks"), groups, width)]
+            lines += ["", *table_lines(("communication group", "ranks"), groups, width)]
     if found.strategy is not None:
         lines += _strategy_lines(found.strategy, width)
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _slice_lines(header: SliceHeader, width: int | None) -> list[str]:
@@ -38,14 +38,14 @@ def _slice_lines(header: SliceHeader, width: int | None) -> list[str]:
     cipher = f", {header.encryption}: parameters cannot be read without the key" if header.encryption else ""
     lines = [f"{size_text(header.size)}, {len(header.parameters)} parameters{crc}{cipher}"]
     if header.metadata:
-        lines.append("metadata: " + ", ".join(one_line(f"{key}={value}") for key, value in header.metadata))
+        lines.append("metadata: " + ", ".join(f"{key}={value}" for key, value in header.metadata))
     parameters = [
         (p.name, p.dtype, str(list(p.shape)), str(p.nbytes), str(len(pieces)))
         for p, pieces in zip(header.parameters, header.contents, strict=True)
     ]
     if parameters:
         heads = ("name", "dtype", "shape", "bytes", "pieces")
-        lines += ["", render_table(heads, parameters, width, right=("bytes", "pieces"))]
+        lines += ["", *table_lines(heads, parameters, width, right=("bytes", "pieces"))]
     return lines
 
 
@@ -71,9 +71,9 @@ def _strategy_lines(strategy: Strategy, width: int | None) -> list[str]:
         columns["split by hand"] = [_by_hand_text(layout) for layout in layouts]
     if any(layout.tensor_shape for layout in layouts):
         columns["whole shape"] = [str(list(layout.tensor_shape)) for layout in layouts]
-    table = render_table(tuple(columns), zip(*columns.values(), strict=True), width, right=("parts", "copies"))
+    table = table_lines(tuple(columns), zip(*columns.values(), strict=True), width, right=("parts", "copies"))
     axes = "tensor maps count the axes of the device matrix from the right: axis 0 is the last one"
-    return [*lines, axes, "", table]
+    return [*lines, axes, "", *table]
 
 
 def _map_text(layout: Layout) -> str:
@@ -81,7 +81,7 @@ def _map_text(layout: Layout) -> str:
 
 
 def _split_text(layout: Layout) -> str:
-    """Say in words over what a parameter is split, optimizer shards aside."""
+    """Return the dimensions that a parameter is split along, optimizer shards aside."""
     pieces = []
     for dim, (axes, count) in enumerate(zip(layout.tensor_map, layout.counts, strict=True)):
         if axes:

@@ -1,16 +1,16 @@
-"""Slices parameter by parameter: what nobody holds, who holds what."""
+"""Slices parameter by parameter: regions without a source, and the holders of each region."""
 
 from __future__ import annotations
 
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.plan import Plan
-from ms_recover.reporting.tables import ranks_text, render_table, size_text
+from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
 
 _MOST_ROWS = 64
 
 
 def missing_lines(plan: Plan, width: int | None) -> list[str]:
-    """Return what nobody holds of each slice that cannot be had."""
+    """Return the regions without a source of each slice that cannot be recovered."""
     lines: list[str] = []
     for rank in plan.ranks:
         if not rank.missing:
@@ -21,18 +21,19 @@ def missing_lines(plan: Plan, width: int | None) -> list[str]:
             (region.parameter, region_text(region.region), size_text(region.bytes), region.reason)
             for region in rank.missing[:_MOST_ROWS]
         ]
-        lines += ["", f"What no sound slice holds of the slice of rank {rank.rank} ({share}):"]
-        lines.append(render_table(("parameter", "region", "size", "why"), rows, width, right=("size",)))
+        lines += ["", f"Regions of the slice of rank {rank.rank} without a source ({share}):"]
+        lines += table_lines(("parameter", "region", "size", "why"), rows, width, right=("size",))
         more = len(rank.missing) - len(rows)
-        lines += [f"and {more} more, which --json lists"] if more else []
+        if more > 0:
+            lines.append(f"and {more} more, which --json lists")
     return lines
 
 
 def explanation_text(found: Explanation, width: int | None) -> str:
-    """Return who holds which of a rank's parameters, and what was chosen."""
+    """Return the holders of each region of a rank's parameters, and the chosen sources."""
     head = f"The slice of rank {found.rank} at step {found.step}, parameter by parameter"
     if found.problem is not None:
-        return f"{head}: nothing can be told, {found.problem}"
+        return page([f"{head}: no explanation, {found.problem}"])
     rows = [
         (
             item.parameter.name,
@@ -45,7 +46,7 @@ def explanation_text(found: Explanation, width: int | None) -> str:
         for item in found.parameters
     ]
     columns = ("parameter", "slice", "region", "held by ranks", "chosen", "note")
-    return f"{head}, by the layouts in {found.layouts}:\n{render_table(columns, rows, width)}"
+    return page([f"{head}, by the layouts in {found.layouts}:", *table_lines(columns, rows, width)])
 
 
 def region_text(region: tuple[tuple[int, int], ...]) -> str:

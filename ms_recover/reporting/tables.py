@@ -1,18 +1,20 @@
-"""Plain tables for terminals and pipes."""
+"""Lines and plain tables for terminals and pipes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
+from ms_recover.model.printable import printable
+
 PIPE_WIDTH = 100_000
-"""Columns where there is no terminal: a line is a line, so that grep finds whole paths."""
+"""Columns where there is no terminal: a row stays on one line, so that grep finds whole paths."""
 
 
-def render_table(
+def table_lines(
     columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
-) -> str:
-    """Return a table without frames, two spaces between columns, no trailing spaces.
+) -> list[str]:
+    """Return the lines of a table without frames, two spaces between columns, no trailing spaces.
 
     Parameters
     ----------
@@ -36,16 +38,28 @@ def render_table(
         table.add_row(*(Text(one_line(cell)) for cell in row))
     file = StringIO()
     Console(file=file, width=width or PIPE_WIDTH, color_system=None, legacy_windows=False, _environ={}).print(table)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+    return [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
+
+
+def render_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
+) -> str:
+    """Return a table as one text; arguments as for `table_lines`."""
+    return "\n".join(table_lines(columns, rows, width, right))
+
+
+def page(lines: Iterable[str]) -> str:
+    """Return lines as one text, in which no name from a file starts a line of its own."""
+    return "\n".join(map(one_line, lines))
 
 
 def one_line(text: str) -> str:
-    """Escape what would break a line or steer a terminal; names in damaged files can hold anything."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """Escape the characters that break a line or steer a terminal; names in damaged files can hold any of them."""
+    return printable(text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r"))
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as people read it, such as ``1.5 GiB``."""
+    """Return a number of bytes with its unit, such as ``1.5 GiB``."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

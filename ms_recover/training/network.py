@@ -13,12 +13,12 @@ from ms_recover.errors import InputError, VerificationError
 from ms_recover.file_names import format_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.storage.digest import Digester
 from ms_recover.training.snapshot import copy_values, saved_parameters
 from ms_recover.training.world import device_target
 
 _log = logging.getLogger(__name__)
-_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -179,5 +179,4 @@ def _digest(parameter: Any) -> str:
 
 
 def _names(names: list[str]) -> str:
-    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"parameter{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_NAMED])}{rest}"
+    return f"parameter{'s' if len(names) > 1 else ''} {list_some(names, 8)}"

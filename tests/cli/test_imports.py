@@ -1,19 +1,24 @@
 """The command line answers without what only other machines have."""
 
+import ast
 import subprocess
 import sys
 
 import pytest
 
-HEAVY = ("numpy", "google.protobuf", "fsspec", "rich", "mindspore", "msgspec")
+from ms_recover.cli.main import COMMANDS
+
+HEAVY = ("numpy", "google.protobuf", "msgspec", "fsspec", "aiohttp", "rich", "xxhash", "mindspore")
+ROOMS = ("model", "formats", "storage", "scanning", "planning", "execution", "reporting", "api", "remote", "worlds")
 
 
 def loaded(*arguments):
     code = (
         "import sys\n"
-        "from ms_recover.cli.main import main\n"
-        "code = main(sys.argv[1:])\n"
-        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules], code, file=sys.stderr)\n"
+        "from ms_recover.cli.entry import main\n"
+        "code = main()\n"
+        f"names = [*{HEAVY!r}, *(f'ms_recover.{{room}}' for room in {ROOMS!r})]\n"
+        "print('LOADED', [name for name in names if name in sys.modules], code, file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
@@ -27,9 +32,31 @@ def test_help_loads_nothing_heavy():
 
 
 @pytest.mark.processes
-def test_help_of_commands_loads_nothing_heavy():
-    for command in ("inspect", "scan", "plan", "apply"):
-        assert loaded(command, "--help") == "[] 0"
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_commands_loads_nothing_heavy(command):
+    assert loaded(command, "--help") == "[] 0"
+
+
+@pytest.mark.processes
+def test_the_list_of_commands_imports_none_of_them():
+    code = (
+        "import sys\n"
+        "from ms_recover.cli.entry import main\n"
+        "main()\n"
+        "print(sorted(name for name in sys.modules if name.startswith('ms_recover')), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ast.literal_eval(done.stderr) == [
+        "ms_recover",
+        "ms_recover.cli",
+        "ms_recover.cli.entry",
+        "ms_recover.cli.main",
+        "ms_recover.cli.signals",
+        "ms_recover.errors",
+        "ms_recover.lazy",
+    ]
 
 
 @pytest.mark.processes

@@ -240,7 +240,7 @@ def test_directories_that_cannot_be_read_or_written(tree, tmp_path):
     for path in [tmp_path, *tmp_path.parents][:-1]:
         path.chmod(0o755 | path.stat().st_mode)
     shutil.rmtree(tree / "ckpt_dir0")
-    code = "import sys; from ms_recover.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from ms_recover.cli.entry import main; sys.exit(main(sys.argv[1:]))"
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     if not drop:
         tree.chmod(0o555)
@@ -257,7 +257,7 @@ def test_output_into_a_closed_pipe(tree):
     import subprocess
     import sys
 
-    code = "import sys; from ms_recover.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from ms_recover.cli.entry import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         f"'{sys.executable}' -c '{code}' plan '{tree}' | true",
         shell=True,

@@ -1,5 +1,6 @@
 """verify, seal, and what plan makes of contents."""
 
+import json
 import shutil
 
 import pytest
@@ -97,9 +98,12 @@ def test_recovered_slices_get_manifests_that_name_their_source(pair, recover_ckp
     recover_ckpt("seal", pair)
     shutil.rmtree(pair / "ckpt_dir1")
     assert recover_ckpt("apply", pair).code == 0
-    text = (pair / "ckpt_dir1" / f"{NAME}.manifest.json").read_text()
-    assert "recovered from rank 3 (ckpt_dir3/test-1_8.ckpt)" in text
-    assert '"rank": 1' in text
+    manifest = json.loads((pair / "ckpt_dir1" / f"{NAME}.manifest.json").read_text())
+    assert manifest["provenance"]["kind"] == "copied"
+    [source] = manifest["provenance"]["sources"]
+    assert (source["rank"], source["path"]) == (3, "ckpt_dir3/test-1_8.ckpt")
+    assert manifest["rank"] == 1
+    assert "copied from rank 3 (ckpt_dir3/test-1_8.ckpt)" in recover_ckpt("scan", pair).out
     assert recover_ckpt("verify", pair).code == 0
 
 

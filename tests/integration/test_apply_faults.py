@@ -111,7 +111,7 @@ def test_without_rights(closed: str, tmp_path: Path) -> None:
         folder = broken.root / "ckpt_dir1" if closed == "target" else broken.root
         os.chown(folder, 0, 0)
         folder.chmod(0o755)
-    code = "import sys; from ms_recover.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from ms_recover.cli.entry import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
         + ["apply", str(broken.root)],

@@ -34,7 +34,7 @@ def in_a_process(
     *arguments: object, env: Mapping[str, str] | None = None, timeout: float = 120, cwd: Path | None = None
 ) -> Recovered:
     """Run the command line in a process of its own."""
-    code = "import sys; from ms_recover.cli.main import main; sys.exit(main())"
+    code = "import sys; from ms_recover.cli.entry import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 
-RECOVER = [sys.executable, "-c", "import sys; from ms_recover.cli.main import main; sys.exit(main())"]
+RECOVER = [sys.executable, "-c", "import sys; from ms_recover.cli.entry import main; sys.exit(main())"]
 
 
 def free_port():

@@ -1,5 +1,6 @@
 """How the verb `plan` reads, and `explain` goes by the plan."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -55,3 +56,32 @@ def test_a_rank_is_explained_by_the_step_of_the_plan(tmp_path):
     assert any(0 in item.holders for item in api.explain(inventory, 0)[1].parameters)
     with pytest.raises(UsageError, match="there is no rank 6"):
         api.explain(inventory, 6)
+
+
+def test_every_verb_has_a_typed_signature_and_names_its_errors():
+    for name in api.__all__:
+        verb = getattr(api, name)
+        assert verb.__module__ == "ms_recover.api"
+        signature = inspect.signature(verb)
+        assert signature.return_annotation is not inspect.Signature.empty
+        for parameter in signature.parameters.values():
+            assert parameter.annotation is not inspect.Parameter.empty, (name, parameter)
+            assert parameter.kind is not inspect.Parameter.VAR_KEYWORD, (name, parameter)
+        assert "Raises\n" in verb.__doc__, name
+
+
+def test_the_verbs_from_scan_to_verify_recover_a_tree(tmp_path):
+    tree = make_tree(tmp_path / "tree")
+    lost = tree / "ckpt_dir0" / "test-1_8.ckpt"
+    truth = lost.read_bytes()
+    sealed, _ = api.seal(api.scan(tree))
+    assert len(sealed) == 4
+    lost.unlink()
+    made = api.plan(api.scan(tree))
+    api.check(made)
+    assert api.apply(made, jobs=2).exit_code == 0
+    assert lost.read_bytes() == truth
+    assert api.inspect(lost).problems == ()
+    found = api.verify(api.scan(tree))
+    assert found.wrong == ()
+    assert {check.evidence for check in found.checks} == {"manifest"}

@@ -1,0 +1,109 @@
+"""The target of ``plan -o``: a new file, an older plan, standard output, a device or a pipe; nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Literal
+
+from ms_recover.errors import FormatError, MissingInputError, UsageError
+from ms_recover.storage.atomic import write_small
+from ms_recover.storage.local import read_text
+from ms_recover.system_errors import explained
+
+_DESCRIPTOR = re.compile(r"(?:/dev/fd|/proc/self/fd)/(\d{1,9})\Z", re.ASCII)
+_STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_KEYS = frozenset(("version", "root", "world_size", "step", "actions", "ranks", "rejected_steps"))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTarget:
+    """A place that a plan may be written to.
+
+    Parameters
+    ----------
+    kind : {"stdout", "descriptor", "stream", "file"}
+        Standard output, another open descriptor, a device or named pipe, or a regular file.
+    path : str
+        Its path; for a file with links resolved.
+    descriptor : int
+        Number of the open descriptor, for the first two kinds.
+    """
+
+    kind: Literal["stdout", "descriptor", "stream", "file"]
+    path: str
+    descriptor: int = -1
+
+
+def plan_target(path: str) -> PlanTarget:
+    """Decide how a plan is written to a path, before any time goes into planning.
+
+    Parameters
+    ----------
+    path : str
+        A path, or ``-`` for standard output.
+
+    Raises
+    ------
+    UsageError
+        When anything but an older plan, a character device or a pipe is there, or a link that leads nowhere.
+    MissingInputError
+        When the directory does not exist.
+    StorageError
+        When the file cannot be read.
+    """
+    match = _DESCRIPTOR.match(path)
+    descriptor = int(match[1]) if match is not None else _STANDARD.get(path)
+    if descriptor is not None:
+        return PlanTarget("stdout" if descriptor == 1 else "descriptor", path, descriptor)
+    target = os.path.realpath(path)
+    with explained("writing", path):
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            if os.path.islink(path):
+                raise UsageError(f"-o {path} is a link to {target}, which does not exist: name that file") from None
+            if not os.path.isdir(os.path.dirname(target)):
+                raise MissingInputError(f"-o {path}: the directory does not exist: make it first") from None
+            return PlanTarget("file", target)
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return PlanTarget("stream", path)
+    if not (stat.S_ISREG(mode) and _is_plan(target)):
+        raise UsageError(
+            f"-o {path} exists and is not a plan: nothing but an older plan is replaced; name another file, "
+            "or remove this one"
+        )
+    return PlanTarget("file", target)
+
+
+def write_plan(target: PlanTarget, text: str) -> None:
+    """Write a plan: a file whole or not at all, everything else as it comes.
+
+    Raises
+    ------
+    UsageError
+        When something else has appeared under the name meanwhile.
+    StorageError
+        When it cannot be written.
+    """
+    if target.kind == "file":
+        write_small(plan_target(target.path).path, text.encode())
+        return
+    with explained("writing", target.path):
+        if target.kind == "stream":
+            descriptor = os.open(target.path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        else:
+            descriptor = os.dup(target.descriptor)
+        with open(descriptor, "wb") as file:
+            file.write(text.encode())
+
+
+def _is_plan(path: str) -> bool:
+    try:
+        data = json.loads(read_text(path))
+    except (FormatError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and data.keys() >= _KEYS and isinstance(data["actions"], list)

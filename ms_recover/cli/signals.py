@@ -1,0 +1,82 @@
+"""SIGINT and SIGTERM as exceptions, so that every ``with`` and ``finally`` cleans up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+_RETRY_S = 0.005
+_MOST_RETRIES = 200
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM; a subclass, because all that cleans up after Ctrl-C cleans up after SIGTERM."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT and `Terminated` on SIGTERM; put the former handlers back afterwards.
+
+    A SIGINT that is ignored, as in a background job of a shell without job control, stays ignored. Outside the main
+    thread nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        numbers.append(signal.SIGINT)
+    late = _Late()
+    before = {number: signal.signal(number, late.receive) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        late.close()
+
+
+class _Late:
+    """Raises for a signal, but behind an import: callbacks of the import system swallow exceptions and print them."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._retries = 0
+        self._alarm = signal.getsignal(signal.SIGALRM)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT or SIGTERM."""
+        self._number = number
+        self._raise_behind_imports(frame)
+
+    def close(self) -> None:
+        """Raise for a signal that still waits for the end of an import."""
+        if self._number is not None and self._retries:
+            self._raise()
+
+    def _raise_behind_imports(self, frame: FrameType | None) -> None:
+        if not _is_importing(frame) or self._retries >= _MOST_RETRIES:
+            self._raise()
+        self._retries += 1
+        signal.signal(signal.SIGALRM, lambda _, later: self._raise_behind_imports(later))
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+
+    def _raise(self) -> NoReturn:
+        number, self._number = self._number, None
+        if self._retries:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
+            self._retries = 0
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

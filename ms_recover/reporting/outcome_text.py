@@ -1,0 +1,48 @@
+"""The outcome of a plan as text for an operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ms_recover.model.outcome import Outcome
+from ms_recover.reporting.notes import going_back
+from ms_recover.reporting.tables import page, size_text, table_lines
+
+
+def outcome_text(outcome: Outcome, width: int | None) -> str:
+    """Return the outcome of a plan: the answer first, then each action."""
+    lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.rejected_steps, outcome.step)}"]
+    rows = [
+        (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
+        for result in outcome.results
+    ]
+    dropped = [(str(result.rank), text) for result in outcome.results for text in result.dropped]
+    if rows:
+        lines += ["", *table_lines(("rank", "status", "slice", "digest or error"), rows, width, right=("rank",))]
+    if dropped:
+        lines += ["", "Sources that proved damaged and were passed over; run the command again to repair them:"]
+        lines += table_lines(("for rank", "source"), dropped, width, right=("for rank",))
+    if outcome.group_files:
+        lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
+    return page([*lines, *(f"error: {error}" for error in outcome.errors)])
+
+
+def _headline(outcome: Outcome) -> str:
+    failed = sum(result.status == "failed" for result in outcome.results)
+    written = [result for result in outcome.results if result.status in ("copied", "composed")]
+    if failed or outcome.errors:
+        return (
+            f"FAILED: {failed} of {len(outcome.results)} slices could not be recovered, the others are whole; "
+            "remove the causes named below and run the command again"
+        )
+    if outcome.partial:
+        return (
+            f"PARTIAL: the surviving parameters of {len(outcome.results)} slices of step {outcome.step} are written "
+            "beside them; none of them is whole"
+        )
+    if not written:
+        return f"DONE: every rank already had its slice of step {outcome.step}"
+    total = size_text(sum(result.bytes for result in written))
+    how = " and ".join(f"{count} {status}" for status, count in Counter(one.status for one in written).items())
+    read_back = ", each read back and compared" if outcome.verified else ""
+    return f"DONE: every rank has its slice of step {outcome.step}; {how} ({total}){read_back}"

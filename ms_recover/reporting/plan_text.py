@@ -1,0 +1,144 @@
+"""A plan as text for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
+from ms_recover.reporting.notes import going_back, note_lines
+from ms_recover.reporting.pieces import missing_lines
+from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+
+MOST_ROWS = 32
+"""Ranks up to which every rank has a row, also the ones that keep their slice."""
+
+
+def plan_text(
+    plan: Plan, width: int | None, *, next_command: str = "", user: str = "", require_newest: bool = False
+) -> str:
+    """Return a plan: the answer first, then warnings, each rank, and the reasons why steps were rejected.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    width : int or None
+        Columns of the terminal, None for a pipe.
+    next_command : str
+        The command that carries the plan out.
+    user : str
+        The user of this process, for files that cannot be read.
+    require_newest : bool
+        The operator refuses to go back behind a newer step.
+    """
+    refused = require_newest and plan.recoverable and bool(plan.given_up)
+    lines = [_world(plan), *_headline(plan, user, refused)]
+    lines += [f"WARNING: {warning}" for warning in plan.warnings]
+    lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
+    if plan.group_files:
+        written = ", ".join(write.target for write in plan.group_files)
+        lines += ["", f"Lost rank lists that will be written again: {written}"]
+    title = "Newer steps that were given up" if plan.step else "Steps that were rejected"
+    lines += _rejected_lines(title, plan.given_up, width)
+    older_runs = [rejected for rejected in plan.rejected_steps if rejected.another_run]
+    lines += _rejected_lines("Steps of other runs only", older_runs, width)
+    lines += note_lines(plan.notes, width)
+    if plan.actions and next_command and not refused:
+        lines += ["", f"Next: {next_command}"]
+    return page(lines)
+
+
+def _world(plan: Plan) -> str:
+    if plan.world_size_guessed:
+        return f"{plan.root}: at least {plan.world_size} ranks, guessed by {plan.world_size_from}"
+    by = "" if plan.world_size_from == "as given" else "by "
+    return f"{plan.root}: {plan.world_size} ranks, {by}{plan.world_size_from}"
+
+
+def _headline(plan: Plan, user: str, refused: bool) -> list[str]:
+    bad = [rank for rank in plan.ranks if rank.verdict == "unrecoverable"]
+    if plan.step is None and any(rank.state == "unreadable" for rank in bad):
+        return _unreadable_lines(plan, bad, user)
+    if plan.disagreements:
+        return [
+            "UNDECIDED: ranks that should hold the same slice hold different contents, and no evidence settles it",
+            *(f"  {text}" for text in plan.disagreements),
+            "Declare the rank you distrust with --lost, or choose an older step with --step",
+        ]
+    if plan.step is None:
+        ranks = ranks_text(rank.rank for rank in bad)
+        no_source = f"at the newest there is no source for rank {ranks}{_guess(plan)}"
+        lines = [f"UNRECOVERABLE: no step is complete for every rank; {no_source}"]
+        if plan.partials:
+            lines.append("The surviving parameters of these slices can be written beside them with: apply --partial")
+        return lines
+    back = going_back(plan.rejected_steps, plan.step)
+    if refused:
+        return [f"REFUSED by --require-newest: nothing is done{back}"]
+    known = f" for the {plan.world_size} ranks that are known" if plan.world_size_guessed else ""
+    if plan.actions:
+        count = len(plan.actions)
+        work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
+        kept = f"{len(plan.ranks) - count} kept"
+        return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
+    if plan.world_size_guessed:
+        return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{_guess(plan)}{back}"]
+    return [f"COMPLETE at step {plan.step}: every rank has its slice, nothing to do{back}"]
+
+
+def _guess(plan: Plan) -> str:
+    if not plan.world_size_guessed:
+        return ""
+    return f"; the world size is a guess (by {plan.world_size_from}): give --world-size"
+
+
+def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict], user: str) -> list[str]:
+    denied = [rank for rank in bad if rank.state == "unreadable"]
+    others = [rank.rank for rank in bad if rank.state != "unreadable"]
+    ranks = ranks_text(rank.rank for rank in denied)
+    who = f"user {user}" if user else "this user"
+    lines = [
+        f"PERMISSION DENIED at step {plan.considered}: {who} cannot read the slice of rank {ranks}; no other source"
+    ]
+    lines += [
+        f"  rank {rank.rank}: {plan.root}/{rank.path}: {rank.reason}"
+        if rank.path
+        else f"  rank {rank.rank}: {rank.reason}"
+        for rank in denied[:MOST_ROWS]
+    ]
+    if len(denied) > MOST_ROWS:
+        lines.append(f"  and {len(denied) - MOST_ROWS} more")
+    if others:
+        lines.append(f"No source is known for rank {ranks_text(others)} either")
+    return [*lines, "Run the command as the owner of these files, or let this user read them"]
+
+
+def _rank_table(plan: Plan, width: int | None) -> list[str]:
+    shown: Iterable[RankVerdict] = plan.ranks
+    if len(plan.ranks) > MOST_ROWS:
+        shown = [rank for rank in plan.ranks if rank.verdict != "keep"]
+    rows = [
+        (str(rank.rank), rank.state, rank.verdict, _slice(rank), rank.evidence or "", rank.reason) for rank in shown
+    ]
+    lines = table_lines(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width, right=("rank",))
+    kept = len(plan.ranks) - len(rows)
+    return [*lines, f"and {kept} ranks that keep their sound slice"] if kept else lines
+
+
+def _rejected_lines(title: str, rejected: Sequence[RejectedStep], width: int | None) -> list[str]:
+    if not rejected:
+        return []
+    rows = [(str(one.step), one.reason) for one in rejected]
+    return ["", f"{title}:", *table_lines(("step", "why"), rows, width)]
+
+
+def _how(plan: Plan) -> str:
+    composed = sum(isinstance(action, ComposeAction) for action in plan.actions)
+    return "put together" if composed == len(plan.actions) else "recover" if composed else "copy"
+
+
+def _slice(rank: RankVerdict) -> str:
+    if rank.verdict == "compose":
+        return f"pieces -> {rank.path}"
+    return f"{rank.source} -> {rank.path}" if rank.source else rank.path or ""

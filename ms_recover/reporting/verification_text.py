@@ -1,0 +1,73 @@
+"""The result of verifying a tree as text for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ms_recover.model.verdicts import Evidence
+from ms_recover.model.verification import SliceCheck, Verification
+from ms_recover.reporting.tables import page, ranks_text, table_lines
+
+_COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
+
+
+def verification_text(found: Verification, width: int | None) -> str:
+    """Return a verification: the answer first, then wrong slices, then the ranks of each step."""
+    lines = [found.root, _headline(found)]
+    if found.wrong:
+        rows = [(str(check.rank), check.status, check.path, check.reason) for check in found.wrong]
+        lines += ["", *table_lines(("rank", "status", "slice", "why"), rows, width, right=("rank",))]
+    if found.disagreements:
+        lines += ["", "Ranks that should hold the same slice hold different contents, and no evidence settles it:"]
+        lines += [f"  {text}" for text in found.disagreements]
+    return page([*lines, "", *_step_table(found, width)])
+
+
+def _headline(found: Verification) -> str:
+    if found.wrong:
+        missing = sum(check.status == "missing" for check in found.wrong)
+        kinds = [f"{missing} missing"] if missing else []
+        if len(found.wrong) > missing:
+            kinds.insert(0, f"{len(found.wrong) - missing} damaged, unreadable or in doubt")
+        return f"WRONG: {len(found.wrong)} of {len(found.checks)} slices: {', '.join(kinds)}"
+    unproven = _not_compared(found.checks)
+    if not unproven:
+        return f"SOUND: all {len(found.checks)} slices"
+    ranks = ranks_text({check.rank for check in unproven})
+    if len(unproven) == len(found.checks):
+        return (
+            f"NOT COMPARED: the structure of all {len(unproven)} slices is sound, and there is no manifest or replica "
+            f"to compare their contents with (structure only): ranks {ranks}"
+        )
+    return f"SOUND where compared; {len(unproven)} slices were not compared (structure only): ranks {ranks}"
+
+
+def _not_compared(checks: Iterable[SliceCheck]) -> list[SliceCheck]:
+    return [check for check in checks if check.status == "sound" and check.evidence == "structure"]
+
+
+def _step_table(found: Verification, width: int | None) -> list[str]:
+    absent = dict(found.missing)
+    rows = []
+    for step in sorted({check.step for check in found.checks} | absent.keys(), reverse=True):
+        checks = [check for check in found.checks if check.step == step]
+        missing = {check.rank for check in checks if check.status == "missing"} | set(absent.get(step, ()))
+        rows.append(
+            (
+                str(step),
+                _sound(checks),
+                ranks_text({check.rank for check in _not_compared(checks)}),
+                ranks_text({check.rank for check in checks if check.status not in ("sound", "missing")}),
+                ranks_text(missing),
+            )
+        )
+    return table_lines(("step", "sound", "structure only", "wrong", "missing"), rows, width)
+
+
+def _sound(checks: Sequence[SliceCheck]) -> str:
+    """Return the ranks with sound slices, by the evidence for them."""
+    by = {
+        evidence: {check.rank for check in checks if check.status == "sound" and check.evidence == evidence}
+        for evidence in _COMPARED
+    }
+    return "; ".join(f"{ranks_text(ranks)} by {evidence}" for evidence, ranks in by.items() if ranks)

@@ -1,0 +1,144 @@
+"""Options become frozen values at the edge, and frozen values become options again."""
+
+from dataclasses import fields
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ms_recover.cli import apply, complete, plan, scan, seal, serve, verify
+from ms_recover.cli.fields import FieldOption, words_of
+from ms_recover.cli.main import COMMANDS, LazyGroup, group
+from ms_recover.cli.options import (
+    PeerOptions,
+    SecurityOptions,
+    parse_ranks,
+    spell_ranks,
+    takes_peers,
+    takes_scan,
+    takes_security,
+    takes_whole_plan,
+)
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.steps import Step
+
+TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions, "security": SecurityOptions}
+WITH_OPTIONS = [module.command for module in (apply, complete, plan, scan, seal, serve, verify)]
+
+EVERYTHING = {
+    "plan": PlanOptions(
+        step=Step(2, 77),
+        lost=frozenset([0, 1, 2, 9]),
+        world_size=16,
+        newest=True,
+        tolerate=("a*", "b c"),
+        quick=True,
+        ranks=frozenset([8, 9]),
+        require_newest=True,
+    ),
+    "scan": ScanOptions(pattern="r{rank}", group_info=("x", "y z"), strategy=("s",), crc=False),
+    "peers": PeerOptions(servers=("a:1", "b:2"), timeout=2.5),
+    "security": SecurityOptions(token_file="t", certificate="c", key="k", authority="a"),
+}
+
+
+@pytest.fixture
+def received():
+    """Return a command that takes all options, and the values that it received."""
+    values = {}
+
+    @click.command()
+    @takes_whole_plan
+    @takes_peers
+    @takes_security
+    @takes_scan
+    def command(**given):
+        values.update(given)
+        return 0
+
+    def run(*arguments, env=None):
+        values.clear()
+        done = CliRunner().invoke(command, arguments, env=env, standalone_mode=False)
+        if done.exception:
+            raise done.exception
+        return dict(values)
+
+    run.command = command
+    return run
+
+
+def test_without_options_every_value_is_its_default(received):
+    assert received() == {target: kind() for target, kind in TYPES.items()}
+
+
+def test_values_survive_the_way_to_words_and_back(received):
+    words = words_of(received.command, EVERYTHING)
+    assert received(*words) == EVERYTHING
+    assert "0-2,9" in words
+
+
+def test_defaults_give_no_words(received):
+    assert words_of(received.command, {target: kind() for target, kind in TYPES.items()}) == []
+
+
+def test_a_value_of_the_environment_is_taken_and_not_spelled(received, monkeypatch):
+    monkeypatch.setenv("MS_RECOVER_WORLDS_KEY", "/secret/key.pem")
+    values = received()
+    assert values["security"] == SecurityOptions(key="/secret/key.pem")
+    assert words_of(received.command, values) == []
+
+
+@pytest.mark.parametrize("command", WITH_OPTIONS, ids=lambda command: command.name)
+def test_every_option_sets_a_field_that_exists(command):
+    options = [option for option in command.params if isinstance(option, FieldOption)]
+    assert options
+    for option in options:
+        assert option.field in {field.name for field in fields(TYPES[option.target])}
+
+
+def test_every_field_has_an_option(received):
+    """May-be-empty is no choice of the operator: a tree of a node among others may be."""
+    declared = {(option.target, option.field) for option in received.command.params}
+    wanted = {(target, field.name) for target, kind in TYPES.items() for field in fields(kind)}
+    assert wanted - declared == {("scan", "may_be_empty")}
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("0", [0]), ("0,3", [0, 3]), ("8-10, 1", [1, 8, 9, 10]), ("1048575", [1048575])]
+)
+def test_ranks_are_read(text, ranks):
+    assert parse_ranks(text) == frozenset(ranks)
+    assert parse_ranks(spell_ranks(ranks)) == frozenset(ranks)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "-1", "1048576", "0-99999999", "1,,2", "\u0663"])
+def test_what_is_no_rank_is_refused(text, received):
+    with pytest.raises(ValueError, match=r"neither a rank nor a range|not a range of ranks"):
+        parse_ranks(text)
+    with pytest.raises(click.BadParameter):
+        received(f"--lost={text}")
+
+
+def test_an_invalid_step_is_refused(received):
+    with pytest.raises(click.BadParameter, match="EPOCH_STEP"):
+        received("--step", "77")
+
+
+def test_the_list_of_commands_is_that_of_their_modules():
+    assert isinstance(group, LazyGroup)
+    context = click.Context(group)
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert command.help
+    assert group.get_command(context, "destroy") is None
+
+
+def test_help_lists_every_command_and_exit_code():
+    done = CliRunner().invoke(group, ["--help"])
+    assert done.exit_code == 0
+    for name, line in COMMANDS.items():
+        assert f"  {name.ljust(8)}  {line}\n" in done.output
+    for code in ("0", "1", "2", "3", "4", "5", "130", "143"):
+        assert f"\n    {code} " in done.output

@@ -1,0 +1,129 @@
+"""Clauses that several reports share."""
+
+import pytest
+
+from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SliceFile
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.outcome import ActionResult, Outcome
+from ms_recover.model.plan import RejectedStep
+from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import name_some
+from ms_recover.reporting.inventory_text import inventory_text
+from ms_recover.reporting.outcome_text import outcome_text
+from ms_recover.reporting.provenance_text import provenance_text
+from ms_recover.reporting.tables import ranks_text, render_table, size_text
+
+STEP = Step(2, 8)
+COPIED = Provenance(kind="copied", evidence="vote", sources=(ProvenanceSource(3, "rank_3/a.ckpt"),))
+
+
+def test_some_are_named_and_the_others_counted():
+    assert name_some(["a", "b"]) == "a, b"
+    assert name_some(list("abcd"), most=2) == "a, b and 2 more"
+    assert name_some(range(9)) == "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"
+    assert name_some(["x", "y"], separator="; ") == "x; y"
+    assert name_some([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("provenance", "text"),
+    [
+        (SAVED, "saved by training"),
+        (
+            Provenance(kind="sealed", evidence="structure"),
+            "saved without a manifest and sealed later, by structure only: contents were not compared",
+        ),
+        (COPIED, "copied from rank 3 (rank_3/a.ckpt), confirmed by vote"),
+        (
+            Provenance(kind="copied", sources=(ProvenanceSource(None, "a.ckpt", "node:1"),)),
+            "copied from a.ckpt at node:1",
+        ),
+        (
+            Provenance(
+                kind="composed",
+                evidence="layout",
+                sources=(ProvenanceSource(1, "b"), ProvenanceSource(5, "c")),
+                borrowed=("seed",),
+            ),
+            "composed from rank 1 (b), rank 5 (c), by the layouts of a strategy file; values of another rank in seed",
+        ),
+        (Provenance(kind="composed"), "composed from a source that is not named"),
+    ],
+)
+def test_provenance_is_one_clause(provenance, text):
+    assert provenance_text(provenance) == text
+
+
+def test_ranks_are_folded():
+    assert ranks_text([7, 0, 1, 2, 3]) == "0-3, 7"
+    assert ranks_text([]) == ""
+
+
+def test_sizes_have_units():
+    assert [size_text(size) for size in (0, 1023, 1536, 3 << 40)] == ["0 B", "1023 B", "1.5 KiB", "3.0 TiB"]
+
+
+def test_a_table_in_a_pipe_keeps_each_row_on_one_line():
+    rows = [("a" * 5000, "1"), ("line\nbreak\x85\u2028", "2")]
+    lines = render_table(("name", "n"), rows, None, right=("n",)).split("\n")
+    assert len(lines) == 3
+    assert "line\\nbreak\\x85\\u2028" in lines[2]
+
+
+def slice_file(rank, **fields):
+    place = RankPath(("rank_", f"/a-{STEP}.ckpt"))
+    return SliceFile(rank, STEP, place, "a", 2048, 1, **fields)
+
+
+def test_a_scan_tells_damage_from_permission_denied_and_names_provenance():
+    manifest = Manifest("run", 2, 4, STEP, None, "a", 2048, Digests("x"), (), (0, 2), provenance=COPIED)
+    slices = (
+        slice_file(0),
+        slice_file(1, problem="cut short"),
+        slice_file(2, manifest=manifest),
+        slice_file(3, problem="permission denied", denied=True),
+    )
+    denied = ((5, Note("rank_5", "permission denied for user nobody")),)
+    text = inventory_text(Inventory("/tree", (0, 1, 2, 3), slices, denied=denied), None)
+    damaged, refused = text.index("Damaged:"), text.index("Permission denied:")
+    assert damaged < text.index("cut short") < refused
+    assert "rank_2/a-2_8.ckpt  copied from rank 3 (rank_3/a.ckpt), confirmed by vote" in text
+    assert "rank_5     permission denied for user nobody" in text
+    assert "No group_info.pb" in text
+
+
+def test_a_scan_of_many_rank_lists_names_the_malformed_ones():
+    files = tuple(GroupFile(rank, f"rank_{rank}/group_info.pb", problem="malformed") for rank in range(40))
+    text = inventory_text(Inventory("/tree", (0,), (), files), None)
+    assert "40 rank lists, 40 malformed" in text
+    assert "no slice" in text
+
+
+def result(status, rank=0, error=None):
+    return ActionResult(rank, 2, "rank_2/a", f"rank_{rank}/a", status, 2048, "xxh3_128:0", error)
+
+
+def outcome(*results, **fields):
+    return Outcome(root="/tree", step=STEP, results=results, group_files=(), verified=True, **fields)
+
+
+def test_the_head_of_an_outcome_names_the_step_that_was_given_up():
+    rejected = (RejectedStep(Step(3, 1), "rank 1: gone"), RejectedStep(Step(9, 9), "another run", another_run=True))
+    text = outcome_text(outcome(result("copied"), rejected_steps=rejected), None)
+    assert text.splitlines()[1] == (
+        "DONE: every rank has its slice of step 2_8; 1 copied (2.0 KiB), each read back and compared; "
+        "going back from step 3_1 (rank 1: gone) to step 2_8"
+    )
+
+
+def test_a_failed_outcome_names_the_failures():
+    text = outcome_text(outcome(result("copied"), result("failed", 1, "disk\nfull"), errors=("the journal",)), None)
+    assert "FAILED: 1 of 2 slices" in text
+    assert "disk\\nfull" in text
+    assert text.endswith("error: the journal")
+
+
+def test_outcomes_without_work_and_with_parts_only():
+    assert "already had its slice" in outcome_text(outcome(result("already there")), None)
+    assert "PARTIAL: " in outcome_text(outcome(result("composed"), partial=True), None)
