@@ -64,9 +64,13 @@ def from_os_error(
 
 def denied_text() -> str:
     """Return the reason of a permission error; it names the user."""
+    return f"permission denied for user {user_name()}"
+
+
+def user_name() -> str:
+    """Return the name and number of the user that this process runs as."""
     uid = os.geteuid()
     try:
-        user = f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:  # a user of a container often has no name
-        user = f"with uid {uid}"
-    return f"permission denied for user {user}"
+        return f"with uid {uid}"

@@ -11,7 +11,7 @@ import click
 
 from ms_recover.cli.fields import typed_options
 from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
-from ms_recover.cli.output import print_json, print_text, text_width, user_name
+from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import cores, plan_code, plan_tree, progress_bar
 
@@ -63,6 +63,7 @@ def command(
     from ms_recover.reporting.outcome_text import outcome_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.storage.local import read_text
+    from ms_recover.system_errors import user_name
 
     def show(made: Plan, code: int) -> int:
         if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from contextlib import suppress
@@ -44,14 +43,3 @@ def _clean(text: str, stream: IO[str] | None) -> str:
 def text_width() -> int | None:
     """Return the columns of the terminal on standard output, None for a pipe or a file."""
     return max(60, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-
-
-def user_name() -> str:
-    """Return the user of this process, by name and number, for messages about permissions."""
-    import pwd
-
-    number = os.geteuid()
-    try:
-        return f"{pwd.getpwuid(number).pw_name} (uid {number})"
-    except KeyError:
-        return f"uid {number}"

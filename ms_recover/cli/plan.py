@@ -9,7 +9,7 @@ import click
 
 from ms_recover.cli.fields import words_of
 from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
-from ms_recover.cli.output import json_text, print_json, print_text, text_width, user_name
+from ms_recover.cli.output import json_text, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import plan_code, plan_tree
 
@@ -54,6 +54,7 @@ def command(
     from ms_recover.formats.plan_json import plan_to_json
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
+    from ms_recover.system_errors import user_name
 
     if output is not None and peers.servers:
         raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)

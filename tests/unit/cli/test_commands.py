@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from ms_recover.model.plan_json import plan_to_json
 
 from ms_recover import api
 from ms_recover.cli import apply, plan, verify
-from ms_recover.cli.output import print_error, print_json, print_text, user_name
+from ms_recover.cli.output import print_error, print_json, print_text
 from ms_recover.cli.plan_file import PlanTarget, plan_target, write_plan
 from ms_recover.cli.tree import plan_code
 from ms_recover.errors import MissingInputError, StorageError, UsageError
+from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.model.plan import RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.system_errors import user_name
 from ms_recover.testing.trees import make_tree
 
 OLD, NEW = Step(1, 8), Step(2, 8)
