@@ -1,6 +1,6 @@
-"""Time a split model: throughput over devices, what the pipeline adds to the ideal schedule, and recovery, in steps.
+"""Time a split model: throughput over devices, the overhead over the ideal schedule, and the steps of a recovery.
 
-Splitters take turns (A B A B), so that whatever else the machine does hits all alike; ratios are of medians.
+Splitters take turns (A B A B), so that other load of the machine affects all of them; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH, BLOCKS, ROWS = 1024, 12, 8192
 
 
 class Block(nn.Cell):
-    """A layer that computes much and weighs little."""
+    """A layer with much work and few weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ def model() -> nn.Cell:
 
 
 def ideal(spans: Sequence[Span], parts: int) -> float:
-    """Return the seconds that chunks would take with the compute times measured and nothing else.
+    """Return the seconds that the measured compute times take without any overhead.
 
-    A chunk begins at a part when the part is free and the part before has done it.
+    A chunk begins at a part once the part is free and the part before is done with the chunk.
     """
     chunks = sorted({span.rows for span in spans})
     took = {(span.rows, span.part): span.ended - span.began for span in spans}

@@ -1,9 +1,9 @@
-"""Time worlds against raw sockets, the cost of further worlds, all_reduce, and how soon faults are noticed.
+"""Time worlds against raw sockets, the cost of further worlds, all_reduce, and the detection of faults.
 
-Each process is a real one. What is compared takes turns, so that whatever else the machine does hits both alike.
-Against raw sockets a figure is the best of its turns (lowest round trip, highest throughput), for other load only ever
-adds. A change by further worlds is the median over rounds; in each, a world with others is held against the same world
-alone, right before and right after, in the same two processes. No further worlds show how far chance goes.
+All processes are real. The measurements that are compared alternate, so that other load on the machine affects both.
+Against raw sockets a figure is the best of its turns (lowest round trip, highest throughput), because other load only
+adds time. The cost of further worlds is the median over rounds. In each round a world with others is compared with the
+same world alone, directly before and after, in the same two processes. Zero further worlds show the noise.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ms_recover.worlds import BrokenWorldError, WorldManager
 TABLE = Path(__file__).with_name("worlds.md")
 SIZES = {"1 KiB": 1 << 10, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
 FURTHER = {False: (0, 1, 3, 7), True: (1, 3, 7)}
-"""How many further worlds, idle and busy."""
+"""Numbers of further worlds, idle and busy."""
 LIMIT = 120.0
 
 
 class Do(IntEnum):
-    """What the other process is told to do, in an order of three numbers: bytes, times, and this; no times: end."""
+    """The task of the other process, in an order of three numbers: bytes, times, and this; zero times ends it."""
 
     TAKE = 0
     ECHO = 1
     GROW = 2
-    """Make further worlds, at the ports that come next; busy ones when the number of bytes is not 0."""
+    """Make further worlds, at the ports in the next message; busy ones when the number of bytes is not 0."""
     SHRINK = 3
     """Remove them."""
 
@@ -72,7 +72,7 @@ def fill(sock: socket.socket, view: memoryview) -> None:
 
 
 def raw_peer(port: int) -> None:
-    """Take in or echo, as ordered."""
+    """Receive or echo, as ordered."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         asked = END.copy()
@@ -97,7 +97,7 @@ async def loop_fill(sock: socket.socket, view: memoryview) -> None:
 
 
 async def loop_peer(port: int) -> None:
-    """Echo, as ordered, with nothing but the event loop's own calls."""
+    """Echo, as ordered, with the event loop's own calls only."""
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", port), LIMIT) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -115,7 +115,7 @@ async def loop_peer(port: int) -> None:
 
 
 async def world_peer(port: int) -> None:
-    """Be rank 1: take in or echo, and make and remove further worlds, as ordered in the first."""
+    """As rank 1: receive or echo, and make and remove further worlds, as ordered in the first world."""
     async with WorldManager() as manager:
         await manager.initialize_world("w0", 1, 2, port=port, timeout=LIMIT)
         c = manager.communicator
@@ -176,7 +176,7 @@ async def reducer(port: int, rank: int, size: int, times: int) -> list[float]:
 
 
 async def sitter(port: int, heartbeat: float) -> None:
-    """Be rank 1 and do nothing."""
+    """As rank 1, do nothing."""
     async with WorldManager(heartbeat=heartbeat) as manager:
         await manager.initialize_world("w", 1, 2, port=port, timeout=LIMIT)
         with suppress(BrokenWorldError):
@@ -467,7 +467,7 @@ def main() -> None:
             "reduce": lambda: asyncio.run(reducer(*(int(number) for number in numbers))),
             "sit": lambda: asyncio.run(sitter(int(numbers[0]), float(numbers[1]))),
         }
-        with suppress(BrokenWorldError, ConnectionError):  # the one that measures has ended
+        with suppress(BrokenWorldError, ConnectionError):  # the measuring process has ended
             parts[role]()
         return
     table = asyncio.run(measure(options))

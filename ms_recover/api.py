@@ -25,12 +25,12 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Plan
-from ms_recover.model.steps import Step
 from ms_recover.model.verification import Verification
-from ms_recover.planning.audit import judge_slices, make_verification
-from ms_recover.planning.explain import complete_slice, explain_rank
-from ms_recover.planning.planner import make_plan, wanted_contents
-from ms_recover.planning.situation import Situation, check_rank, understand
+from ms_recover.planning.explain import explain_rank, find_complete_slice
+from ms_recover.planning.facts import check_rank, gather_facts
+from ms_recover.planning.judging.judge import Comparison, compare_slices
+from ms_recover.planning.judging.verification import judge_slices, make_verification
+from ms_recover.planning.planner import Planned, plan_facts, required_reads
 from ms_recover.scanning.inspect import inspect_file
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.scan import scan as scan_tree
@@ -84,25 +84,25 @@ def plan(
     MissingInputError, UsageError, ContradictionError
         As `ms_recover.planning.planner.make_plan` does, which decides.
     """
-    return plan_with_contents(inventory, options, jobs=jobs, progress=progress, read=read)[0]
+    return plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)[0].plan
 
 
-def plan_with_contents(
+def plan_with_evidence(
     inventory: Inventory,
     options: PlanOptions = DEFAULT_PLAN,
     *,
     jobs: int = 1,
     progress: Progress | None = None,
     read: Reader | None = None,
-) -> tuple[Plan, Contents]:
-    """Do what `plan` does, and return what was read for it as well."""
+) -> tuple[Planned, Contents]:
+    """Do what `plan` does, and return the evidence and the digests that were read as well."""
     contents = NOTHING_READ
     while True:
-        made = make_plan(inventory, options, contents=contents)
-        wanted = () if options.quick else wanted_contents(inventory, made, options.lost)
+        planned = plan_facts(inventory, gather_facts(inventory, options, contents))
+        wanted = () if options.quick else required_reads(planned)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
-            return made, contents
+            return planned, contents
         more = read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress)
         contents = contents.merged(more)
 
@@ -116,7 +116,7 @@ def explain(
     progress: Progress | None = None,
     read: Reader | None = None,
 ) -> tuple[Plan, Explanation]:
-    """Plan, and say for one rank who holds which of its parameters and what each is taken from.
+    """Plan, and explain for one rank who holds which of its parameters and what each is taken from.
 
     Parameters
     ----------
@@ -132,15 +132,15 @@ def explain(
     MissingInputError, ContradictionError
         As `plan` does.
     """
-    made, contents = plan_with_contents(inventory, options, jobs=jobs, progress=progress, read=read)
-    return made, explain_plan(inventory, made, rank, options, contents)
+    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    return planned.plan, explain_planned(planned, rank)
 
 
-def explain_plan(inventory: Inventory, made: Plan, rank: int, options: PlanOptions, contents: Contents) -> Explanation:
-    """Explain one rank of a plan by what was read for it; errors as for `explain`."""
-    check_rank(rank, made.world_size, made.world_size_from)
-    assert made.considered is not None  # plans that `plan` makes are of a step
-    return explain_rank(understand(inventory, options, contents), made.considered, rank, made.run_id)
+def explain_planned(planned: Planned, rank: int) -> Explanation:
+    """Explain one rank of a plan by the evidence it was made from; errors as for `explain`."""
+    check_rank(rank, planned.facts.world)
+    assert planned.plan.considered is not None  # plans of trees are of a step
+    return explain_rank(planned.compared, planned.plan.considered, rank, planned.plan.run_id)
 
 
 def check(plan: Plan) -> None:
@@ -209,9 +209,9 @@ def complete(
     steps = [options.step] if options.step is not None else list(inventory.steps)
     why = f"{inventory.root} holds no slice"
     for candidate in steps:
-        situation = _read_situation(inventory, replace(options, step=candidate), jobs, progress)
-        check_rank(rank, situation.world_size, situation.world_size_from)
-        found = complete_slice(situation, candidate, rank)
+        compared, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress)
+        check_rank(rank, compared.facts.world)
+        found = find_complete_slice(compared, candidate, rank)
         if isinstance(found.action, ComposeAction):
             target = os.path.abspath(output) if output is not None else found.action.target
             return write_complete(inventory.root, replace(found.action, target=target), verify=verify)
@@ -247,8 +247,8 @@ def verify(
     UsageError, ContradictionError
         As `plan` does.
     """
-    situation = _read_situation(inventory, options, jobs, progress, deep=deep)
-    return make_verification(situation, inventory.root, options.step)
+    compared, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
+    return make_verification(compared)
 
 
 def seal(
@@ -271,21 +271,22 @@ def seal(
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
-    situation = _read_situation(inventory, options, jobs, progress)
-    judged, _ = judge_slices(situation, options.step)
-    sound = [(file, found.evidence) for file, found in judged if found.status == "sound" and file.manifest is None]
-    digests = situation.contents.digests
-    sealed = seal_slices(inventory.root, sound, situation.groups.members, situation.world_size, digests)
-    return tuple(sealed), make_verification(situation, inventory.root, options.step, sealing=True)
+    compared, contents = _compare_read(inventory, options, jobs, progress)
+    facts, judged = compared.facts, judge_slices(compared)
+    sound = [
+        (one.file, found.evidence) for one, found in judged.slices if found.status == "sound" and one.manifest is None
+    ]
+    sealed = seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
+    return tuple(sealed), make_verification(compared, sealing=True)
 
 
-def _read_situation(
+def _compare_read(
     inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None, *, deep: bool = False
-) -> Situation:
-    step: Step | None = options.step
+) -> tuple[Comparison, Contents]:
+    step = options.step
     if not inventory.steps or (step is not None and step not in inventory.steps):
-        what = "no slice" if step is None else f"no slice of step {step}"
-        raise MissingInputError(f"{inventory.root} holds {what}: see recover-ckpt scan {inventory.root}")
+        missing = "no slice" if step is None else f"no slice of step {step}"
+        raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
     files = [file for file in inventory.slices if file.problem is None and step in (None, file.step)]
     contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
-    return understand(inventory, options, contents)
+    return compare_slices(gather_facts(inventory, options, contents)), contents

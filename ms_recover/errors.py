@@ -4,6 +4,7 @@
 
     MsRecoverError                            1  the operation failed (disk full, no permission, ...)
     ├── StorageError          (OSError)       1  reading or writing failed
+    │   └── PermissionDeniedError (PermissionError)  the operating system refuses this user
     ├── UsageError            (ValueError)    2  a wrong argument or option
     ├── InputError            (ValueError)    3  an input is missing or malformed
     │   ├── MissingInputError (FileNotFoundError)
@@ -39,6 +40,10 @@ class MsRecoverError(Exception):
 
 class StorageError(MsRecoverError, OSError):
     """Reading or writing failed: no space, no permission, a device error."""
+
+
+class PermissionDeniedError(StorageError, PermissionError):
+    """The operating system refuses this user a file or directory; the message names both."""
 
 
 class UsageError(MsRecoverError, ValueError):

@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ms_recover.errors import MissingInputError, MsRecoverError, StorageError
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
 
 DENIED = (errno.EACCES, errno.EPERM)
 _ADVICE = {
@@ -38,6 +38,8 @@ def explained(doing: str, path: str | os.PathLike[str], hint: str = "") -> Itera
     ------
     MissingInputError
         When the path is gone.
+    PermissionDeniedError
+        When this user may not.
     StorageError
         On every other operating system error.
     """
@@ -54,15 +56,18 @@ def from_os_error(
 ) -> MissingInputError | StorageError:
     """Return the error to raise in place of `error`; parameters as for `explained`."""
     if error.errno in DENIED:
-        hint = f"user {user_name()} has no permission: check the owner, or run as that user"
+        text = f"{doing} {os.fspath(path)}: {denied_text()}; check who owns it, or run as that user"
+        return PermissionDeniedError(text)
     advice = _ADVICE.get(error.errno or 0, hint)
     text = f"{doing} {os.fspath(path)}: {error.strerror or error}" + (f"; {advice}" if advice else "")
     return MissingInputError(text) if isinstance(error, FileNotFoundError) else StorageError(text)
 
 
-def user_name() -> str:
-    """Return the name of the user that this process runs as, the number where it has no name."""
+def denied_text() -> str:
+    """Return the reason of a permission error; it names the user."""
+    uid = os.geteuid()
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+        user = f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:  # a user of a container often has no name
+        user = f"with uid {uid}"
+    return f"permission denied for user {user}"

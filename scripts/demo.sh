@@ -121,7 +121,7 @@ run save "$work/whole"
 say "2. Train again, and kill rank $victim with SIGKILL when it has done 35 of 60 steps"
 train_and_lose "$work/lost" 35
 
-say "3. recover-ckpt plan: what is lost, and who holds the same bytes?"
+say "3. recover-ckpt plan: the lost slices, and the ranks with the same bytes"
 recover-ckpt plan "$work/lost"
 step=$(planned_step "$work/lost")
 
@@ -146,7 +146,7 @@ run save "$work/whole3"
 say "8. Train again, and kill rank $victim with SIGKILL when it has done 25 of 40 steps"
 train_and_lose "$work/lost3" 25
 
-say "9. Damage one of the two that are left: one bit in the newest slice of rank 0; size and time of the file stay"
+say "9. Damage one of the two survivors: flip one bit in the newest slice of rank 0, without a change of size or time"
 step=$(planned_step "$work/lost3")
 damaged=$work/lost3/ckpt_dir0/test-$step.ckpt
 cp -p "$damaged" "$work/before.ckpt"
@@ -172,7 +172,7 @@ say "10. MindSpore loads it without a word"
 GLOG_v=3 "$PYTHON" -c 'import sys, mindspore
 print(f"mindspore.load_checkpoint: {len(mindspore.load_checkpoint(sys.argv[1]))} parameters, no complaint")' "$damaged"
 
-say "11. recover-ckpt verify: which slices are what they were when they were saved?"
+say "11. recover-ckpt verify: compare every slice with its manifest"
 code=0
 recover-ckpt verify "$work/lost3" || code=$?
 echo "exit code $code"

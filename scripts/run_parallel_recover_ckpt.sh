@@ -4,7 +4,7 @@
 #
 #   [RANK_SIZE=8] [MP=4] [OUTPUT_DIR=.] run_parallel_recover_ckpt.sh DATASET_PATH [arguments, such as --epochs 2]
 #
-# What else can be set: sample_code/distribute_training_transformer/launch.sh.
+# Other settings: sample_code/distribute_training_transformer/launch.sh.
 sample=$(cd "$(dirname "${BASH_SOURCE[0]}")/../sample_code/distribute_training_transformer" && pwd)
 if (($# < 1)); then
     echo "usage: run_parallel_recover_ckpt.sh DATASET_PATH [arguments for parallel_recover_train.py]" >&2

@@ -5,7 +5,7 @@
 #
 # Makes OUTPUT_DIR/ckpt_dir{rank}/ with group_info.pb, strategy.ckpt, slices test-{epoch}_{step}.ckpt and their
 # manifests, loss{rank}.jsonl and train.log{rank}.
-# What else can be set: sample_code/distribute_training_transformer/launch.sh.
+# Other settings: sample_code/distribute_training_transformer/launch.sh.
 sample=$(cd "$(dirname "${BASH_SOURCE[0]}")/../sample_code/distribute_training_transformer" && pwd)
 if (($# < 1)); then
     echo "usage: run_parallel_save_ckpt.sh DATASET_PATH [arguments for parallel_save_ckpt_train.py]" >&2

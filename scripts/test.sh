@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# All tests. Arguments go to pytest: scripts/test.sh -m "not mindspore and not packaging" runs the quick ones.
+# Run the tests: all of them (under 40 minutes on 2 cores), or those that need no MindSpore and start no program (under 3).
+#
+#   test.sh [--quick] [arguments for pytest]      for example: test.sh --quick tests/unit/planning -x
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/venv.sh

@@ -1,14 +1,15 @@
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import in_a_process, in_this_process
+
 FIXTURES = Path(__file__).parent / "data" / "fixtures"
+INTEGRATION = Path(__file__).parent / "integration"
 
 
 @pytest.fixture(scope="session")
@@ -32,43 +33,49 @@ def fixture_tree(tmp_path):
     return copy
 
 
+NOT_QUICK = ("mindspore", "processes", "packaging")
+"""Markers of tests that `--quick` leaves out."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help=f"leave out tests marked {', '.join(NOT_QUICK)}")
+
+
 def pytest_configure(config):
     """Let Ctrl-C reach the processes that tests start, also where this one was started in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--quick"):
+        # importing MindSpore takes seconds; without it importorskip skips, as where it is not installed
+        sys.modules["mindspore"] = None
+        os.environ["MS_RECOVER_QUICK"] = "yes"
+        sys.addaudithook(_refuse_processes)
 
 
-class Recovered:
-    """What a run of recover-ckpt printed."""
+def _refuse_processes(event, arguments):
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.exec"):
+        raise AssertionError("this test starts a program: mark it with pytest.mark.processes")
 
-    def __init__(self, done):
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
-    @property
-    def json(self):
-        return json.loads(self.out)
+def pytest_collection_modifyitems(config, items):
+    """Mark the tests in tests/integration, and leave out the marked ones with `--quick`."""
+    for item in items:
+        if INTEGRATION in item.path.parents:
+            item.add_marker("processes")
+    if config.getoption("--quick"):
+        left_out = {item for item in items if any(item.get_closest_marker(name) for name in NOT_QUICK)}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
-def recover_ckpt():
-    """Run the command line in a process of its own."""
+def recover_ckpt(request):
+    """Run the command line: in a process of its own, but for `--quick`."""
+    start = in_this_process if request.config.getoption("--quick") else in_a_process
 
-    def run(*arguments, env=None, timeout=120, cwd=None):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from ms_recover.cli.main import main; sys.exit(main())",
-                *map(str, arguments),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Recovered(done)
+    def run(*arguments, **options):
+        done = start(*arguments, **options)
+        assert "Traceback" not in done.err, done.err
+        return done
 
     return run

@@ -60,12 +60,13 @@ def command(
     recover-ckpt serve, for ranks of this node.
     """
     from ms_recover import api
-    from ms_recover.model.plan_json import plan_from_json, plan_to_json
     from ms_recover.reporting.text import outcome_text, plan_text
     from ms_recover.storage.local import read_text
 
     def show(plan: Plan) -> int:
         if as_json:
+            from ms_recover.formats.plan_json import plan_to_json
+
             print_json(plan_to_json(plan))
         else:
             print_text(plan_text(plan, text_width()))
@@ -77,7 +78,9 @@ def command(
         with progress_bar("copying", plan.bytes_to_copy, as_json or not plan.actions) as progress:
             outcome = run(jobs=jobs or 4 * cores(), verify=not no_verify, progress=progress, partial=partial)
         if as_json:
-            print_json(outcome.to_json())
+            from ms_recover.formats.report_json import outcome_to_json
+
+            print_json(outcome_to_json(outcome))
         else:
             print_text(outcome_text(outcome, text_width()))
         return outcome.exit_code
@@ -91,6 +94,8 @@ def command(
     if os.path.isfile(root_or_plan):
         for option in given_options(ctx):
             raise click.UsageError(f"{option} shapes a plan, and the plan is given: plan again with it", ctx)
+        from ms_recover.formats.plan_json import plan_from_json
+
         plan = plan_from_json(read_text(root_or_plan), root_or_plan)
     else:
         plan = plan_tree(root_or_plan, options, as_json)

@@ -55,7 +55,9 @@ def command(root: str, rank: int, output: str | None, no_verify: bool, as_json: 
             progress=progress,
         )
     if as_json:
-        print_json(result.to_json())
+        from ms_recover.formats.report_json import result_to_json
+
+        print_json(result_to_json(result))
     else:
         print_text(f"{result.target}: {size_text(result.bytes)}, from {result.source}")
     return 0

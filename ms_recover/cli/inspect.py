@@ -15,11 +15,13 @@ from ms_recover.errors import InputError
 def command(file: str, no_crc: bool, as_json: bool) -> int:
     """Say what FILE is and what it holds: a slice, a group_info.pb or a strategy file."""
     from ms_recover import api
-    from ms_recover.reporting.inspection import inspection_json, inspection_text
+    from ms_recover.reporting.inspection import inspection_text
 
     found = api.inspect(file, crc=not no_crc)
     if as_json:
-        print_json(inspection_json(found))
+        from ms_recover.formats.inspection_json import inspection_to_json
+
+        print_json(inspection_to_json(found))
     else:
         print_text(inspection_text(found, text_width()))
     return InputError.exit_code if found.problems else 0

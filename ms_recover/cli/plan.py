@@ -41,7 +41,6 @@ def command(
     ctx: click.Context, /, root: str, output: str | None, explain: int | None, as_json: bool, **options: Any
 ) -> int:
     """Find the newest step every rank can have, and what to copy. Changes nothing below ROOT."""
-    from ms_recover.model.plan_json import plan_to_json
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.text import plan_text
     from ms_recover.storage.atomic import write_small
@@ -54,11 +53,14 @@ def command(
     else:
         check_alone(ctx)
         plan, explanation = explain_tree(root, options, explain, as_json)
-    data = plan_to_json(plan)
     if output is not None:
-        write_small(output, (json.dumps(data, indent=2) + "\n").encode())
+        from ms_recover.formats.plan_json import plan_to_json
+
+        write_small(output, (json.dumps(plan_to_json(plan), indent=2) + "\n").encode())
     if as_json:
-        print_json({**data, "explanation": explanation.to_json()} if explanation is not None else data)
+        from ms_recover.formats.explanation_json import explained_plan_to_json
+
+        print_json(explained_plan_to_json(plan, explanation))
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:

@@ -20,7 +20,9 @@ def command(root: str, as_json: bool, **options: Any) -> int:
 
     inventory = scan_tree(root, options)
     if as_json:
-        print_json(inventory.to_json())
+        from ms_recover.formats.report_json import inventory_to_json
+
+        print_json(inventory_to_json(inventory))
     else:
         print_text(inventory_text(inventory, text_width()))
     return 0

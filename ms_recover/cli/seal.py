@@ -49,7 +49,9 @@ def command(
             progress=progress,
         )
     if as_json:
-        print_json({"sealed": list(sealed), **found.to_json()})
+        from ms_recover.formats.report_json import verification_to_json
+
+        print_json({"sealed": list(sealed), **verification_to_json(found)})
     else:
         print_text(f"{len(sealed)} manifests written\n{verification_text(found, text_width())}")
     return VerificationError.exit_code if found.wrong else 0

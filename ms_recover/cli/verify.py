@@ -54,7 +54,9 @@ def command(
             progress=progress,
         )
     if as_json:
-        print_json(found.to_json())
+        from ms_recover.formats.report_json import verification_to_json
+
+        print_json(verification_to_json(found))
     else:
         print_text(verification_text(found, text_width()))
     return VerificationError.exit_code if found.wrong else 0

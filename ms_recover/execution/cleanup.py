@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ms_recover.storage.atomic import TEMPORARY_SUFFIX, remove_unlocked
+from ms_recover.file_names import TEMPORARY_SUFFIX
+from ms_recover.storage.atomic import remove_unlocked
 
 _TEMPORARY = re.compile(rf"\..+{re.escape(TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 

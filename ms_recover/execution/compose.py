@@ -19,8 +19,8 @@ from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
+from ms_recover.formats.reading import pread
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
-from ms_recover.formats.source import pread
 from ms_recover.model.compose import ComposeAction, ComposedParameter
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult

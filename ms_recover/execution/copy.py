@@ -14,7 +14,7 @@ from ms_recover.execution.manifests import TOOL, check_against, make_manifest, o
 from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import crc_problem, parse_header
-from ms_recover.formats.source import pread
+from ms_recover.formats.reading import pread
 from ms_recover.model.actions import CopyAction, Replica
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult

@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Mapping
 
 from ms_recover import __version__
 from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Digests, Manifest
+from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
 from ms_recover.storage.atomic import DirectorySyncs, write_small
 from ms_recover.storage.digest import digest_file
 
 TOOL = f"ms_recover {__version__}"
-STRATEGY_NAME = "strategy.ckpt"
 
 
 def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:

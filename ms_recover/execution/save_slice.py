@@ -14,16 +14,14 @@ from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
 from ms_recover.formats.header import read_header
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import TEMPORARY_SUFFIX, remove_unlocked, sync_directory
+from ms_recover.storage.atomic import remove_unlocked, sync_directory
 from ms_recover.storage.digest import digest_file
 from ms_recover.system_errors import explained
-
-STAGING = f".saving{TEMPORARY_SUFFIX}"
-"""Directory beside the slices in which the next one is written; a scan reports it."""
 
 _STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 
@@ -86,7 +84,7 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
         When the slice that `write` wrote is not whole.
     """
     folder, name = os.path.split(order.path)
-    staging = os.path.join(folder, STAGING)
+    staging = os.path.join(folder, SAVING_DIRECTORY)
     with explained("clearing", staging):
         clear_leftovers(folder)
     try:
@@ -158,7 +156,7 @@ def clear_leftovers(folder: str) -> None:
     OSError
         When something cannot be removed.
     """
-    staging = os.path.join(folder, STAGING)
+    staging = os.path.join(folder, SAVING_DIRECTORY)
     with suppress(FileNotFoundError):
         for name in os.listdir(staging):
             os.unlink(os.path.join(staging, name))

@@ -1,4 +1,4 @@
-"""JSON from files that nobody vouches for: decoded only when it cannot become large, and unambiguous."""
+"""JSON from untrusted files: decoded only when it cannot become large, and unambiguous."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ms_recover.errors import FormatError
 _SHOWN = 40
 
 
-def decode_object(data: bytes, *, brackets: int, commas: int) -> dict[str, Any]:
+def decode_object(data: bytes, *, brackets: int, commas: int, fractions: bool = False) -> dict[str, Any]:
     """Decode a JSON object.
 
     Numbers are whole, names within one object differ, texts are UTF-8. Inner objects are dicts as well.
@@ -21,16 +21,19 @@ def decode_object(data: bytes, *, brackets: int, commas: int) -> dict[str, Any]:
         The JSON, UTF-8; its length has been capped.
     brackets, commas : int
         Most opening brackets and commas in it, which bounds what the decoder builds.
+    fractions : bool
+        Allow numbers that are not whole; infinities are refused all the same.
 
     Raises
     ------
     FormatError
-        When it is anything else. The text says why and names no file.
+        When it is anything else. The text is the reason and names no file.
     """
     if data.count(b"{") + data.count(b"[") > brackets or data.count(b",") > commas:
-        raise FormatError("it has more entries than can be meant")
+        raise FormatError("it has too many entries")
+    parse_float = float if fractions else _no_number
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
+        found = json.loads(data.decode(), object_pairs_hook=_object, parse_float=parse_float, parse_constant=_no_number)
     except RecursionError:
         raise FormatError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
@@ -42,7 +45,7 @@ def decode_object(data: bytes, *, brackets: int, commas: int) -> dict[str, Any]:
     except ValueError as error:  # numbers of thousands of digits
         raise FormatError(f"it is damaged: {str(error)[:80]}") from None
     if not isinstance(found, dict):
-        raise FormatError("it holds no object")
+        raise FormatError("it is not a JSON object")
     return found
 
 
@@ -76,4 +79,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise FormatError(f"it holds the number {text[:_SHOWN]}, which is no whole one")
+    raise FormatError(f"it holds the number {text[:_SHOWN]}, which is not whole")

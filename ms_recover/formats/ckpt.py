@@ -19,8 +19,8 @@ from collections.abc import Collection
 
 from ms_recover.formats import encrypted
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
+from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.records import MAP, RecordWalk
-from ms_recover.formats.source import ReadAt
 from ms_recover.formats.wire import WireReader
 from ms_recover.model.slices import SliceHeader
 
@@ -31,8 +31,8 @@ TRAILER = len(encrypted.TRAILER_MARK) + 10
 def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
     """Walk over a ``.ckpt`` slice and prove its structure; contents are not read.
 
-    Damage does not raise. The walk lists every parameter it can, notes what is wrong, and stops where the next record
-    cannot be found any more.
+    Damage does not raise. The walk lists every parameter it can, and the problems, and stops where the next record
+    cannot be found.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
     size : int
         Size of the file in bytes.
     expected : collection of str, optional
-        Parameter names that must occur. Without them a file cut exactly between two parameters cannot be told from a
+        Parameter names that must occur. Without them a file cut exactly between two parameters looks like a
         whole one.
 
     Returns
@@ -82,7 +82,7 @@ def crc_ranges(header: SliceHeader) -> list[tuple[int, int]]:
 
 
 def parse_trailer(read_at: ReadAt, size: int) -> tuple[int | None, int, tuple[str, ...]]:
-    """Return the CRC of the trailer, where the records end, and what is wrong with the trailer."""
+    """Return the CRC of the trailer, the end of the records, and the problems of the trailer."""
     tail = read_at(size - TRAILER, TRAILER) if size >= TRAILER else b""
     if not tail.startswith(encrypted.TRAILER_MARK):
         return None, size, ()

@@ -1,4 +1,4 @@
-"""Encrypted slices: blocks that can be told and counted, but not read.
+"""Encrypted slices: blocks that can be found and counted, but not read.
 
 ::
 
@@ -14,7 +14,7 @@ Source: files that ``save_checkpoint(enc_key=...)`` of MindSpore 2.10 wrote.
 
 from __future__ import annotations
 
-from ms_recover.formats.source import ReadAt
+from ms_recover.formats.reading import ReadAt
 
 MODES = {
     b"\xd8\x5e\x3a\x7f": "AES-GCM",

@@ -1,7 +1,7 @@
-"""``group_info.pb``: which ranks hold the same slice.
+"""``group_info.pb``: the ranks that hold the same slice.
 
-MindSpore writes one per rank at compile time (``GROUP_INFO_FILE``). Its own reader answers an empty list or nonsense
-for a file of another kind; this one says what the file is and refuses.
+MindSpore writes one per rank at compile time (``GROUP_INFO_FILE``). Its own reader returns an empty list or nonsense
+for a file of another kind; this one refuses it and names its kind.
 Source: ``ParallelGroupMap`` in ``mindspore/train/node_strategy_pb2.py`` of MindSpore 2.10.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.model.groups import GroupInfo, RankGroup
 
 MAX_RANK = 1 << 24
@@ -39,7 +39,7 @@ def read_group_info(
     MissingInputError
         When nothing has that name.
     FormatError
-        When it is no group file, damaged, or its ranks cannot be meant.
+        When it is no group file, is damaged, or names invalid ranks.
     StorageError
         When the system refuses to open or to read it.
     """
@@ -64,12 +64,12 @@ def encode_group_info(info: GroupInfo) -> bytes:
     Raises
     ------
     UsageError
-        When the restore list is empty, or a rank occurs twice in it or cannot be meant.
+        When the restore list is empty, or a rank in it is invalid or occurs twice.
     """
     try:
         _check(info, None, None)
     except FormatError as error:
-        raise UsageError(f"no group_info.pb can say that: {error}") from error
+        raise UsageError(f"these ranks make no valid group_info.pb: {error}") from error
     message = message_class("ParallelGroupMap")()
     for group in info.groups:
         item = message.parallel_group_item.add()
@@ -86,7 +86,7 @@ def _ranks(message: Any) -> tuple[int, ...]:
 
 
 def _check(info: GroupInfo, owner: int | None, world_size: int | None) -> None:
-    """Refuse rank lists that cannot be meant; the text names no file."""
+    """Refuse invalid rank lists; the text names no file."""
     ranks = info.restore_ranks
     if not ranks:
         raise FormatError("its restore list is empty, it names no rank")

@@ -1,7 +1,7 @@
 """The structure of a slice of either format, and whether its contents agree with the CRC in it.
 
-What a file holds decides which reader takes it; its name decides where the contents say nothing, and a name that
-belongs to the other format is a problem, because MindSpore goes by it.
+The contents of a file decide which reader takes it, its name only where the contents are undecided. A name that belongs
+to the other format is a problem, because MindSpore goes by the name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from ms_recover.errors import FormatError
 from ms_recover.formats import ckpt, safetensors
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
-from ms_recover.formats.source import ReadAt, open_regular, pread
+from ms_recover.formats.reading import ReadAt, open_regular, pread
 from ms_recover.model.slices import SliceHeader
 
 _SUFFIXES = {".ckpt": ("ckpt", "encrypted-ckpt"), ".safetensors": ("safetensors",)}
@@ -22,17 +22,17 @@ _CHUNK = 1 << 20
 
 
 def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | None = None) -> SliceHeader:
-    """Read which parameters a slice holds and where, and prove its structure; contents are not read.
+    """Read the names and places of a slice's parameters and prove its structure; contents are not read.
 
-    Damage does not raise: what can be read is listed, and what is wrong is said.
+    Damage does not raise: readable parameters are listed, and so are the problems.
 
     Parameters
     ----------
     path : str or path-like
         The slice.
     expected : collection of str, optional
-        Parameter names that must occur. Without them a ``.ckpt`` cut exactly between two parameters cannot be told
-        from a whole one.
+        Parameter names that must occur. Without them a ``.ckpt`` cut exactly between two parameters looks
+        like a whole one.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | Non
 
 
 def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None, name: str = "") -> SliceHeader:
-    """Do what `read_header` does for ``size`` bytes that come from ``read_at`` and are called ``name``."""
+    """Read the header, as `read_header`, of ``size`` bytes that come from ``read_at``; ``name`` is the file's."""
     kind = classify(read_at(0, min(size, HEAD)), size)
     suffix = os.path.splitext(name)[1]
     if kind == "safetensors" or (suffix == ".safetensors" and kind in ("empty", "zeros", "unknown")):
@@ -81,14 +81,14 @@ def check_crc(
     path : str or path-like
         The slice.
     header : SliceHeader
-        What `read_header` returned for it.
+        Its header.
     stop : callable, optional
         Asked once per MiB; the check ends as soon as it answers True.
 
     Returns
     -------
     str or None
-        What is wrong; None when the CRC agrees or the file has none.
+        The problem; None when the CRC agrees or the file has none.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def find_problem(
     crc: bool = True,
     stop: Callable[[], bool] | None = None,
 ) -> str | None:
-    """Say what is wrong with a slice: in its structure first, then in its contents by its CRC.
+    """Find the first problem of a slice: in its structure, then in its contents by the CRC.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def find_problem(
     Returns
     -------
     str or None
-        The first problem; None when the slice is sound as far as it alone can tell.
+        The problem; None when the slice is sound by itself.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def find_problem(
 
 
 class _CrcError(Exception):
-    """The CRC cannot be told; the text says why."""
+    """The CRC cannot be computed; the text is the reason."""
 
 
 def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> int:

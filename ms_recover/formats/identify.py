@@ -1,7 +1,7 @@
-"""What a file is, judged by its first bytes.
+"""The kind of a file, by its first bytes.
 
-Slices and group files have no magic, and both begin with ``0a <len> 0a <len> name 12 <len> 08``: what follows the
-numbers tells them apart, a type in a slice (``12``) and nothing in a group file.
+Slices and group files have no magic, and both begin with ``0a <len> 0a <len> name 12 <len> 08``: they differ in the
+bytes behind the numbers, a type in a slice (``12``) and nothing in a group file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 
 from ms_recover.formats.encrypted import MODES
-from ms_recover.formats.source import open_regular, pread
+from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.wire import WireError, varint
 
 HEAD = 4096
@@ -46,7 +46,7 @@ _GROUP_NAME = re.compile(rb"\d+-\d+|(?:nccl|hccl)_world_group")
 
 
 def identify(path: str | os.PathLike[str]) -> str:
-    """Say what a file is, whatever its name.
+    """Return the kind of a file, whatever its name.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def identify(path: str | os.PathLike[str]) -> str:
     Returns
     -------
     str
-        A key of `DESCRIPTIONS`. Damaged files keep their kind where it can still be told: a slice cut in its first
+        A key of `DESCRIPTIONS`. Damaged files keep their kind where it is still evident: a slice cut in its first
         record is a ``"ckpt"``.
 
     Raises
@@ -69,7 +69,7 @@ def identify(path: str | os.PathLike[str]) -> str:
 
 
 def classify(head: bytes, size: int) -> str:
-    """Do what `identify` does for a file of ``size`` bytes that begins with ``head`` (`HEAD` bytes or all)."""
+    """Return the kind of a file of ``size`` bytes that begins with ``head`` (`HEAD` bytes or all)."""
     if not size or not head:
         return "empty"
     if not any(head):
@@ -98,7 +98,7 @@ def classify(head: bytes, size: int) -> str:
 
 
 def _slice_or_group(rest: bytes, name_length: int) -> str:
-    """Tell a record of a slice from an item of a group file; ``rest`` begins with the name."""
+    """Distinguish a record of a slice from an item of a group file; ``rest`` begins with the name."""
     name, rest = rest[:name_length], rest[name_length:]
     as_named = "group_info" if _GROUP_NAME.fullmatch(name) else "ckpt"
     if not rest:

@@ -40,7 +40,7 @@ class _Piece:
 
 
 class RecordWalk:
-    """Walk over all records; the attributes tell afterwards what was found.
+    """Walk over all records; the attributes hold the result.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class RecordWalk:
         self.contents.append(tuple(ranges))
 
     def _broken(self, at: int, count: int, error: WireError) -> str:
-        """Say what is wrong with the record at ``at``, from which no way leads on."""
+        """Describe the damage of the record at ``at``, behind which no other can be found."""
         where = f"offset {error.offset}: record {count}" + (f" ({show(self._name)})" if self._name else "")
         rest = self._reader.size - at
         try:

@@ -25,8 +25,8 @@ from typing import Any
 from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, missing_names, show
-from ms_recover.formats.source import ReadAt
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 
 MAX_HEADER = 100_000_000
@@ -66,7 +66,7 @@ _ZEROS = bytes(1 << 20)
 
 
 class _HeaderError(Exception):
-    """A header that says nothing certain; the text tells why."""
+    """An unusable header; the text is the reason."""
 
 
 def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
@@ -154,7 +154,7 @@ def update_crc(crc: int, parameter: Parameter, contents: Iterable[bytes]) -> int
 
 
 def _header(read_at: ReadAt, size: int) -> tuple[int, list[tuple[str, Any]], tuple[tuple[str, str], ...]]:
-    """Return where the contents begin, what the header says of each tensor, and the metadata."""
+    """Return the offset of the contents, the header's entry of each tensor, and the metadata."""
     head = read_at(0, min(size, 9))
     if not size:
         raise _HeaderError("not a slice: the file is empty")
@@ -193,16 +193,16 @@ def _metadata(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _tensor(name: str, info: Any, int4: bool) -> tuple[int, int, Parameter]:
-    """Return where the contents of a tensor begin and end, from the first contents on, and what it is."""
+    """Return the begin and end of a tensor's contents, relative to the first contents, and the parameter."""
     if not name or not is_text(name) or len(name.encode()) > MAX_NAME:
         raise _HeaderError(f"no name of 1 to {MAX_NAME} bytes of UTF-8")
     if not isinstance(info, dict) or info.keys() != _FIELDS:
-        raise _HeaderError("the header does not tell dtype, shape and data_offsets of it, and nothing else")
+        raise _HeaderError("its entry must have dtype, shape and data_offsets, and nothing else")
     shape, offsets = info["shape"], info["data_offsets"]
     if not are_numbers(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _HeaderError(f"data_offsets {str(offsets)[:_SHOWN]} cannot be meant")
+        raise _HeaderError(f"data_offsets {str(offsets)[:_SHOWN]} are invalid")
     if not are_numbers(shape, MAX_DIMS):
-        raise _HeaderError(f"shape {str(shape)[:_SHOWN]} cannot be meant")
+        raise _HeaderError(f"shape {str(shape)[:_SHOWN]} is invalid")
     code = info["dtype"]
     dtype = DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:

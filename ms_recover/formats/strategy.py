@@ -1,7 +1,7 @@
-"""Strategy files: the stage a rank belongs to, and how its parameters are cut.
+"""Strategy files: the pipeline stage of a rank, and the cuts of its parameters.
 
 MindSpore writes the same file on every rank of a stage (``strategy_ckpt_config``), in hash order: ``strategy.ckpt``, or
-JSON where the name says so.
+JSON where the name ends in ``.json``.
 Source: ``ParallelStrategyMap`` in ``mindspore/train/node_strategy_pb2.py`` of MindSpore 2.10; for nested tensor maps
 ``_convert_to_list`` in ``mindspore/parallel/_parallel_serialization.py`` and ``to_protobuf`` in its
 ``strategy_checkpoint_info.cc``.
@@ -16,7 +16,7 @@ from typing import Any
 from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.proto import message_class, parse
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy_json import decode_json
 from ms_recover.model.strategy import Layout, Strategy
 
@@ -46,7 +46,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def decode_strategy(data: bytes, where: str) -> Strategy:
-    """Do what `read_strategy` does with the bytes of a file; `where` is for messages.
+    """Decode the bytes of a strategy file, as `read_strategy`; `where` is for messages.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def encode_strategy(strategy: Strategy) -> bytes:
     Raises
     ------
     UsageError
-        When a layout cannot be meant, occurs twice, or comes from JSON and still has its `Layout.tensor_shape`, of
+        When a layout is invalid, occurs twice, or comes from JSON and still has its `Layout.tensor_shape`, of
         which the protobuf form knows nothing.
     """
     message = message_class("ParallelStrategyMap")()
@@ -156,10 +156,10 @@ def _fill(layouts: Any, layout: Layout) -> None:
 
 
 def _check(layout: Layout) -> None:
-    """Refuse a layout that cannot be meant; the text of an error names no file."""
+    """Refuse an invalid layout; the text of an error names no file."""
     name, matrix = repr(layout.parameter[:100]), layout.device_matrix
     if not matrix or len(matrix) > MAX_AXES or min(matrix) < 1 or prod(matrix) > MAX_DEVICES:
-        raise FormatError(f"the device matrix {list(matrix[:MAX_AXES])} of {name} cannot be meant")
+        raise FormatError(f"the device matrix {list(matrix[:MAX_AXES])} of {name} is invalid")
     if len(layout.tensor_map) > MAX_AXES:
         raise FormatError(f"{name} has {len(layout.tensor_map)} dimensions")
     used: set[int] = set()
@@ -175,4 +175,4 @@ def _check(layout: Layout) -> None:
         raise FormatError(f"the optimizer shard or the field of {name} does not fit into 32 bits")
     rows, offsets = layout.split_shape, layout.indices_offset
     if min(rows, default=0) < 0 or (offsets and len(offsets) != len(rows)):
-        raise FormatError(f"{name} is split by hand into {list(rows[:8])}, which cannot be meant")
+        raise FormatError(f"{name} is split by hand into {list(rows[:8])}, which is invalid")

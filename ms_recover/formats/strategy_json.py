@@ -10,7 +10,7 @@
          "param_split_shape": [...], "indices_offset": [...]}, ...}, ...}
 
 A dimension that is split over several axes stands as several dimensions, one per axis, in ``tensor_map`` and
-``tensor_shape`` alike; which of them belong together is not said and must be told from the shape of the slice's tensor.
+``tensor_shape`` alike; which of them belong together follows only from the shape of the slice's tensor.
 ``tensor_shape`` is the shape of the whole tensor. The last two keys are there only for embeddings split by hand.
 
 Source: ``_build_json_strategy`` in ``mindspore/parallel/_parallel_serialization.py`` of MindSpore 2.10, and ``to_json``
@@ -32,12 +32,12 @@ _MAX_STAGE = 1 << 24
 
 
 def decode_json(data: bytes) -> Strategy:
-    """Turn the JSON form into a noun; the caller checks what the layouts say.
+    """Turn the JSON form into a noun; the caller checks the layouts.
 
     Raises
     ------
     FormatError
-        When it is not that. The text says why and names no file.
+        When it is not that. The text is the reason and names no file.
     """
     found = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS)
     operators = _objects(found, "parallel_strategy_item")
@@ -47,7 +47,7 @@ def decode_json(data: bytes) -> Strategy:
     count = found.get("current_stage", 0)
     stages: list[Any] = [item.get("stage") for item in operators.values()]
     if not are_numbers([count, *stages], len(stages) + 1) or max(stages, default=0) >= _MAX_STAGE:
-        raise FormatError("its stages cannot be meant")
+        raise FormatError("its stages are invalid")
     return Strategy(
         stages=tuple(sorted(set(stages))),
         save_count=count,
@@ -70,7 +70,7 @@ def _layout(name: str, item: dict[str, Any]) -> Layout:
         raise FormatError(f"{name[:100]!r} has {len(shape)} dimensions in tensor_shape and {len(axes)} in tensor_map")
     numbers = [item.get(key) for key in ("opt_weight_shard_step", "opt_weight_shard_size", "field")]
     if not are_numbers(numbers, 3, -(1 << 31)):
-        raise FormatError(f"{name[:100]!r} does not tell its optimizer shard or field as numbers")
+        raise FormatError(f"{name[:100]!r} has an optimizer shard or field that is no number")
     step, size, field = (int(number) for number in numbers if number is not None)
     return Layout(
         parameter=name,

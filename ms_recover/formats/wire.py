@@ -11,7 +11,7 @@ Source of the format: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 from ms_recover.errors import FormatError
-from ms_recover.formats.source import ReadAt
+from ms_recover.formats.reading import ReadAt
 
 VARINT = 0
 LEN = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
@@ -62,29 +61,3 @@ class Explanation:
     parameters: tuple[ExplainedParameter, ...] = ()
     layouts: str | None = None
     problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``plan --explain RANK --json`` has under ``explanation``."""
-        return {
-            "rank": self.rank,
-            "step": self.step.to_json(),
-            "layouts": self.layouts,
-            "problem": self.problem,
-            "parameters": [
-                {
-                    "name": item.parameter.name,
-                    "dtype": item.parameter.dtype,
-                    "shape": list(item.parameter.shape),
-                    "bytes": item.parameter.nbytes,
-                    "region": [list(pair) for pair in item.region] if item.region is not None else None,
-                    "holders": list(item.holders),
-                    "chosen": list(item.chosen),
-                    "missing": [
-                        {"region": [list(pair) for pair in gone.region], "bytes": gone.bytes, "reason": gone.reason}
-                        for gone in item.missing
-                    ],
-                    "note": item.note,
-                }
-                for item in self.parameters
-            ],
-        }

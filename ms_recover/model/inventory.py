@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
 
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.manifest import Manifest
@@ -11,12 +11,12 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 
-INVENTORY_VERSION = 1
+INVENTORY_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RankPath:
-    """A path of which some places hold the rank, so that it can be told for another rank.
+    """A path with places for the rank, so that it can be made for another rank.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SliceFile:
     manifest_problem : str or None
         Why the sidecar could not be read.
     denied : bool
-        The operating system refused to open it, as `problem` says: that is no damage.
+        The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage.
     inode : tuple of (int, int) or None
         Device and inode number: paths that share them are one file and one witness.
     """
@@ -93,6 +93,39 @@ class SliceFile:
         return self.place.of(self.rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanManifest:
+    """A manifest in a rank's directory whose slice is gone.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the slice, by its place and name.
+    step : Step
+        Step by its name.
+    place : RankPath
+        Where the slice would lie, relative to the root.
+    prefix : str
+        As for `SliceFile`.
+    manifest : Manifest or None
+        None when it cannot be read.
+    problem : str or None
+        Why it cannot be read.
+    """
+
+    rank: int
+    step: Step
+    place: RankPath
+    prefix: str
+    manifest: Manifest | None = field(default=None, repr=False)
+    problem: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the slice that is gone, relative to the root."""
+        return self.place.of(self.rank)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFile:
     """One ``group_info.pb`` that the scan looked at.
@@ -100,13 +133,13 @@ class GroupFile:
     Parameters
     ----------
     rank : int or None
-        Its owner; None when its place does not tell.
+        Its owner; None when its path names none.
     path : str
         Relative to the root; absolute when it was named with ``--group-info``.
     place : RankPath or None
         Where the same file of another rank lies; None outside the tree.
     info : GroupInfo or None
-        What it says; None when it is malformed.
+        Its contents; None when it is malformed.
     problem : str or None
         Why it could not be used.
     """
@@ -125,11 +158,11 @@ class StrategyFile:
     Parameters
     ----------
     rank : int
-        Rank in whose directory it lies or whom its name tells; the first of its stage when neither tells.
+        Rank of its directory or in its name; the first of its stage where neither names one.
     path : str
         Relative to the root; absolute when it was named with ``--strategy``.
     strategy : Strategy
-        What it says. Files that say the same share one object.
+        Its contents. Equal files share one object.
     digest : str
         Of its bytes, as a manifest's ``strategy_digest`` names it.
     """
@@ -167,7 +200,8 @@ class Inventory:
     root : str
         Absolute path of the tree.
     ranks : tuple of int
-        Ranks that have a directory or a file, ascending.
+        Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
+        ascending. Directories without any of these are no ranks.
     slices : tuple of SliceFile
         Sorted by rank, step and path.
     group_files : tuple of GroupFile
@@ -178,6 +212,8 @@ class Inventory:
         Files that are reported, never used.
     denied : tuple of (int, Note)
         Ranks whose directory the operating system refused to read, and why.
+    orphans : tuple of OrphanManifest
+        Manifests whose slices are gone; sorted by rank, step and path.
     """
 
     root: str
@@ -187,51 +223,9 @@ class Inventory:
     strategy_files: tuple[StrategyFile, ...] = ()
     notes: tuple[Note, ...] = ()
     denied: tuple[tuple[int, Note], ...] = ()
+    orphans: tuple[OrphanManifest, ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Every step that some file is named after, newest first."""
         return tuple(sorted({file.step for file in self.slices}, reverse=True))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``scan --json`` prints."""
-        return {
-            "version": INVENTORY_VERSION,
-            "root": self.root,
-            "ranks": list(self.ranks),
-            "steps": [step.to_json() for step in self.steps],
-            "slices": [
-                {
-                    "rank": file.rank,
-                    **file.step.to_json(),
-                    "path": file.path,
-                    "bytes": file.size,
-                    "parameters": len(file.parameters),
-                    "crc": file.crc is not None,
-                    "encryption": file.encryption,
-                    "manifest": file.manifest is not None,
-                    "problem": file.problem or file.manifest_problem,
-                }
-                for file in self.slices
-            ],
-            "group_files": [
-                {
-                    "rank": file.rank,
-                    "path": file.path,
-                    "restore_ranks": list(file.info.restore_ranks) if file.info else None,
-                    "problem": file.problem,
-                }
-                for file in self.group_files
-            ],
-            "strategy_files": [
-                {
-                    "rank": file.rank,
-                    "path": file.path,
-                    "stages": list(file.stages),
-                    "devices_per_stage": file.devices_per_stage,
-                    "layouts": len(file.strategy.layouts),
-                }
-                for file in self.strategy_files
-            ],
-            "notes": [{"path": note.path, "reason": note.reason} for note in self.notes],
-        }

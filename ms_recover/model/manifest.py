@@ -9,7 +9,6 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
 MANIFEST_VERSION = 2
-MANIFEST_SUFFIX = ".manifest.json"
 DIGEST = "xxh3_128"
 """Name of the digest; digests are written ``name:hexadecimal``."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import ActionStatus
 
-OUTCOME_VERSION = 1
+OUTCOME_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,6 @@ class ActionResult:
     digest: str | None = None
     error: str | None = None
     dropped: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values."""
-        return {
-            "rank": self.rank,
-            "source_rank": self.source_rank,
-            "source": self.source,
-            "target": self.target,
-            "status": self.status,
-            "bytes": self.bytes,
-            "digest": self.digest,
-            "error": self.error,
-            "dropped": list(self.dropped),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +82,3 @@ class Outcome:
     exit_code: int = 0
     partial: bool = False
     rejected_steps: tuple[RejectedStep, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``apply --json`` prints."""
-        return {
-            "version": OUTCOME_VERSION,
-            "root": self.root,
-            "step": self.step.to_json(),
-            "verified": self.verified,
-            "partial": self.partial,
-            "ok": self.exit_code == 0,
-            "results": [result.to_json() for result in self.results],
-            "group_files": list(self.group_files),
-            "errors": list(self.errors),
-            "rejected_steps": [{**one.step.to_json(), "reason": one.reason} for one in self.rejected_steps],
-        }

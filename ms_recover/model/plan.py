@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
@@ -10,7 +11,7 @@ from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
-PLAN_VERSION = 2
+PLAN_VERSION: Final = 2
 
 Action = CopyAction | ComposeAction
 

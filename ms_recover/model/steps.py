@@ -39,7 +39,3 @@ class Step:
         if match is None:
             raise ValueError(f"{text!r} is not a step: write EPOCH_STEP, for example 2_77")
         return cls(int(match[1]), int(match[2]))
-
-    def to_json(self) -> dict[str, int]:
-        """Return ``{"epoch": ..., "step": ...}``."""
-        return {"epoch": self.epoch, "step": self.step}

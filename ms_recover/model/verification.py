@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
 
-VERIFICATION_VERSION = 1
+VERIFICATION_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,3 @@ class Verification:
     def wrong(self) -> tuple[SliceCheck, ...]:
         """Slices that are not sound."""
         return tuple(check for check in self.checks if check.status != "sound")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``verify --json`` prints."""
-        return {
-            "version": VERIFICATION_VERSION,
-            "root": self.root,
-            "ok": not self.wrong,
-            "slices": [
-                {
-                    "rank": check.rank,
-                    **check.step.to_json(),
-                    "path": check.path,
-                    "status": check.status,
-                    "evidence": check.evidence,
-                    "reason": check.reason,
-                }
-                for check in self.checks
-            ],
-            "disagreements": list(self.disagreements),
-            "missing": [{**step.to_json(), "ranks": list(ranks)} for step, ranks in self.missing],
-        }

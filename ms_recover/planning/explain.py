@@ -1,26 +1,26 @@
-"""Tell for one rank who holds which of its parameters, and put a full slice together for it."""
+"""Explain for one rank who holds which of its parameters."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.steps import Step
-from ms_recover.planning.assess import sound_slices
-from ms_recover.planning.compose import Choice, choose
-from ms_recover.planning.expected import NotComposableError, expected_parameters
-from ms_recover.planning.parts import Parts
-from ms_recover.planning.rebuild import Rebuilt, complete, parts_at
-from ms_recover.planning.situation import Situation
+from ms_recover.planning.judging.judge import Comparison, judge_step
+from ms_recover.planning.runs import Run
+from ms_recover.planning.sourcing.choose import sound_slices
+from ms_recover.planning.sourcing.compose import Composition, complete_slice
+from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
+from ms_recover.planning.sourcing.parameters import ParameterIndex
+from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
+from ms_recover.planning.sourcing.settle import Settlement
 
 
-def explain_rank(situation: Situation, step: Step, rank: int, run_id: str | None = None) -> Explanation:
-    """Say for each parameter of a rank's slice who holds it and whom it would be taken from.
+def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None = None) -> Explanation:
+    """Return for each parameter of a rank's slice who holds it and what it would be taken from.
 
     Parameters
     ----------
-    situation : Situation
-        What is known.
+    compared : Comparison
+        The tree.
     step : Step
         The step.
     rank : int
@@ -28,47 +28,50 @@ def explain_rank(situation: Situation, step: Step, rank: int, run_id: str | None
     run_id : str or None
         The run whose slices count; by default the one with most slices of the step.
     """
-    parts = _parts(situation, step, run_id)
-    unknown = parts.stages.why_unknown(rank)
+    runs = compared.facts.runs(step)
+    run = next((run for run in runs if run_id is not None and run.run_id == run_id), runs[0])
+    settlement = _settlement(compared, step, run)
+    index = settlement.index
+    unknown = index.stages.why_unknown(rank)
     if unknown is not None:
         return Explanation(rank, step, problem=unknown)
     try:
-        expected = parts.files[rank].parameters if parts.is_sound(rank) else expected_parameters(parts, rank, step)
+        expected = index.slices[rank].listed if index.is_sound(rank) else expected_parameters(index, rank)
     except NotComposableError as error:
         return Explanation(rank, step, problem=str(error))
     if not expected:
         return Explanation(rank, step, problem="its slice is encrypted, so that its parameters are not known")
-    choices = choose(parts, rank, expected, Counter())
-    items = tuple(_explained(parts, rank, choice) for choice in choices)
-    return Explanation(rank, step, items, parts.stages.paths[parts.stages.of(rank)])
+    choices = choose_parameters(settlement, rank, expected, {})
+    items = tuple(_explained(index, rank, choice) for choice in choices)
+    return Explanation(rank, step, items, index.stages.paths[index.stages.of(rank)])
 
 
-def complete_slice(situation: Situation, step: Step, rank: int) -> Rebuilt:
-    """Say how a slice with every parameter of a rank's stage can be put together, as ``remove_redundancy`` left it out.
+def find_complete_slice(compared: Comparison, step: Step, rank: int) -> Composition:
+    """Return how a slice with every parameter of a rank's stage can be composed, as ``remove_redundancy`` left it out.
 
     Parameters
     ----------
-    situation, step, rank
+    compared, step, rank
         As for `explain_rank`.
     """
-    return complete(_parts(situation, step, None), step, rank)
+    return complete_slice(_settlement(compared, step, compared.facts.runs(step)[0]), rank)
 
 
-def _parts(situation: Situation, step: Step, run_id: str | None) -> Parts:
-    run_id = situation.runs(step)[0] if run_id is None else run_id
-    return parts_at(situation, step, sound_slices(situation, step, run_id), run_id)
+def _settlement(compared: Comparison, step: Step, run: Run) -> Settlement:
+    judgement = judge_step(compared, step, run)
+    return Settlement(ParameterIndex(compared.facts, judgement, sound_slices(compared.facts, judgement)))
 
 
-def _explained(parts: Parts, rank: int, choice: Choice) -> ExplainedParameter:
-    parameter, part = choice.parameter, choice.part
-    holders = parts.holders(rank, parameter)
+def _explained(index: ParameterIndex, rank: int, choice: Choice) -> ExplainedParameter:
+    parameter, settled = choice.parameter, choice.settled
     notes = []
-    if part.region is None:
+    if settled.region is None:
         notes.append("no layout: the same on all ranks of the stage")
-    if part.tolerated:
+    if settled.tolerated:
         notes.append("holders differ, as they may")
-    if part.problem is not None:
-        notes.append(part.problem)
+    if settled.problem is not None:
+        notes.append(settled.problem)
     if choice.pieces:
-        notes.append("put together from pieces that are cut another way")
-    return ExplainedParameter(parameter, part.region, holders, choice.ranks, choice.missing, "; ".join(notes))
+        notes.append("composed from pieces that are cut another way")
+    holders = index.sources(rank, parameter)
+    return ExplainedParameter(parameter, settled.region, holders, choice.ranks, choice.missing, "; ".join(notes))

@@ -1,168 +1,275 @@
-"""The plan: the newest step that every rank can be brought to."""
+"""The plan: the newest step that every rank can be brought to.
+
+The way of data: ``Inventory -> Facts -> Comparison -> StepJudgement -> StepAssessment -> Plan``. Each stage is a pure
+function of frozen values and returns one; nothing calls back up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
-from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
-from ms_recover.planning.assess import assess_step
-from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
-from ms_recover.planning.situation import Situation, check_rank, understand
-from ms_recover.planning.targets import left_beside
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+from ms_recover.planning.facts import Facts, check_rank, gather_facts
+from ms_recover.planning.judging.judge import Comparison, compare_slices, judge_step
+from ms_recover.planning.runs import Run
+from ms_recover.planning.sourcing.choose import choose_sources
+from ms_recover.planning.sourcing.target_path import left_beside
 
 _MOST_NAMED = 8
 
 
-def make_plan(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, contents: Contents = NOTHING_READ) -> Plan:
-    """Find the newest step at which every rank has a sound slice or a peer that has one.
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan, and the evidence it was made from.
 
-    A step at which replicas differ with nothing to say who is right ends the search: going back further would hide it.
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    compared : Comparison
+        The facts about the tree, and what its slices show about each other.
+    """
+
+    plan: Plan
+    compared: Comparison
+
+    @property
+    def facts(self) -> Facts:
+        """The facts about the tree."""
+        return self.compared.facts
+
+
+def make_plan(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, contents: Contents = NOTHING_READ) -> Plan:
+    """Find the newest step at which every rank has a sound slice or can get one; see `plan_facts`."""
+    return plan_facts(inventory, gather_facts(inventory, options, contents)).plan
+
+
+def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
+    """Find the newest step at which every rank has a sound slice or can get one.
+
+    A step at which replicas differ with nothing to settle who is right ends the search: going back further would hide
+    it.
 
     Parameters
     ----------
     inventory : Inventory
-        What was found.
-    options : PlanOptions
-        What the operator decides.
-    contents : Contents
-        What reading slices gave; slices that were not read count by manifest and structure.
+        The scan.
+    facts : Facts
+        The facts about it.
 
     Returns
     -------
-    Plan
+    Planned
         The same for the same input.
 
     Raises
     ------
     MissingInputError
-        When there is no slice, or none of `step`.
+        When there is no slice, or none of the requested step.
     UsageError
-        When a lost rank is not in the world, or the world size cannot be.
-    ContradictionError
-        When the rank lists contradict each other.
+        When a requested rank is not in the world.
     """
-    situation = understand(inventory, options, contents)
-    step, ranks = options.step, options.ranks
-    for rank in ranks or ():
-        check_rank(rank, situation.world_size, situation.world_size_from)
+    options = facts.options
+    for rank in sorted(options.ranks or ()):
+        check_rank(rank, facts.world)
+    _check_steps(inventory, options)
+    compared = compare_slices(facts)
+    rejected: list[RejectedStep] = []
+    found: StepAssessment | None = None
+    shown: StepAssessment | None = None
+    for step in (options.step,) if options.step is not None else inventory.steps:
+        older = None if options.step is not None else facts.why_older(step)
+        if older is not None:
+            rejected.append(RejectedStep(step, older, another_run=True))
+            continue
+        tried = _try_runs(compared, step)
+        found = next((one for _, one in tried if _is_enough(one, options) and not one.disagreements), None)
+        shown = shown or found or tried[0][1]
+        if found is not None:
+            break
+        reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
+        rejected.append(RejectedStep(step, "; ".join(reasons)))
+        undecided = next((one for _, one in tried if one.disagreements), None)
+        if undecided is not None:
+            shown = undecided
+            break
+    if shown is None:
+        raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
+    plan = _plan(inventory, compared, found, found or shown, tuple(rejected))
+    return Planned(plan=plan, compared=compared)
+
+
+def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessment]]:
+    """Assess a step as each run that saved it; a chosen rerun whose replicas differ hides no older one behind it."""
+    tried = []
+    for run in compared.facts.runs(step):
+        tried.append((run, assess_step(compared, step, run)))
+        if run.prefix is not None and tried[-1][1].disagreements:
+            break
+    return tried
+
+
+def assess_step(compared: Comparison, step: Step, run: Run | None = None) -> StepAssessment:
+    """Judge every rank at a step and choose a source for each that needs one.
+
+    Parameters
+    ----------
+    compared : Comparison
+        The tree.
+    step : Step
+        The step.
+    run : Run, optional
+        The run whose slices count; by default the best candidate.
+    """
+    run = run if run is not None else compared.facts.runs(step)[0]
+    return choose_sources(compared.facts, judge_step(compared, step, run))
+
+
+def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
     if not inventory.steps:
         raise MissingInputError(
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
             "or describe the file names with --pattern"
         )
-    if step is not None and step not in inventory.steps:
+    if options.step is not None and options.step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
-        raise MissingInputError(f"{inventory.root} holds no slice of step {step}; it has {have}")
-    rejected: list[RejectedStep] = []
-    found: StepAssessment | None = None
-    first: StepAssessment | None = None
-    for candidate in (step,) if step is not None else inventory.steps:
-        tried = [assess_step(situation, candidate, run_id) for run_id in situation.runs(candidate)]
-        found = next((one for one in tried if _is_enough(one, ranks) and not one.disagreements), None)
-        first = first or found or tried[0]
-        if found is not None:
-            break
-        rejected.append(RejectedStep(candidate, "; ".join(_why_rejected(one, len(tried) > 1) for one in tried)))
-        undecided = next((one for one in tried if one.disagreements), None)
-        if undecided is not None:
-            first = undecided
-            break
-    assert first is not None
-    shown = found or first
+        raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
+
+
+def _plan(
+    inventory: Inventory,
+    compared: Comparison,
+    found: StepAssessment | None,
+    shown: StepAssessment,
+    rejected: tuple[RejectedStep, ...],
+) -> Plan:
+    facts = compared.facts
     actions = found.actions if found else ()
     return Plan(
         root=inventory.root,
-        world_size=situation.world_size,
-        world_size_from=situation.world_size_from,
+        world_size=facts.world.ranks,
+        world_size_from=facts.world.source,
         step=found.step if found else None,
         actions=actions,
-        group_files=_group_writes(inventory, situation.groups, found),
+        group_files=_group_writes(inventory, facts, found),
         ranks=shown.ranks,
-        rejected_steps=tuple(rejected),
-        notes=_notes(inventory, situation, actions),
+        rejected_steps=rejected,
+        notes=_notes(inventory, facts, actions),
         run_id=shown.run_id,
         disagreements=shown.disagreements,
         partials=shown.partials if found is None else (),
         considered=shown.step,
+        world_size_guessed=facts.world.guessed,
+        warnings=_warnings(facts, found, rejected),
     )
 
 
-def wanted_contents(inventory: Inventory, plan: Plan, lost: Collection[int] = ()) -> tuple[SliceFile, ...]:
+def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
     Parameters
     ----------
-    inventory : Inventory
-        What was found.
-    plan : Plan
-        What would be planned by what is known so far.
-    lost : collection of int
-        Ranks whose slices do not count.
+    planned : Planned
+        The plan by what is known so far.
 
     Returns
     -------
     tuple of SliceFile
-        Of the plan's step: slices with a manifest to compare with, and those of ranks that are not alone in their
-        group; all of the step where slices are rebuilt by layouts. Where replicas disagree, these ranks' slices
-        of all steps, to find out what was renamed; where a source rests on its structure alone, those of its group's
-        older steps that have its size.
+        Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group,
+        and all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to
+        find renamed ones; where a source rests on its structure alone, those of its group's older steps that have its
+        size.
     """
-    groups = merge_groups(inventory.group_files, inventory.slices)
+    plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
-    readable = [file for file in inventory.slices if file.rank not in lost and file.problem is None]
+    by_layout = any(action.evidence == "layout" for action in (*plan.actions, *plan.partials))
+    composed = (plan.step or plan.considered) if by_layout else None
     sizes = {
         action.group: action.bytes
         for action in plan.actions
-        if isinstance(action, CopyAction) and action.evidence == "structure"
+        if action.evidence == "structure" and isinstance(action, CopyAction)
     }
-    rebuilt = [action for action in (*plan.actions, *plan.partials) if action.evidence == "layout"]
-    givers = {
-        source.path
-        for action in rebuilt
-        for source in (action.sources if isinstance(action, ComposeAction) else (action.replica,))
-    }
-    steps = {file.step for file in inventory.slices if file.path in givers}
-    older = {
-        file.path
-        for file in readable
-        if plan.step is not None and file.step < plan.step and sizes.get(groups.of(file.rank)) == file.size
-    }
-    return tuple(
-        file
-        for file in readable
-        if file.step in steps
-        or (
-            (file.step == plan.step or file.rank in undecided or file.path in older)
-            and (file.manifest is not None or (len(groups.of(file.rank)) > 1 and file.encryption is None))
-        )
-    )
+    wanted = []
+    for one in facts.counted:
+        file = one.file
+        older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
+        asked = file.step == plan.step or file.rank in undecided or older
+        replicas = len(one.group) > 1 or facts.has_replica_by_layout(one)
+        comparable = file.manifest is not None or (replicas and file.encryption is None)
+        if file.problem is None and (file.step == composed or (asked and comparable)):
+            wanted.append(file)
+    return tuple(wanted)
 
 
-def _is_enough(assessment: StepAssessment, ranks: Collection[int] | None) -> bool:
-    if ranks is None:
+def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> tuple[SliceFile, ...]:
+    """Return the slices that one rank must read before its own verdict rests on more than structure.
+
+    Its own slice if a manifest describes it; otherwise every source that has no manifest to be checked by meanwhile.
+
+    Parameters
+    ----------
+    compared : Comparison
+        The tree.
+    assessment : StepAssessment
+        The verdict by what is known so far.
+    rank : int
+        The rank.
+    """
+    facts, verdict = compared.facts, assessment.ranks[rank]
+    slices = [one.file for held in facts.steps.get(assessment.step, {}).values() for one in held]
+    if verdict.verdict == "keep":
+        return tuple(file for file in slices if file.path == verdict.path and file.manifest is not None)
+    if verdict.verdict == "unrecoverable":
+        return ()
+    action = next(action for action in assessment.actions if action.rank == rank)
+    if verdict.verdict == "copy":
+        group = facts.groups.of(rank)
+        sources = {file.path for file in slices if file.rank in group and file.encryption is None}
+    else:
+        sources = {replica.path for replica in action.replicas}
+    return tuple(file for file in slices if file.path in sources and file.problem is None and file.manifest is None)
+
+
+def plan_for_rank(inventory: Inventory, compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
+    """Return the plan that brings one rank alone to an assessed step."""
+    plan = _plan(inventory, compared, assessment, assessment, ())
+    return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
+
+
+def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
+    if options.ranks is None:
         return assessment.recoverable
-    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in ranks)
+    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in options.ranks)
 
 
-def _why_rejected(assessment: StepAssessment, name_run: bool) -> str:
+def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
     bad = [rank for rank in assessment.ranks if rank.verdict == "unrecoverable"]
     text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
     rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
     text = f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
-    return f"run {assessment.run_id}: {text}" if name_run else text
+    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
 
 
-def _group_writes(inventory: Inventory, groups: GroupMap, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
+def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+    texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
+    older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
+    return (*texts, older) if older is not None else tuple(texts)
+
+
+def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
     """Give ranks their lists back where their peers have theirs beside their slices.
 
     A rank that is alone in its group needs none.
     """
+    groups = facts.groups
     have = {file.rank for file in inventory.group_files if file.place is not None and file.info is not None}
     places = {file.rank: file.place for file in inventory.group_files if file.place is not None}
     writes = []
@@ -174,17 +281,18 @@ def _group_writes(inventory: Inventory, groups: GroupMap, found: StepAssessment 
     return tuple(writes)
 
 
-def _notes(inventory: Inventory, situation: Situation, actions: tuple[Action, ...]) -> tuple[Note, ...]:
+def _notes(inventory: Inventory, facts: Facts, actions: Iterable[Action]) -> tuple[Note, ...]:
+    actions = tuple(actions)
     notes = [Note(file.path, file.problem) for file in inventory.group_files if file.problem is not None]
-    if any(len(action.group) > 1 for action in actions) and situation.stages.contradicts is not None:
-        notes.append(Note(situation.stages.contradicts, f"{situation.stages.problem}; the rank lists are believed"))
+    if any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
+        notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; the rank lists are used"))
     for action in actions:
-        for path in left_beside(situation, action.rank, action.target):
+        for path in left_beside(facts, action.rank, action.target):
             text = f"stays as it is beside {action.target}, which is of the format that the rest of its slice is in"
             notes.append(Note(path, text))
-    for step, files in situation.files.items():
-        for rank, held in files.items():
+    for step, ranks in facts.steps.items():
+        for rank, held in ranks.items():
             if len(held) > 1:
-                names = ", ".join(file.path for file in held)
+                names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
-    return tuple(sorted((*inventory.notes, *notes), key=lambda note: (note.path, note.reason)))
+    return tuple(sorted((*inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,10 +20,9 @@ from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents
 from ms_recover.storage.local import StoppedError
+from ms_recover.worlds.loop_thread import LoopThread
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.sync import new_event_loop
 
-_POLL_S = 0.2
 _GOODBYE_S = 10.0
 _T = TypeVar("_T")
 
@@ -75,13 +72,12 @@ class Peers:
     ) -> None:
         self._addresses, self._timeout = addresses, timeout
         self._security = Security.from_environment() if security is None else security
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="peers", daemon=True)
+        self._loop_thread = LoopThread("Peers")
         self.peers: list[Peer] = []
         self.served: list[Inventory] = []
 
     def __enter__(self) -> Peers:
-        self._thread.start()
+        self._loop_thread.__enter__()
         try:
             for address in self._addresses:
                 self.peers.append(self.wait(self._make(address)))
@@ -93,13 +89,10 @@ class Peers:
 
     def __exit__(self, *_: object) -> None:
         try:
-            with suppress(FutureTimeoutError):
-                asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_GOODBYE_S)
+            with suppress(asyncio.TimeoutError):
+                self._loop_thread.run(asyncio.wait_for(self._close(), _GOODBYE_S))
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_GOODBYE_S)
-            if not self._thread.is_alive():
-                self._loop.close()
+            self._loop_thread.__exit__()
 
     async def _close(self) -> None:
         await asyncio.gather(*(peer.close() for peer in self.peers), return_exceptions=True)
@@ -115,26 +108,12 @@ class Peers:
         StoppedError
             When `stop` says so; the work is cancelled then, and so it is by Ctrl-C.
         """
-        tasks: list[asyncio.Task[_T]] = []
-        ended = threading.Event()
 
-        def begin() -> None:
-            tasks.append(self._loop.create_task(work))
-            tasks[0].add_done_callback(lambda _: ended.set())
+        def check() -> None:
+            if stop():
+                raise StoppedError
 
-        def give_up() -> None:
-            tasks[0].cancel()
-
-        self._loop.call_soon_threadsafe(begin)
-        try:
-            while not ended.wait(_POLL_S):
-                if stop():
-                    raise StoppedError
-            return tasks[0].result()
-        finally:
-            if not ended.is_set():
-                self._loop.call_soon_threadsafe(give_up)
-                ended.wait()  # what the work writes to may be closed only then
+        return self._loop_thread.run(work, check)
 
     def plan(
         self,
@@ -175,12 +154,10 @@ class Peers:
                     found = found.merged(self.wait(peer.digests(theirs, progress)))
             return found
 
-        made, contents = api.plan_with_contents(union.inventory, options, read=read)
-        explanation = None
-        if explain is not None:
-            explanation = api.explain_plan(union.inventory, made, explain, options, contents)
+        planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
+        explanation = None if explain is None else api.explain_planned(planned, explain)
         names = [peer.name for peer in self.peers]
-        return RemotePlan(cut_down(made, union, options.ranks, names, contents.digests), explanation, union)
+        return RemotePlan(cut_down(planned.plan, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
         """Carry out a plan.

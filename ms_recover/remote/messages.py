@@ -1,38 +1,89 @@
-"""What client and server say to each other, as JSON: nothing that comes from the other end is believed (pure).
+"""The messages of client and server, as JSON: what comes from the other end is checked before it is used (pure).
 
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
 ``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
 number of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then
-``{"mode": ...}``; and with ``{"refused": why}`` where it does not do what it is asked. ``{"ask": "leave"}`` is not
+``{"mode": ...}``; and with ``{"refused": why}`` where it does not do that. ``{"ask": "leave"}`` is not
 answered. Without ``"end"`` a slice is asked for up to its end.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import decode_object
+from ms_recover.formats.codec import Digest, Fields, Meta, Path, Size, convert, to_json
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.json_values import as_kind, count, get, inside
-from ms_recover.model.manifest import DIGEST, Digests
+from ms_recover.model.manifest import Digests
 
 VERSION = 1
 MAX_REQUEST = 16 << 20
 """Longest request, in bytes."""
 MAX_REPLY = 256 << 20
 """Longest answer, in bytes."""
-MOST_BYTES = 1 << 63
 _MOST_ENTRIES = 8 << 20
 _SHOWN = 500
-_DIGEST = re.compile(rf"{DIGEST}:[0-9a-f]{{32}}\Z", re.ASCII)
 _T = TypeVar("_T")
+
+
+class _Versioned(Fields):
+    version: int
+
+
+class _AskInventory(_Versioned, tag_field="ask", tag="inventory"):
+    pass
+
+
+class _AskToLeave(_Versioned, tag_field="ask", tag="leave"):
+    pass
+
+
+class _Asked(Fields):
+    path: Path
+    bytes: Size
+    mtime_ns: int
+
+
+class _AskDigests(_Versioned, tag_field="ask", tag="digests"):
+    slices: tuple[_Asked, ...]
+
+
+class _AskSlice(_Versioned, tag_field="ask", tag="slice"):
+    path: Path
+    bytes: Size
+    mtime_ns: int
+    offset: Size
+    end: Size | None = None
+
+
+_Question = _AskInventory | _AskToLeave | _AskDigests | _AskSlice
+
+
+class _Refused(Fields):
+    refused: str
+
+
+class _Working(Fields):
+    working: Size
+
+
+class _Mode(Fields):
+    mode: Annotated[int, Meta(ge=0, le=0o777)]
+
+
+class _Contents(Fields):
+    digests: dict[str, Annotated[tuple[Digest, ...], Meta(min_length=1)]]
+    problems: dict[str, str]
+
+
+class _Inventory(_Versioned):
+    inventory: dict[str, Any]
 
 
 class RefusedError(Exception):
@@ -75,26 +126,23 @@ class Request:
 
 
 def ask_inventory() -> bytes:
-    """Return the question what a server has."""
-    return _encode({"version": VERSION, "ask": "inventory"})
+    """Return the question for the inventory of a server."""
+    return _encode(_AskInventory(VERSION))
 
 
 def ask_to_leave() -> bytes:
-    """Return the word that nothing more is asked."""
-    return _encode({"version": VERSION, "ask": "leave"})
+    """Return the message that no question follows."""
+    return _encode(_AskToLeave(VERSION))
 
 
 def ask_digests(files: Iterable[SliceFile]) -> bytes:
-    """Return the question what slices contain."""
-    slices = [{"path": file.path, "bytes": file.size, "mtime_ns": file.mtime_ns} for file in files]
-    return _encode({"version": VERSION, "ask": "digests", "slices": slices})
+    """Return the question for the digests of slices."""
+    return _encode(_AskDigests(VERSION, tuple(_Asked(file.path, file.size, file.mtime_ns) for file in files)))
 
 
 def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) -> bytes:
     """Return the request for the bytes of a slice, up to its end or to another."""
-    told = {"path": path, "bytes": state.bytes, "mtime_ns": state.mtime_ns, "offset": offset}
-    told |= {} if end is None else {"end": end}
-    return _encode({"version": VERSION, "ask": "slice", **told})
+    return _encode(_AskSlice(VERSION, path, state.bytes, state.mtime_ns, offset, end))
 
 
 def read_request(data: bytes) -> Request:
@@ -106,52 +154,50 @@ def read_request(data: bytes) -> Request:
         When it is none.
     """
 
-    def read(told: Mapping[str, Any]) -> Request:
-        ask = get(told, "ask", str)
-        if get(told, "version", int) != VERSION:
-            raise ValueError(f"version {told['version']}, this side speaks {VERSION}")
-        if ask == "digests":
-            slices = tuple(_slice(as_kind(item, dict)) for item in get(told, "slices", list))
-        elif ask == "slice":
-            end = count(told, "end", MOST_BYTES) if "end" in told else None
-            slices = (_slice(told, count(told, "offset", MOST_BYTES), end),)
-        elif ask in ("inventory", "leave"):
-            slices = ()
-        else:
-            raise ValueError(f"no such question: {ask[:_SHOWN]!r}")
-        return Request(ask, slices)
+    def read(sent: Mapping[str, Any]) -> Request:
+        _check_version(sent)
+        asked: _Question = convert(sent, _Question)  # type: ignore[arg-type]
+        if isinstance(asked, _AskDigests):
+            slices = tuple(SliceRequest(one.path, FileState(one.bytes, one.mtime_ns)) for one in asked.slices)
+            return Request("digests", slices)
+        if isinstance(asked, _AskSlice):
+            wanted = SliceRequest(asked.path, FileState(asked.bytes, asked.mtime_ns), asked.offset, asked.end)
+            if not wanted.offset <= wanted.stop <= asked.bytes:
+                raise ValueError(f"bytes {wanted.offset} to {wanted.stop} of {asked.bytes}")
+            return Request("slice", (wanted,))
+        return Request("inventory" if isinstance(asked, _AskInventory) else "leave")
 
     return _checked(data, "a client", read)
 
 
 def say_refused(why: str) -> bytes:
-    """Return the answer that something is not done."""
-    return _encode({"refused": why[:_SHOWN]})
+    """Return the answer that a question is refused."""
+    return _encode(_Refused(why[:_SHOWN]))
 
 
 def say_working(count: int) -> bytes:
-    """Return the word that reading goes on; so many bytes since the last."""
-    return _encode({"working": count})
+    """Return the message that reading goes on: the bytes read since the last one."""
+    return _encode(_Working(count))
 
 
 def say_mode(mode: int) -> bytes:
-    """Return what ends a slice: the permissions of the file."""
-    return _encode({"mode": mode & 0o777})
+    """Return the end of a slice: the permissions of the file."""
+    return _encode(_Mode(mode & 0o777))
 
 
 def say_contents(contents: Contents) -> bytes:
-    """Return what slices contain."""
-    digests = {path: [found.file, *found.parameters] for path, found in contents.digests.items()}
-    return _encode({"digests": digests, "problems": dict(contents.problems)})
+    """Return the digests of slices."""
+    digests = {path: (found.file, *found.parameters) for path, found in contents.digests.items()}
+    return _encode(_Contents(digests, dict(contents.problems)))
 
 
-def say_inventory(told: Mapping[str, Any]) -> bytes:
-    """Return what a server has, see `ms_recover.remote.inventories`."""
-    return _encode({"version": VERSION, "inventory": told})
+def say_inventory(inventory: Mapping[str, Any]) -> bytes:
+    """Return the inventory of a server, see `ms_recover.remote.inventories`."""
+    return _encode(_Inventory(VERSION, dict(inventory)))
 
 
 def read_mode(data: bytes, where: str) -> int:
-    """Read what ends a slice.
+    """Read the end of a slice.
 
     Raises
     ------
@@ -160,66 +206,60 @@ def read_mode(data: bytes, where: str) -> int:
     RefusedError
         When the server refuses; so for all answers.
     """
-    return _checked(data, where, lambda told: count(told, "mode", 0o1000))
+    return _checked(data, where, lambda sent: convert(sent, _Mode).mode)
 
 
 def read_contents(data: bytes, where: str, files: Iterable[SliceFile]) -> Contents | int:
-    """Read what these slices contain, or how many bytes were read meanwhile; errors as for `read_mode`."""
+    """Read the digests of these slices, or the number of bytes read meanwhile; errors as for `read_mode`."""
 
-    def read(told: Mapping[str, Any]) -> Contents | int:
-        if "working" in told:
-            return count(told, "working", MOST_BYTES)
-        digests, problems = get(told, "digests", dict), get(told, "problems", dict)
-        read_digests: dict[str, Digests] = {}
-        read_problems: dict[str, str] = {}
+    def read(sent: Mapping[str, Any]) -> Contents | int:
+        if "working" in sent:
+            return convert(sent, _Working).working
+        found = convert(sent, _Contents)
+        digests: dict[str, Digests] = {}
+        problems: dict[str, str] = {}
         for file in files:
-            if file.path in digests:
-                first, *rest = (_digest(value) for value in as_kind(digests[file.path], list))
+            if file.path in found.digests:
+                first, *rest = found.digests[file.path]
                 if file.encryption is None and len(rest) != len(file.parameters):
                     raise ValueError(f"{len(rest)} digests for {len(file.parameters)} parameters of {file.path}")
-                read_digests[file.path] = Digests(first, tuple(rest))
+                digests[file.path] = Digests(first, tuple(rest))
+            elif file.path in found.problems:
+                problems[file.path] = found.problems[file.path][:_SHOWN]
             else:
-                read_problems[file.path] = get(problems, file.path, str)[:_SHOWN]
-        return Contents(read_digests, read_problems)
+                raise ValueError(f"nothing about {file.path}")
+        return Contents(digests, problems)
 
     return _checked(data, where, read)
 
 
 def read_inventory(data: bytes, where: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Read what a server has, with what makes nouns of it; errors as for `read_mode`."""
+    """Read the inventory of a server with `read`, which makes nouns of it; errors as for `read_mode`."""
 
-    def versioned(told: Mapping[str, Any]) -> _T:
-        if get(told, "version", int) != VERSION:
-            raise ValueError(f"version {told['version']}, this side speaks {VERSION}")
-        return read(get(told, "inventory", dict))
+    def versioned(sent: Mapping[str, Any]) -> _T:
+        _check_version(sent)
+        return read(convert(sent, _Inventory).inventory)
 
     return _checked(data, where, versioned)
 
 
 def _checked(data: bytes, where: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
     try:
-        told = decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES)
-        if "refused" in told:
-            raise RefusedError(get(told, "refused", str)[:_SHOWN])
-        return read(told)
-    except (KeyError, TypeError, ValueError) as error:
-        detail = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise FormatError(f"{where} sent what cannot be ({detail[:_SHOWN]}): does it run the same version?") from None
+        sent = decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES)
+        if "refused" in sent:
+            raise RefusedError(convert(sent, _Refused).refused[:_SHOWN])
+        return read(sent)
+    except ValueError as error:
+        raise FormatError(
+            f"{where} sent an invalid message ({str(error)[:_SHOWN]}): does it run the same version?"
+        ) from None
 
 
-def _slice(told: Mapping[str, Any], offset: int = 0, end: int | None = None) -> SliceRequest:
-    size = count(told, "bytes", MOST_BYTES)
-    if not offset <= (size if end is None else end) <= size:
-        raise ValueError(f"bytes {offset} to {end} of {size}")
-    return SliceRequest(inside(told, "path"), FileState(size, get(told, "mtime_ns", int)), offset, end)
+def _check_version(sent: Mapping[str, Any]) -> None:
+    version = convert(sent, _Versioned).version
+    if version != VERSION:
+        raise ValueError(f"version {version}, this side has version {VERSION}")
 
 
-def _digest(value: object) -> str:
-    text = as_kind(value, str)
-    if not _DIGEST.match(text):
-        raise ValueError(f"{text[:_SHOWN]!r} is no {DIGEST} digest")
-    return text
-
-
-def _encode(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, separators=(",", ":")).encode()
+def _encode(fields: Fields) -> bytes:
+    return json.dumps(to_json(fields), separators=(",", ":")).encode()

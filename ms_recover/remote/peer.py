@@ -24,10 +24,11 @@ from ms_recover.remote.messages import (
     read_inventory,
     read_mode,
 )
-from ms_recover.worlds import meeting
+from ms_recover.worlds.authentication import HandshakeRefusedError
+from ms_recover.worlds.channel import Channel, TransferError
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import Line, SaidInsteadError, TransferError, join, take_file
+from ms_recover.worlds.transfer import UnexpectedMessageError, join, leave, receive_file
 
 DEFAULT_PORT = 29610
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+))(?::(?P<port>\d{1,5}))?\Z", re.ASCII)
@@ -74,16 +75,16 @@ class Peer:
         self.name = str(address)
         self._address, self._timeout = address, timeout
         self._manager = WorldManager(security=security)
-        self._line: Line | None = None
+        self._channel: Channel | None = None
         self._gone: BrokenWorldError | None = None
         self._busy = asyncio.Lock()
 
     async def close(self) -> None:
         """Leave."""
         async with self._manager:
-            if self._line is not None and not self._line.is_broken:
+            if self._channel is not None and not self._channel.is_broken:
                 with suppress(BrokenWorldError):
-                    await self._line.say(ask_to_leave())
+                    await self._channel.send_message(ask_to_leave())
 
     async def inventory(self) -> Inventory:
         """Ask what the server has.
@@ -96,18 +97,18 @@ class Peer:
             When it refuses, or sends what cannot be.
         """
         async with self._asking():
-            line = await self._connect()
-            await line.say(ask_inventory())
-            data = await line.hear(MAX_REPLY, timeout=None)
+            channel = await self._connect()
+            await channel.send_message(ask_inventory())
+            data = await channel.receive_message(MAX_REPLY, timeout=None)
             return read_inventory(data, self.name, lambda told: inventory_from_json(told, self.name))
 
     async def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None] | None) -> Contents:
         """Ask what slices contain, which the server reads; errors as for `inventory`."""
         async with self._asking():
-            line = await self._connect()
-            await line.say(ask_digests(files))
+            channel = await self._connect()
+            await channel.send_message(ask_digests(files))
             while True:
-                told = read_contents(await line.hear(MAX_REPLY), self.name, files)
+                told = read_contents(await channel.receive_message(MAX_REPLY), self.name, files)
                 if isinstance(told, Contents):
                     return told
                 if progress is not None:
@@ -140,25 +141,25 @@ class Peer:
         async with self._asking():
             try:
                 size = wanted.stop - wanted.offset
-                return read_mode(await take_file(self._connect, request, size, take), self.name)
-            except SaidInsteadError as said:
-                read_mode(said.args[0], self.name)
+                return read_mode(await receive_file(self._connect, request, size, take), self.name)
+            except UnexpectedMessageError as unexpected:
+                read_mode(unexpected.args[0], self.name)
                 raise TransferError("a slice ends too early") from None
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> Channel:
         if self._gone is not None:
             raise self._gone  # once is enough to wait for it
-        if self._line is None or self._line.is_broken:
+        if self._channel is None or self._channel.is_broken:
             try:
-                self._line = await join(self._manager, self._address.host, self._address.port, self._timeout)
+                self._channel = await join(self._manager, self._address.host, self._address.port, self._timeout)
             except BrokenWorldError as error:
                 self._gone = error
                 raise
-        return self._line
+        return self._channel
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
-        """Ask one thing at a time, and tell what goes wrong in words; the line is not used again then."""
+        """Ask one thing at a time, and tell what goes wrong in words; the channel is not used again then."""
         async with self._busy:
             try:
                 yield
@@ -175,12 +176,12 @@ class Peer:
                 raise
 
     async def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await leave(self._manager)
 
     def _in_words(self, error: BrokenWorldError) -> StorageError | InputError:
-        if isinstance(error.__cause__, meeting.RefusedError):
+        if isinstance(error.__cause__, HandshakeRefusedError):
             return InputError(
                 f"{self.name} does not let this node in ({error.words}): give both sides the same token, with "
                 "--token-file or in the environment"

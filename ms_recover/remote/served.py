@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.source import read_small
+from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents

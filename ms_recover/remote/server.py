@@ -30,10 +30,11 @@ from ms_recover.remote.messages import (
 from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree, check_unchanged
 from ms_recover.storage.local import StoppedError
-from ms_recover.worlds import stream, sync
+from ms_recover.worlds import stream
+from ms_recover.worlds.channel import Channel, TransferError
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import WORLD, Line, TransferError, give_file
+from ms_recover.worlds.transfer import TRANSFER_WORLD, send_file
 
 _log = logging.getLogger(__name__)
 _MEETING_S = 30.0
@@ -82,7 +83,7 @@ def serve(
     tree = ServedTree(root, options)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
-    sync.run(_until_told(server, idle, ready))
+    asyncio.run(_until_told(server, idle, ready))
 
 
 async def _until_told(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
@@ -152,7 +153,7 @@ class Server:
         """Take the next client; return whether one came."""
         manager = WorldManager(security=self._security)
         try:
-            await manager.initialize_world(WORLD, 0, 2, self._address, self._port, timeout=wait)
+            await manager.initialize_world(TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait)
         except BrokenWorldError as error:
             _log.info("no client: %s", error)
             await manager.__aexit__()
@@ -171,22 +172,22 @@ class Server:
 
     async def _attend(self, manager: WorldManager) -> None:
         """Answer one client until it leaves."""
-        line = Line(manager, 1)
+        channel = Channel(manager.communicator, TRANSFER_WORLD, 1)
         try:
             async with manager:
                 while True:
-                    data = await line.hear(MAX_REQUEST, timeout=None)
+                    data = await channel.receive_message(MAX_REQUEST, timeout=None)
                     try:
                         request = read_request(data)
                         if request.ask == "leave":
                             break
-                        await self._answer(line, request)
+                        await self._answer(channel, request)
                     except (RefusedError, FormatError) as error:
-                        await line.say(say_refused(str(error)))
+                        await channel.send_message(say_refused(str(error)))
                     except (MsRecoverError, OSError) as error:
                         if isinstance(error, BrokenWorldError | TransferError):
                             raise
-                        await line.say(say_refused(f"reading failed: {error}"))
+                        await channel.send_message(say_refused(f"reading failed: {error}"))
         except (BrokenWorldError, TransferError) as error:
             _log.info("a client is gone: %s", error)
         except StoppedError:
@@ -194,15 +195,15 @@ class Server:
         except Exception:
             _log.exception("a client could not be answered")
 
-    async def _answer(self, line: Line, request: Request) -> None:
+    async def _answer(self, channel: Channel, request: Request) -> None:
         if request.ask == "inventory":
             async with self._scanning:
                 told = await asyncio.to_thread(self._take_stock)
-            await line.say(told)
+            await channel.send_message(told)
         elif request.ask == "digests":
-            await self._digest(line, request)
+            await self._digest(channel, request)
         else:
-            await self._give(line, request.slices[0])
+            await self._give(channel, request.slices[0])
 
     def _take_stock(self) -> bytes:
         self._tree.refresh(self._stop.is_set)
@@ -213,12 +214,12 @@ class Server:
             )
         return told
 
-    async def _digest(self, line: Line, request: Request) -> None:
+    async def _digest(self, channel: Channel, request: Request) -> None:
         read = 0
 
         def progress(count: int) -> None:
             nonlocal read
-            if self._stop.is_set() or line.is_broken:
+            if self._stop.is_set() or channel.is_broken:
                 raise StoppedError
             read += count
 
@@ -229,20 +230,20 @@ class Server:
         try:
             while not (await asyncio.wait([reading], timeout=_WORKING_S))[0]:
                 now = read
-                await line.say(say_working(now - told))
+                await channel.send_message(say_working(now - told))
                 told = now
-            await line.say(say_contents(reading.result()))
+            await channel.send_message(say_contents(reading.result()))
         finally:
             reading.cancel()
 
-    async def _give(self, line: Line, wanted: SliceRequest) -> None:
+    async def _give(self, channel: Channel, wanted: SliceRequest) -> None:
         descriptor = await asyncio.to_thread(self._tree.open, wanted)
         try:
-            reached = await give_file(line, descriptor, wanted.offset, wanted.stop)
+            reached = await send_file(channel, descriptor, wanted.offset, wanted.stop)
             status = os.fstat(descriptor)
             check_unchanged(status, wanted)
             if reached != wanted.stop:
                 raise RefusedError(f"{wanted.path} ends at byte {reached}: it changes while it is read")
-            await line.say(say_mode(status.st_mode))
+            await channel.send_message(say_mode(status.st_mode))
         finally:
             os.close(descriptor)

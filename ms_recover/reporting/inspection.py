@@ -1,8 +1,6 @@
-"""One inspected file as text or JSON."""
+"""One inspected file as text."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.slices import SliceHeader
@@ -16,45 +14,6 @@ _NAMES = {
     "group_info": "a rank list (group_info.pb)",
     "strategy": "a strategy file",
 }
-
-
-def inspection_json(found: Inspection) -> dict[str, Any]:
-    """Return what ``inspect --json`` prints."""
-    data: dict[str, Any] = {"kind": found.kind, "path": found.path, "problems": list(found.problems)}
-    if found.header is not None:
-        data["bytes"] = found.header.size
-        data["crc"] = found.header.crc is not None
-        data["encryption"] = found.header.encryption
-        data["metadata"] = dict(found.header.metadata)
-        data["parameters"] = [
-            {"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "bytes": p.nbytes, "pieces": len(pieces)}
-            for p, pieces in zip(found.header.parameters, found.header.contents, strict=True)
-        ]
-    if found.group_info is not None:
-        data["restore_ranks"] = list(found.group_info.restore_ranks)
-        data["groups"] = [{"name": group.name, "ranks": list(group.ranks)} for group in found.group_info.groups]
-    if found.strategy is not None:
-        data["stages"] = list(found.strategy.stages)
-        data["save_count"] = found.strategy.save_count
-        data["operators"] = found.strategy.operators
-        data["devices_per_stage"] = found.strategy.devices_per_stage
-        data["layouts"] = [
-            {
-                "parameter": layout.parameter,
-                "device_matrix": list(layout.device_matrix),
-                "tensor_map": [list(axes) for axes in layout.tensor_map],
-                "tensor_shape": list(layout.tensor_shape) or None,
-                "opt_shard_step": layout.opt_shard_step,
-                "opt_shard_size": layout.opt_shard_size,
-                "split_shape": list(layout.split_shape),
-                "indices_offset": list(layout.indices_offset),
-                "field": layout.field,
-                "parts": layout.parts,
-                "copies": layout.copies,
-            }
-            for layout in found.strategy.layouts
-        ]
-    return data
 
 
 def inspection_text(found: Inspection, width: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Look at one file, whatever it is."""
+"""Identify one file and list its contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ms_recover.scanning.naming import SliceName, rank_in_path, read_slice_name
 
 
 def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Say what a file is and what it holds.
+    """Identify a file and list its contents.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspectio
     Returns
     -------
     Inspection
-        Damage is told in its ``problems``.
+        Damage is listed in its ``problems``.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspectio
     name = os.fspath(path)
     kind = identify(name)
     if isinstance(read_slice_name(RankPath(("",)), 0, os.path.basename(name)), SliceName):
-        kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; what is wrong is told below
+        kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; its problems follow below
     try:
         if kind in ("ckpt", "encrypted-ckpt", "safetensors", "slice"):
             header = read_header(name)

@@ -1,52 +1,75 @@
-r"""Which files of a tree are slices, and of which rank, prefix and step: path grammar, pure.
+r"""The grammar of paths: which files of a tree are slices, and of which rank, prefix and step. Pure.
 
-Names follow MindSpore's ``ModelCheckpoint``: ``{prefix}-{epoch}_{step}.ckpt`` or ``.safetensors``, ranks told apart by
-directory; MindFormers puts ``_rank_{rank}`` behind the prefix as well. Strategy files are ``strategy.ckpt``,
-``strategy.json``, or carry ``_rank_{rank}`` as MindFormers' ``ckpt_strategy_rank_{rank}.ckpt``.
+Names follow MindSpore's ``ModelCheckpoint``: ``{prefix}-{epoch}_{step}.ckpt`` or ``.safetensors`` in a directory of the
+rank. MindFormers appends ``_rank_{rank}`` to the prefix, and MindSpore ``_{N}`` to that when the training is started
+again: ``llama_rank_0_1-2_100.ckpt``. Strategy files are ``strategy.ckpt``, ``strategy.json``, or carry
+``_rank_{rank}`` as MindFormers' ``ckpt_strategy_rank_{rank}.ckpt``.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
 
 from ms_recover.errors import UsageError
+from ms_recover.file_names import (
+    COMPLETE_MARK,
+    FOREIGN_TEMPORARY_SUFFIX,
+    GRAPH_SUFFIX,
+    MANIFEST_SUFFIX,
+    PARTIAL_MARK,
+    RANK_DIRECTORIES,
+    SLICE_ENDINGS,
+    SLICE_FORMATS,
+    SUPERSEDED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    marked,
+)
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
-
-GROUP_INFO_NAME = "group_info.pb"
-TEMPORARY_SUFFIX = ".ms_recover.tmp"
-RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}")
-CONTAINERS = ("", "checkpoints", "checkpoint")
 
 _NUMBER = r"(?:0|[1-9]\d{0,17})"
 _FIELDS = {"rank": rf"(?P<rank>{_NUMBER})", "epoch": rf"(?P<epoch>{_NUMBER})", "step": rf"(?P<step>{_NUMBER})"}
 _FIELDS["prefix"] = r"(?P<prefix>[^/]+)"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
-_MINDFORMERS = re.compile(rf"(?P<prefix>.+)_rank_(?P<rank>{_NUMBER})\Z", re.ASCII | re.DOTALL)
+_RANK_PLACE = "\0"  # in a name: the place of the rank
+_NAMED_RANK = re.compile(r"(?:^|_)rank_(?P<rank>\d+)(?=[_.-]|\Z)", re.ASCII)
 _STRATEGY = re.compile(rf"(?:ckpt_)?strategy((?:_rank_{_NUMBER})*)\.(?:ckpt|json)", re.ASCII)
-_PARTIAL = (".partial.ckpt", ".partial.safetensors")
-_COMPLETE = (".complete.ckpt", ".complete.safetensors")
+_PARTIAL = tuple(marked(ending, PARTIAL_MARK) for ending in SLICE_ENDINGS)
+_COMPLETE = tuple(marked(ending, COMPLETE_MARK) for ending in SLICE_ENDINGS)
 _SLICE = re.compile(
-    rf"(?P<prefix>.+)-(?P<epoch>{_NUMBER})_(?P<step>{_NUMBER})(?P<breakpoint>_breakpoint)?\.(?:ckpt|safetensors)\Z",
+    rf"(?P<prefix>.+)-(?P<epoch>{_NUMBER})_(?P<step>{_NUMBER})(?P<breakpoint>_breakpoint)?\.(?:{'|'.join(SLICE_FORMATS)})\Z",
     re.ASCII | re.DOTALL,
 )
+
+UnusedKind = Literal[
+    "temporary", "unfinished save", "superseded", "graph", "breakpoint", "partial", "complete", "other rank"
+]
+"""Why a file that belongs to checkpointing is no slice; reports fold many files of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceName:
-    """A path that names a slice."""
+    """A path that names a slice; the prefix is without the rank, so that it is the same on every rank."""
 
     rank: int
     step: Step
     prefix: str
     place: RankPath
 
+    @property
+    def path(self) -> str:
+        """Path relative to the root."""
+        return self.place.of(self.rank)
+
 
 @dataclass(frozen=True, slots=True)
 class Unused:
     """A path that is reported but not used."""
 
+    kind: UnusedKind
     reason: str
 
 
@@ -92,29 +115,34 @@ class Pattern:
 
     @property
     def components(self) -> tuple[str | re.Pattern[str], ...]:
-        """The path's components: literal names as text, the others as what a name has to match."""
-        return tuple(
-            re.compile(_regex(part) + r"\Z", re.ASCII | re.DOTALL) if _PLACEHOLDER.search(part) else part
-            for part in self.text.split("/")
-        )
+        """The path's components: literal names as text, the others as expressions."""
+        return tuple(_compiled(part) if _PLACEHOLDER.search(part) else part for part in self.text.split("/"))
 
     def match(self, path: str) -> re.Match[str] | None:
         """Match a whole path; the groups are named after the fields."""
-        return re.match(_regex(self.text) + r"\Z", path, re.ASCII | re.DOTALL)
+        return _compiled(self.text).match(path)
 
-    def slice_name(self, path: str) -> SliceName | None:
-        """Return what the path names, None when it does not match."""
+    def slice_name(self, path: str) -> SliceName | Unused | None:
+        """Return the slice that the path names, None when it does not match.
+
+        A rank that the file name carries beside the pattern's must be the same, else the file is unused.
+        """
         match = self.match(path)
         if match is None:
             return None
         fields = match.groupdict(default="")
-        without_rank = _PLACEHOLDER.sub(lambda place: "\0" if place[1] == "rank" else fields[place[1]], self.text)
-        step = Step(int(fields["epoch"]), int(fields["step"]))
-        return SliceName(int(fields["rank"]), step, fields.get("prefix", ""), RankPath(tuple(without_rank.split("\0"))))
+        form = _PLACEHOLDER.sub(lambda place: _RANK_PLACE if place[1] == "rank" else fields[place[1]], self.text)
+        found = SliceName(
+            rank=int(fields["rank"]),
+            step=Step(int(fields["epoch"]), int(fields["step"])),
+            prefix=fields.get("prefix", ""),
+            place=RankPath(tuple(form.split(_RANK_PLACE))),
+        )
+        return _with_named_rank(found, form)
 
 
 def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Unused | None:
-    """Say what the file `name` in a rank's directory is.
+    """Classify the file `name` in a rank's directory.
 
     Parameters
     ----------
@@ -136,45 +164,73 @@ def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Un
     match = _SLICE.match(name)
     if match is None:
         return None
-    prefix = match["prefix"]
-    step = Step(int(match["epoch"]), int(match["step"]))
-    *ahead, last = directory.parts
-    own = _MINDFORMERS.match(prefix)
-    if own is None:
-        return SliceName(rank, step, prefix, RankPath((*ahead, f"{last}/{name}")))
-    if int(own["rank"]) != rank:
-        return Unused(f"the name says rank {own['rank']}, the directory says rank {rank}: put it where it belongs")
-    start, end = own.span("rank")
-    return SliceName(rank, step, own["prefix"], RankPath((*ahead, f"{last}/{name[:start]}", name[end:])))
+    form = f"{_RANK_PLACE.join(directory.parts)}/{name}"
+    found = SliceName(
+        rank=rank,
+        step=Step(int(match["epoch"]), int(match["step"])),
+        prefix=match["prefix"],
+        place=RankPath(tuple(form.split(_RANK_PLACE))),
+    )
+    return _with_named_rank(found, form)
+
+
+def _with_named_rank(found: SliceName, form: str) -> SliceName | Unused:
+    """Take the rank that a file name carries into its place; refuse a name that carries another rank.
+
+    Where it carries several, the last is the rank: MindFormers appends it to a prefix that may have one of its own,
+    such as ``lora_rank_8``.
+    """
+    head, slash, name = form.rpartition("/")
+    named = _last_named_rank(name)
+    if named is None or _RANK_PLACE in name[named.end() :]:
+        return found
+    start, end = named.span("rank")
+    if name[start:end] != str(found.rank):
+        return Unused(
+            "other rank",
+            f"the name says rank {name[start:end]}, the directory says rank {found.rank}: put it where it belongs",
+        )
+    place = RankPath(tuple(f"{head}{slash}{name[:start]}{_RANK_PLACE}{name[end:]}".split(_RANK_PLACE)))
+    in_prefix = _last_named_rank(found.prefix)
+    if in_prefix is None:
+        return replace(found, place=place)
+    return replace(found, place=place, prefix=found.prefix[: in_prefix.start()] + found.prefix[in_prefix.end() :])
+
+
+def _last_named_rank(name: str) -> re.Match[str] | None:
+    found = None
+    for found in _NAMED_RANK.finditer(name):  # noqa: B007 (the last one)
+        pass
+    return found
 
 
 def why_unused(name: str) -> Unused | None:
     """Return why a file that belongs to checkpointing is never used as a slice, None when it may be one."""
     if name.endswith(TEMPORARY_SUFFIX):
-        return Unused("left over from an interrupted recovery or save")
-    if name.endswith(".tmp"):
-        return Unused("left over from an interrupted save")
-    if name.endswith(".superseded"):
-        return Unused("set aside: newer than the step that training resumed from")
-    if name.endswith("-graph.meta"):
-        return Unused("the computing graph, not a slice")
+        return Unused("temporary", "left over from an interrupted recovery or save")
+    if name.endswith(FOREIGN_TEMPORARY_SUFFIX):
+        return Unused("unfinished save", "left over from an interrupted save")
+    if name.endswith(SUPERSEDED_SUFFIX):
+        return Unused("superseded", "set aside: newer than the step that training resumed from")
+    if name.endswith(GRAPH_SUFFIX):
+        return Unused("graph", "the computing graph, not a slice")
     match = _SLICE.match(name)
     if match is not None and match["breakpoint"]:
-        return Unused("saved on an exception, step not comparable")
+        return Unused("breakpoint", "saved on an exception, step not comparable")
     if name.endswith(_PARTIAL):
-        return Unused("parts of a slice that could not be recovered whole")
+        return Unused("partial", "parts of a slice that could not be recovered whole")
     if name.endswith(_COMPLETE):
-        return Unused("a full slice put together by recover-ckpt complete")
+        return Unused("complete", "a full slice put together by recover-ckpt complete")
     return None
 
 
 def never_a_slice(name: str) -> bool:
     """Whether no pattern makes a slice of a file, whatever it matches."""
-    return name.endswith((".tmp", *_PARTIAL, *_COMPLETE))
+    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, MANIFEST_SUFFIX, *_PARTIAL, *_COMPLETE))
 
 
 def strategy_rank(name: str) -> int | None:
-    """Return the rank that the name of a strategy file tells, -1 when it tells none; None for any other file."""
+    """Return the rank in the name of a strategy file, -1 when there is none in it; None for any other file."""
     match = _STRATEGY.fullmatch(name)
     if match is None:
         return None
@@ -201,8 +257,9 @@ def rank_in_path(path: str) -> int | None:
     return None
 
 
-def _regex(text: str) -> str:
-    """Translate a pattern; the rank, where it stands twice, must be the same twice."""
+@lru_cache(maxsize=64)
+def _compiled(text: str) -> re.Pattern[str]:
+    """Translate a pattern; where the rank stands twice, it must be the same twice."""
     pieces: list[str] = []
     end = 0
     seen = set()
@@ -213,4 +270,4 @@ def _regex(text: str) -> str:
         seen.add(field)
         end = match.end()
     pieces.append(re.escape(text[end:]))
-    return "".join(pieces)
+    return re.compile("".join(pieces) + r"\Z", re.ASCII | re.DOTALL)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ms_recover.errors import MissingInputError, StorageError, UsageError
+from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
+from ms_recover.file_names import CONTAINERS, GROUP_INFO_NAME, MANIFEST_SUFFIX
 from ms_recover.model.inventory import Note, RankPath
 from ms_recover.scanning.naming import (
-    CONTAINERS,
-    GROUP_INFO_NAME,
     Pattern,
     SliceName,
     Unused,
@@ -23,17 +22,73 @@ from ms_recover.scanning.naming import (
     strategy_rank,
     why_unused,
 )
+from ms_recover.scanning.notes import Notes
+from ms_recover.system_errors import denied_text
+
+_NO_DIRECTORY = {
+    errno.ENOENT: "a link to a directory that is not there",
+    errno.ENOTDIR: "named like a rank's directory, but it is none",
+    errno.ELOOP: "a link that leads to itself",
+    errno.ENAMETOOLONG: "its path is longer than the file system allows",
+}
+"""Why a name that is a rank's is not counted as a rank."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """A rank list or strategy file of a rank; `place` is None where the path of another rank's is not known."""
+
+    rank: int
+    path: str
+    place: RankPath | None = None
+
+
+@dataclass(slots=True)
 class Found:
-    """What a walk collects; paths relative to the root."""
+    """The finds of one walk; paths are relative to the root.
+
+    Parameters
+    ----------
+    slices : list of SliceName
+        Slices, and those whose manifest alone is there.
+    group_files, strategy_files : list of RankFile
+        In the ranks' directories.
+    directories : list of (int, str)
+        The ranks' directories that could be listed.
+    denied : list of (int, Note)
+        Ranks whose directory could not be listed, and why.
+    refused : list of StorageError
+        Of directories that could not be listed and may hold those of ranks.
+    notes : Notes
+        Files that are reported, never used.
+    """
 
     slices: list[SliceName] = field(default_factory=list)
-    group_files: list[tuple[int | None, str, RankPath | None]] = field(default_factory=list)
-    strategy_files: list[tuple[int, str]] = field(default_factory=list)
-    ranks: set[int] = field(default_factory=set)
-    notes: list[Note] = field(default_factory=list)
+    group_files: list[RankFile] = field(default_factory=list)
+    strategy_files: list[RankFile] = field(default_factory=list)
+    directories: list[tuple[int, str]] = field(default_factory=list)
+    denied: list[tuple[int, Note]] = field(default_factory=list)
+    refused: list[StorageError] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def ranks(self) -> set[int]:
+        """Ranks that have a file of their own, or a directory that could not be listed."""
+        files: tuple[SliceName | RankFile, ...] = (*self.slices, *self.group_files, *self.strategy_files)
+        return {file.rank for file in files} | {rank for rank, _ in self.denied}
+
+    def take(self, rank: int | None, path: str, error: OSError) -> None:
+        """Record a directory that could not be listed, of `rank` where its path names one."""
+        if error.errno not in _NO_DIRECTORY:
+            denied = isinstance(error, PermissionError)
+            reason = denied_text() if denied else f"cannot be read: {error.strerror}"
+            if rank is not None:
+                self.denied.append((rank, Note(path, reason)))
+                return
+            self.notes.add(path, reason)
+            self.refused.append(_denied(error.filename) if denied else StorageError(f"{error.filename} {reason}"))
+        elif rank is not None and (error.errno != errno.ENOENT or os.path.islink(error.filename)):
+            self.notes.add(path, f"{_NO_DIRECTORY[error.errno]}: not counted as a rank")
 
 
 def walk_rank_directories(root: str) -> Found:
@@ -47,49 +102,27 @@ def walk_rank_directories(root: str) -> Found:
         When the root cannot be read.
     """
     found = Found()
-    _list(root, required=True)
     for container in CONTAINERS:
-        for entry in _list(os.path.join(root, container)):
+        for entry in _list(os.path.join(root, container), found, container) if container else _list_root(root):
             known = read_rank_directory(entry)
             if known is None:
                 continue
             rank, place = known
             if container:
                 place = RankPath((f"{container}/{place.parts[0]}", *place.parts[1:]))
-            path = place.of(rank)
-            if not os.path.isdir(os.path.join(root, path)):
-                continue
-            found.ranks.add(rank)
-            try:
-                names = _list(os.path.join(root, path), required=True)
-            except (MissingInputError, StorageError) as error:
-                found.notes.append(Note(path, str(error)))
-                continue
-            _look_into(found, place, rank, names)
+            _look_into(found, root, place, rank)
     return found
 
 
-def _look_into(found: Found, directory: RankPath, rank: int, names: list[str]) -> None:
-    *ahead, last = directory.parts
-    for name in names:
-        place = RankPath((*ahead, f"{last}/{name}"))
-        if name == GROUP_INFO_NAME:
-            found.group_files.append((rank, place.of(rank), place))
-        elif strategy_rank(name) is not None:
-            _add_strategy(found, rank, place.of(rank), name)
-        else:
-            what = read_slice_name(directory, rank, name)
-            if isinstance(what, SliceName):
-                found.slices.append(what)
-            elif isinstance(what, Unused):
-                found.notes.append(Note(place.of(rank), what.reason))
-
-
-def _add_strategy(found: Found, rank: int, path: str, name: str) -> None:
-    if strategy_rank(name) in (-1, rank):
-        found.strategy_files.append((rank, path))
-    else:
-        found.notes.append(Note(path, f"the name says rank {strategy_rank(name)}, the directory says rank {rank}"))
+def _look_into(found: Found, root: str, directory: RankPath, rank: int) -> None:
+    path = directory.of(rank)
+    try:
+        names = _names(os.path.join(root, path))
+    except OSError as error:
+        found.take(rank, path, error)
+        return
+    found.directories.append((rank, path))
+    _sort_out(found, rank, directory, f"{path}/", names, lambda name: read_slice_name(directory, rank, name))
 
 
 def walk_pattern(root: str, pattern: Pattern) -> Found:
@@ -103,43 +136,78 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
         When the root cannot be read.
     """
     found = Found()
-    _list(root, required=True)
-    *directories, _name = pattern.components
-    directory_form = Pattern(pattern.text.rpartition("/")[0])
-    for directory in sorted(set(_descend(root, "", directories))):
-        in_directory = directory_form.match(directory)
-        fields = in_directory.groupdict() if in_directory else {}
-        rank = int(fields["rank"]) if fields.get("rank") else None
-        for name in _list(os.path.join(root, directory)):
-            path = f"{directory}/{name}" if directory else name
-            named = pattern.slice_name(path)
-            unused = why_unused(name)
-            if name == GROUP_INFO_NAME and rank is not None:
-                place = RankPath(tuple(f"{directory_form.text}/{name}".split("{rank}")))
-                simple = "{" not in "".join(place.parts)
-                found.group_files.append((rank, path, place if simple else None))
-            elif strategy_rank(name) is not None and rank is not None and named is None:
-                _add_strategy(found, rank, path, name)
-            elif named is not None and not never_a_slice(name):
-                found.slices.append(named)
-                found.ranks.add(named.rank)
-            elif unused is not None:
-                found.notes.append(Note(path, unused.reason))
+    _list_root(root)
+    parts = pattern.text.split("/")[:-1]
+
+    def rank_of(directory: str) -> int | None:
+        form = Pattern("/".join(parts[: directory.count("/") + 1]))
+        match = form.match(directory)
+        return int(match["rank"]) if match and "rank" in match.groupdict() else None
+
+    def refuse(directory: str, error: OSError) -> None:
+        found.take(rank_of(directory), directory, error)
+
+    form = "/".join(parts).split("{rank}")
+    place = None if "{" in "".join(form) else RankPath(tuple(form))
+    for directory, names in _descend(root, list(pattern.components[:-1]), refuse):
+        rank = rank_of(directory)
         if rank is not None:
-            found.ranks.add(rank)
+            found.directories.append((rank, directory))
+        ahead = f"{directory}/" if directory else ""
+
+        def read(name: str, ahead: str = ahead) -> SliceName | Unused | None:
+            named = None if never_a_slice(name) else pattern.slice_name(f"{ahead}{name}")
+            return named or why_unused(name)
+
+        _sort_out(found, rank, place, ahead, names, read)
     return found
 
 
-def _descend(root: str, directory: str, components: list[str | re.Pattern[str]]) -> Iterator[str]:
-    if not components:
-        yield directory
-        return
-    first, rest = components[0], components[1:]
-    names = [first] if isinstance(first, str) else [n for n in _list(os.path.join(root, directory)) if first.match(n)]
+def _sort_out(
+    found: Found,
+    rank: int | None,
+    directory: RankPath | None,
+    ahead: str,
+    names: list[str],
+    read: Callable[[str], SliceName | Unused | None],
+) -> None:
+    """Sort the files of one directory.
+
+    Parameters
+    ----------
+    found : Found
+        Takes them.
+    rank : int or None
+        The rank of the directory; None when its path names none, then rank lists and strategy files do not count.
+    directory : RankPath or None
+        The place of the directory; None when another rank's is not known.
+    ahead : str
+        The path before the names.
+    names : list of str
+        The names in the directory.
+    read : callable
+        Classifies a name.
+    """
+    there = set(names)
     for name in names:
-        path = f"{directory}/{name}" if directory else name
-        if os.path.isdir(os.path.join(root, path)):
-            yield from _descend(root, path, rest)
+        path, what = f"{ahead}{name}", read(name)
+        if name == GROUP_INFO_NAME and rank is not None:
+            place = None if directory is None else RankPath((*directory.parts[:-1], f"{directory.parts[-1]}/{name}"))
+            found.group_files.append(RankFile(rank, path, place))
+        elif isinstance(what, SliceName):
+            found.slices.append(what)
+        elif rank is not None and (named := strategy_rank(name)) is not None:
+            if named in (-1, rank):
+                found.strategy_files.append(RankFile(rank, path))
+            else:
+                reason = f"the name says rank {named}, the directory says rank {rank}"
+                found.notes.add(path, reason, "other rank")
+        elif what is not None:
+            found.notes.add(path, what.reason, what.kind)
+        elif name.endswith(MANIFEST_SUFFIX) and (slice_name := name.removesuffix(MANIFEST_SUFFIX)) not in there:
+            orphan = read(slice_name)
+            if isinstance(orphan, SliceName):
+                found.slices.append(orphan)
 
 
 def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple[int | None, str]]:
@@ -157,31 +225,44 @@ def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple
     Returns
     -------
     list of (int or None, str)
-        The owner, where the path tells it, and the path.
+        The owner, where the path names it, and the path.
 
     Raises
     ------
     MissingInputError
         When a path or pattern names no file.
+    PermissionDeniedError
+        When this user may not look there.
     UsageError
         When a pattern has another field than ``{rank}``.
     """
     files: list[tuple[int | None, str]] = []
     for text in named:
+        refused: list[str] = []
         bases = [""] if os.path.isabs(text) else [os.getcwd(), root]
         for base in bases:
-            matches = list(_expand(os.path.join(base, text), option))
+            matches = list(_expand(os.path.join(base, text), option, refused))
             if matches:
                 files.extend(matches)
                 break
         else:
+            if refused:
+                raise _denied(refused[0])
             raise MissingInputError(f"{option} {text}: no such file; write a path, with {{rank}} where ranks differ")
     return files
 
 
-def _expand(text: str, option: str) -> Iterator[tuple[int | None, str]]:
+def _expand(text: str, option: str, refused: list[str]) -> Iterator[tuple[int | None, str]]:
+    def refuse(directory: str, error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            refused.append(f"/{directory}")
+
     if "{" not in text:
-        if os.path.isfile(text):
+        try:
+            os.stat(text)
+        except OSError as error:
+            refuse(text.lstrip("/"), error)
+        else:
             yield rank_in_path(text), text
         return
     relative = os.path.normpath(text).lstrip("/")
@@ -189,24 +270,74 @@ def _expand(text: str, option: str) -> Iterator[tuple[int | None, str]]:
         if other != "rank":
             raise UsageError(f"{option} {text}: only {{rank}} can stand in it, not {{{other}}}")
     pattern = Pattern(relative)
-    *directories, last = pattern.components
-    for directory in sorted(set(_descend("/", "", directories))):
-        names = [last] if isinstance(last, str) else _list(f"/{directory}")
+    for directory, names in _descend("/", list(pattern.components[:-1]), refuse):
         for name in names:
             match = pattern.match(f"{directory}/{name}")
             if match and os.path.isfile(f"/{directory}/{name}"):
                 yield int(match["rank"]), f"/{directory}/{name}"
 
 
-def _list(path: str, *, required: bool = False) -> list[str]:
-    """Return the sorted names in a directory; nothing when it is not there and not required."""
+def _descend(
+    root: str, components: list[str | re.Pattern[str]], refuse: Callable[[str, OSError], None], directory: str = ""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the directories below `root` that match the components, and the names in them.
+
+    Parameters
+    ----------
+    root : str
+        Where to begin.
+    components : list of str or pattern
+        Of the path below `directory`.
+    refuse : callable
+        Gets a directory that cannot be listed, and the error.
+    directory : str
+        The path so far, relative to `root`.
+    """
+    ahead = f"{directory}/" if directory else ""
+    if components and isinstance(components[0], str):
+        yield from _descend(root, components[1:], refuse, f"{ahead}{components[0]}")
+        return
     try:
-        return sorted(os.listdir(path))
+        names = _names(os.path.join(root, directory))
     except OSError as error:
-        if not required:
-            return []
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise MissingInputError(
-                f"{path} is not a directory: name the folder that holds the ranks' directories"
-            ) from None
-        raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions and mount") from None
+        refuse(directory, error)
+        return
+    if not components:
+        yield directory, names
+        return
+    first = components[0]
+    for name in names:
+        if not isinstance(first, str) and first.match(name):
+            yield from _descend(root, components[1:], refuse, f"{ahead}{name}")
+
+
+def _names(path: str) -> list[str]:
+    """Return the sorted names in a directory."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries)
+
+
+def _list(path: str, found: Found, directory: str) -> list[str]:
+    """Return the names in a directory that need not be there."""
+    try:
+        return _names(path)
+    except OSError as error:
+        found.take(None, directory, error)
+        return []
+
+
+def _list_root(root: str) -> list[str]:
+    try:
+        return _names(root)
+    except PermissionError:
+        raise _denied(root) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingInputError(
+            f"{root} is not a directory: name the folder that holds the ranks' directories"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{root} cannot be read: {error.strerror}; check the path and the mount") from None
+
+
+def _denied(path: str) -> PermissionDeniedError:
+    return PermissionDeniedError(f"{path}: {denied_text()}; check who owns it, or run as that user")

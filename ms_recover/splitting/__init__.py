@@ -1,4 +1,4 @@
-"""A model over several devices that keeps answering when one fails; public names load on use."""
+"""A model over several devices that keeps answering when one fails; its public names load on use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 _HOMES = {
     "DeviceLostError": "ms_recover.errors",
     "Event": "ms_recover.splitting.events",
-    "FaultTolerantModelSplitter": "ms_recover.splitting.splitter",
+    "FaultTolerantModelSplitter": "ms_recover.splitting.fault_tolerant_splitter",
     "ForwardReport": "ms_recover.splitting.events",
     "Missing": "ms_recover.splitting.events",
     "ModelSplitter": "ms_recover.splitting.splitter",
     "NoDeviceLeftError": "ms_recover.errors",
     "PartError": "ms_recover.errors",
-    "Shared": "ms_recover.splitting.trees",
+    "Shared": "ms_recover.splitting.batches",
     "Span": "ms_recover.splitting.events",
 }
 

@@ -1,7 +1,7 @@
 """A worker on another host: ``python -m ms_recover.splitting --factory package.module:function --addr HOST --port N``.
 
-It makes the model itself; the splitter sends the weights. The token has to be in the environment, as for any world
-that leaves this host (``MS_RECOVER_WORLDS_TOKEN_FILE``), and for TLS the files of certificate, key and authority.
+The worker makes the model itself; the splitter sends the weights. The environment has to hold the token, as for any
+world that leaves this host (``MS_RECOVER_WORLDS_TOKEN_FILE``), and for TLS the files of certificate, key and authority.
 """
 
 from __future__ import annotations
@@ -11,39 +11,42 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, UsageError
-from ms_recover.splitting.worker import Bench, Ear, Job, guest_world, take_device
+from ms_recover.splitting.job import Job, remote_world_name
+from ms_recover.splitting.protocol import Message
+from ms_recover.splitting.worker import ControlThread, PartRunner, take_device
 from ms_recover.worlds.security import Security
 
 _PAUSE_S = 1.0
 
 
-class _Guest(Bench):
-    """Parts of a model that this process made by itself."""
+class _FactoryPartRunner(PartRunner):
+    """Runs parts of a model that this process made itself."""
 
-    def __init__(self, job: Job, ear: Ear, cells: Mapping[str, Any]) -> None:
-        super().__init__(job, ear)
-        self._cells = cells
+    def __init__(self, job: Job, control: ControlThread, stages: Mapping[str, Sequence[Any]]) -> None:
+        super().__init__(job, control)
+        self._stages = stages
 
-    def make(self, fields: Mapping[str, Any], tensors: list[Any]) -> Any:
-        """Make a part, with the weights that came along."""
+    def make_part(self, message: Message) -> Any:
+        """Make a part, with the weights of the message."""
         import mindspore
 
         from ms_recover.splitting import stages, weights
 
+        fields = message.fields
         mindspore.set_context(mode=fields["mode"])
-        part = stages.Part(self._cells[fields["split"]][slice(*fields["stages"])])
-        weights.take(part, fields["names"], tensors)
+        part = stages.ModelPart(self._stages[fields["split"]][slice(*fields["stages"])])
+        weights.load_received(part, fields["names"], message.tensors)
         return part
 
 
 def main() -> int:
-    """Serve one device of a splitter elsewhere; return the exit code."""
+    """Serve one device of a splitter on another host; return the exit code."""
     options = _parser().parse_args()
-    logging.getLogger("ms_recover.worlds").setLevel(logging.ERROR)  # what breaks is said here, once
+    logging.getLogger("ms_recover.worlds").setLevel(logging.ERROR)  # this program reports broken worlds itself
     try:
         return _serve(options)
     except MsRecoverError as error:
@@ -57,36 +60,44 @@ def _serve(options: argparse.Namespace) -> int:
     security = Security.from_environment()
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
-    from ms_recover.splitting import handover, stages
-
-    model = handover.from_factory(options.factory)
-    cells = {"batch": stages.whole(model)}
-    try:
-        cells["layers"] = stages.stages_of(model)
-    except UsageError:  # it can be used whole
-        cells["layers"] = cells["batch"]
+    stages = _stages_by_split(options.factory)
     until = time.monotonic() + options.timeout
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise BrokenWorldError(guest_world(options.port), 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
-        ear = Ear(_job(options, min(left, options.timeout)), security, lasting=True)
-        ear.start()
-        if ear.heard.get() is not None:
-            _Guest(_job(options, left), ear, cells).serve()
+            world = remote_world_name(options.port)
+            raise BrokenWorldError(world, 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
+        job = _job(options, min(left, options.timeout))
+        control = ControlThread(job, security, lasting=True)
+        control.start()
+        if control.wait_until_joined():
+            _FactoryPartRunner(job, control, stages).serve()
             until = time.monotonic() + options.timeout
-        ear.join()
-        if isinstance(ear.error, BrokenWorldError) and ear.error.cause == "closed":
+        control.join()
+        if isinstance(control.error, BrokenWorldError) and control.error.cause == "closed":
             return 0
-        if ear.error is not None and not isinstance(ear.error, BrokenWorldError):
-            raise ear.error
-        sys.stderr.write(f"{ear.error}; waiting for a splitter at {options.addr} port {options.port}\n")
+        if control.error is not None and not isinstance(control.error, BrokenWorldError):
+            raise control.error
+        sys.stderr.write(f"{control.error}; waiting for a splitter at {options.addr} port {options.port}\n")
         time.sleep(_PAUSE_S)
+
+
+def _stages_by_split(factory: str) -> dict[str, Sequence[Any]]:
+    """Make the model; return its stages for each kind of split."""
+    from ms_recover.splitting import pickling, stages
+
+    model = pickling.from_factory(factory)
+    found: dict[str, Sequence[Any]] = {"batch": stages.whole_model(model)}
+    try:
+        found["layers"] = stages.stages_of(model)
+    except UsageError:  # a model that cannot be cut still serves whole
+        found["layers"] = found["batch"]
+    return found
 
 
 def _job(options: argparse.Namespace, timeout: float) -> Job:
     return Job(
-        world=guest_world(options.port),
+        world=remote_world_name(options.port),
         addr=options.addr,
         port=options.port,
         token=b"",
@@ -105,12 +116,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ms_recover.splitting", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--factory", required=True, help="package.module:function that returns the model")
-    parser.add_argument("--addr", required=True, help="where the splitter listens")
-    parser.add_argument("--port", type=int, required=True, help="its port for this worker")
-    parser.add_argument("--heartbeat", type=float, default=3.0, help="seconds of silence after which it is lost")
-    parser.add_argument(
-        "--timeout", type=float, default=600.0, help="seconds to wait for the splitter, again and again"
-    )
+    parser.add_argument("--addr", required=True, help="address where the splitter listens")
+    parser.add_argument("--port", type=int, required=True, help="the splitter's port for this worker")
+    parser.add_argument("--heartbeat", type=float, default=3.0, help="seconds of silence until the splitter is lost")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds to wait for a splitter, each time")
     parser.add_argument("--device-target", default="CPU", help="MindSpore's device target")
     parser.add_argument("--device-id", type=int, default=0, help="number of the device on this host")
     return parser

@@ -1,4 +1,4 @@
-"""What happens in a splitter, and what came of a forward (pure nouns)."""
+"""Events of a splitter, and reports of its forwards (pure)."""
 
 from __future__ import annotations
 
@@ -6,54 +6,62 @@ from dataclasses import dataclass
 from typing import Literal
 
 EventKind = Literal["ready", "lost", "recovered", "retired", "moved", "redone", "dropped", "repaired", "reset"]
-"""ready: a device can work for the first time; lost: it died, froze, timed out or raised; recovered: a fresh process
-has taken its place; retired: it failed too often; moved: a part went to a survivor; redone: a chunk runs again;
-dropped: a chunk is given up; repaired: a slice was restored from a replica's; reset: all devices are brought back."""
+"""ready: a device can work for the first time. lost: it died, froze, timed out or raised. recovered: a fresh process
+serves it. retired: it failed too often. moved: a part went to a surviving device. redone: a chunk runs again. dropped:
+a chunk is given up. repaired: a slice was restored from a replica. reset: all devices are brought back."""
+LossCause = Literal[
+    "eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "start", "weights", "raised", ""
+]
+"""The first seven break a world, see `ms_recover.errors.BrokenWorldError`. timeout: also a chunk or a part that takes
+too long. protocol: also an invalid message. start: no process started. weights: a part could not be loaded. raised: a
+part raised. Empty for events that are no loss."""
+Outcome = Literal["done", "lost", "raised"]
+Rows = tuple[int, int]
+"""First row of a chunk and the one after its last."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth telling.
+    """Something that happened in a splitter.
 
     Parameters
     ----------
     at : float
         Seconds since the splitter was made.
-    kind : str
+    kind : EventKind
     device : int or None
     part : int or None
     rows : tuple of int or None
-        First row and the one behind the last, of the chunk that it is about.
-    cause : str
-        eof, reset, heartbeat, timeout, raised, start, ... for what was lost, else empty.
+        First row of the chunk concerned and the one after its last.
+    cause : LossCause
+        Cause of a loss; empty for other events.
     words : str
-        For people.
+        A description for people.
     seconds : float or None
-        How long it took, where it took time: of ``recovered`` from the loss to readiness.
+        Duration; of ``recovered`` from the loss until the device is ready.
     phases : tuple of (str, float)
-        What those seconds went into: ``start`` of a process, ``proof`` of the slice's bytes, ``weights``.
+        Seconds of each step of a recovery: ``start`` of a process, ``proof`` of the slice's bytes, ``weights``.
     """
 
     at: float
     kind: EventKind
     device: int | None = None
     part: int | None = None
-    rows: tuple[int, int] | None = None
-    cause: str = ""
+    rows: Rows | None = None
+    cause: LossCause = ""
     words: str = ""
     seconds: float | None = None
     phases: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
-        where = [
-            f"{name} {value}" for name, value in (("device", self.device), ("part", self.part)) if value is not None
-        ]
+        numbers = (("device", self.device), ("part", self.part))
+        where = [f"{name} {value}" for name, value in numbers if value is not None]
         if self.rows is not None:
             where.append(f"rows {self.rows[0]} to {self.rows[1]}")
         took = "" if self.seconds is None else f" after {self.seconds:.2f} s"
-        parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.phases)
-        told = " ".join([self.kind, ", ".join(where)]).rstrip() + took + (parts and f" ({parts})")
-        return ": ".join(word for word in (told, self.cause, self.words) if word)
+        phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.phases)
+        head = " ".join([self.kind, ", ".join(where)]).rstrip() + took + (phases and f" ({phases})")
+        return ": ".join(word for word in (head, self.cause, self.words) if word)
 
 
 @dataclass(frozen=True)
@@ -66,59 +74,59 @@ class Span:
     call : int
         Number of the forward, from 0.
     rows : tuple of int
-        First row and the one behind the last.
+        First row and the one after the last.
     began, ended : float
-        Seconds since the splitter was made; what the device computed, as it says, placed by the parent's clock.
-    outcome : {"done", "lost", "raised"}
+        Seconds since the splitter was made. The duration is measured by the device, its end by this process.
+    outcome : Outcome
     """
 
     device: int
     part: int
     call: int
-    rows: tuple[int, int]
+    rows: Rows
     began: float
     ended: float
-    outcome: Literal["done", "lost", "raised"] = "done"
+    outcome: Outcome = "done"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Rows of a forward's input for which there is no output.
+    """Input rows of a forward that have no output.
 
     Parameters
     ----------
     start, stop : int
-        First row and the one behind the last.
+        First row and the one after the last.
     device, part : int or None
-        What failed: None when no device was left to fail.
+        The device and part that failed; None when no device was left.
     cause, words : str
-        Why, as in the event.
+        The cause, as in the event.
     """
 
     start: int
     stop: int
     device: int | None
     part: int | None
-    cause: str
+    cause: LossCause
     words: str
 
 
 @dataclass(frozen=True)
 class ForwardReport:
-    """What came of one forward.
+    """The outcome of one forward.
 
     Parameters
     ----------
     call : int
         Number of the forward, from 0.
     rows : int
-        Of the input.
+        Rows of the input.
     chunks : int
-        Pieces that the rows were cut into.
+        Number of chunks that the rows were cut into.
     missing : tuple of Missing
-        By row; empty when the answer is whole.
+        Missing rows in order; empty when the answer is complete.
     redone : int
-        Chunks that had to run again on some part.
+        Number of chunk runs that were repeated.
     lost : tuple of int
         Devices lost while it ran.
     seconds : float

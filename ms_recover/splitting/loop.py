@@ -1,4 +1,4 @@
-"""The event loop of a splitter, in a thread of its own, for callers without one."""
+"""A thread with the event loop of a splitter, for callers without one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ class LoopThread:
         self.run(engine.begin())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine; Ctrl-C cancels it."""
+        """Run a coroutine and wait for its result; Ctrl-C cancels it.
+
+        Raises
+        ------
+        UsageError
+            When the loop is closed.
+        """
         if self._loop.is_closed():
             work.close()
             raise UsageError("this splitter is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        _take_interrupts_back()
+        _restore_interrupt_handler()
         try:
             return future.result()
         except BaseException:
@@ -60,8 +66,8 @@ class LoopThread:
             self._loop.close()
 
 
-def _take_interrupts_back() -> None:
-    """Have Ctrl-C do what Python thinks it does: MindSpore replaces the handler by one that ends the process."""
+def _restore_interrupt_handler() -> None:
+    """Restore Python's handler of Ctrl-C: MindSpore installs one that ends the process."""
     if threading.current_thread() is threading.main_thread():
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler):

@@ -1,4 +1,4 @@
-"""Which device gets which stages: contiguous parts as even as they can be (pure)."""
+"""Contiguous parts of a row of stages, as even as possible, and their devices (pure)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from ms_recover.errors import UsageError
 
 
 def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
-    """Cut a row of stages into contiguous parts, none of them empty, so that the costliest part costs least.
+    """Cut a row of stages into contiguous nonempty parts so that the costliest part costs least.
 
-    Of several such cuts the most even one is taken: that with the least sum of the parts' squared costs, of those the
-    one with the least sum of their squared numbers of stages, of those the one whose parts are shortest from the front.
-    Sums are exact, so that the order of additions decides nothing.
+    Ties go to the least sum of the parts' squared costs, then to the least sum of their squared numbers of stages, then
+    to the shortest parts from the front. Sums are exact, so that the order of additions has no influence.
 
     Parameters
     ----------
     costs : sequence of float
         Cost of each stage, in any unit; finite and not negative.
     parts : int
-        At least 1 and at most as many as there are stages.
+        From 1 to the number of stages.
 
     Returns
     -------
@@ -32,23 +31,23 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
     Raises
     ------
     UsageError
-        When there are no stages, a cost is no finite number or negative, or the number of parts cannot be had.
+        When there are no stages, a cost is negative or not finite, or the number of parts is out of range.
     """
     prefix = [0, *accumulate(_whole(costs))]
     stages = len(costs)
     if not 1 <= parts <= stages:
-        raise UsageError(f"{stages} stages cannot be cut into {parts} parts: give a number from 1 to {stages}")
+        raise UsageError(f"invalid number of parts {parts}: {stages} stages can be cut into 1 to {stages} parts")
     bound = _bottleneck(prefix, parts)
-    # the least and the greatest number of stages that the first k parts can take together
+    # the fewest and the most stages that the first k parts can have together
     most, least = [0], [stages]
     for k in range(parts):
         most.append(min(bisect_right(prefix, prefix[most[-1]] + bound) - 1, stages - (parts - k - 1)))
         least.append(max(bisect_left(prefix, prefix[least[-1]] - bound), parts - k - 1))
     least.reverse()
 
-    # Evenness of the first k parts by where they end; squares obey the quadrangle inequality, so that the best start
-    # of the last part never moves back when its end moves on, and halving the range of ends halves that of starts.
-    unit = stages * stages + 1  # above every sum of squared lengths: one number that compares like the pair
+    # Evenness of the first k parts, by their end. Squares obey the quadrangle inequality: the best start of the last
+    # part never moves back when its end moves on, so that halving the range of ends halves that of starts.
+    unit = stages * stages + 1  # above every sum of squared lengths, so that one number compares like the pair
     best, starts = {0: 0}, list[dict[int, int]]()
     for k in range(1, parts + 1):
         found: dict[int, int] = {}
@@ -77,10 +76,10 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Tell which part each device holds when there may be more devices than parts.
+    """Assign parts to devices, of which there may be more.
 
-    The first devices hold the parts in order. Each further one holds once more the part whose cost divided by the
-    number of its holders is greatest; of equals that with fewer holders, then the first.
+    The first devices hold the parts in order. Each further one holds the part with the greatest cost per holder; ties
+    go to the part with fewer holders, then to the first.
 
     Parameters
     ----------
@@ -89,17 +88,17 @@ def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tupl
     parts : sequence of range
         Stages of each part, as `partition` returns them.
     devices : int
-        At least as many as there are parts.
+        At least the number of parts.
 
     Returns
     -------
     tuple of tuple of int
-        For each device the parts that it holds: one.
+        For each device its parts: one.
 
     Raises
     ------
     UsageError
-        When there are fewer devices than parts, or a cost is no finite number or negative.
+        When there are fewer devices than parts, or a cost is negative or not finite.
     """
     if not 1 <= len(parts) <= devices:
         raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")
@@ -118,7 +117,7 @@ def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tupl
 
 
 def _whole(costs: Sequence[float]) -> list[int]:
-    """Return the costs as whole numbers in a common unit: every float is a whole number of some power of two."""
+    """Return the costs as whole numbers of a common unit; every float is a multiple of some power of two."""
     if not len(costs):
         raise UsageError("there are no stages to cut into parts")
     pairs = []

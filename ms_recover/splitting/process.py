@@ -1,4 +1,4 @@
-"""Worker processes of this machine: started, joined over a world of their own, ended."""
+"""Worker processes: started, joined over a world of their own, ended."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ms_recover.errors import BrokenWorldError, DeviceLostError, MsRecoverError, UsageError
-from ms_recover.splitting.orders import Line
-from ms_recover.splitting.worker import Job
+from ms_recover.splitting.job import Job
+from ms_recover.splitting.protocol import MessageChannel
 from ms_recover.worlds.manager import WorldManager
 
 _MAIN = "import sys; from ms_recover.splitting.worker import main; sys.exit(main())"
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _LEAVE_S = 2.0
+"""Seconds that a process may take to end by itself."""
 _TRIES = 5
+"""Ports tried: another program may take one between its choice and its use."""
 
 
 class Worker:
-    """A worker process and the world it shares with this one.
+    """A worker process of this machine, and the world that it shares with this one.
 
     Parameters
     ----------
@@ -39,8 +41,9 @@ class Worker:
     """Whether it shares no file system with this process."""
 
     def __init__(self, manager: WorldManager, job: Job) -> None:
-        self._manager, self._job = manager, job
-        self.line = Line(manager.communicator, job.world, 1)
+        self._manager = manager
+        self._job = job
+        self.channel = MessageChannel(manager.communicator, job.world, 1)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,33 +52,33 @@ class Worker:
         return self._job.world
 
     @property
-    def number(self) -> int | None:
-        """The process id."""
+    def process_id(self) -> int | None:
+        """The process id; None when the process is not of this machine."""
         return None if self.process is None else self.process.pid
 
     @property
-    def fate(self) -> str:
-        """What became of the process, in words; empty while it runs."""
+    def exit_reason(self) -> str:
+        """How the process ended; empty while it runs."""
         code = None if self.process is None else self.process.poll()
         if code is None:
             return ""
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     async def start(self) -> None:
-        """Start the process; returns when it is ready to hold parts.
+        """Start the process and wait until it can load parts.
 
         Raises
         ------
         DeviceLostError
-            When that does not succeed in time; the process is ended then.
+            When it is not ready in time; it is ended then.
         """
         try:
             await asyncio.wait_for(self._start(), self._job.timeout)
         except (MsRecoverError, OSError, asyncio.TimeoutError) as error:
             words = str(error) or f"it was not ready within {self._job.timeout:g} s"
-            fate = self.fate
+            reason = self.exit_reason or words
             await self.end()
-            raise DeviceLostError(f"a worker did not start: {fate or words}", cause="start") from error
+            raise DeviceLostError(f"a worker did not start: {reason}", cause="start") from error
         except BaseException:
             await self.end()
             raise
@@ -83,56 +86,56 @@ class Worker:
     async def _start(self) -> None:
         for tries_left in reversed(range(_TRIES)):
             port = _free_port(self._job.addr)
-            meeting = asyncio.ensure_future(
+            joining = asyncio.ensure_future(
                 self._manager.initialize_world(self._job.world, 0, 2, self._job.addr, port, self._job.timeout)
             )
             try:
                 self.process = _spawn(replace(self._job, port=port, parent=os.getpid()))
-                while not meeting.done() and self.process.poll() is None:
-                    await asyncio.wait([meeting], timeout=_LOOK_S * 4)
-                if not meeting.done():
-                    raise DeviceLostError(self.fate)
-                await meeting
+                while not joining.done() and self.process.poll() is None:
+                    await asyncio.wait([joining], timeout=_POLL_S * 4)
+                if not joining.done():
+                    raise DeviceLostError(self.exit_reason)
+                await joining
                 break
-            except UsageError:  # somebody else was faster at that port
+            except UsageError:  # another program took the port first
                 if self.process is not None:
                     self.process.kill()
                     self.process.wait()
                 if not tries_left:
                     raise
             finally:
-                meeting.cancel()
+                joining.cancel()
                 with contextlib.suppress(MsRecoverError, asyncio.CancelledError):
-                    await meeting
-        await self._hear_ready()
+                    await joining
+        await self._wait_until_ready()
 
-    async def _hear_ready(self) -> None:
-        word, _, _ = await self.line.hear()
-        if word != "ready":
-            raise DeviceLostError(f"it said {word!r} instead of ready")
+    async def _wait_until_ready(self) -> None:
+        message = await self.channel.receive()
+        if message.kind != "ready":
+            raise DeviceLostError(f"its first message is {message.kind!r}, expected 'ready'")
 
     def kill(self) -> None:
         """End the process now, also when it is stopped."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
 
-    async def end(self, *, kindly: bool = False) -> None:
-        """End the process and leave the world; kindly lets it end by itself first."""
-        if not kindly:
+    async def end(self, *, graceful: bool = False) -> None:
+        """End the process and leave the world; gracefully, the process may end by itself first."""
+        if not graceful:
             self.kill()
-        with contextlib.suppress(UsageError, BrokenWorldError):  # there may be no world, or no longer
+        with contextlib.suppress(UsageError, BrokenWorldError):  # there may be no world, or a broken one
             await self._manager.remove_world(self._job.world)
         until = time.monotonic() + _LEAVE_S
         while self.process is not None and self.process.poll() is None:
             if time.monotonic() > until:
                 self.process.kill()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
 
-class Guest(Worker):
-    """A worker on another host, which somebody else starts; the job has the port at which it is expected.
+class RemoteWorker(Worker):
+    """A worker on another host that joins at the job's port; an operator starts and ends its process.
 
-    Its weights go to it over the world; code does not.
+    It makes the model itself and gets the weights over the world.
     """
 
     remote = True
@@ -140,11 +143,11 @@ class Guest(Worker):
     async def _start(self) -> None:
         job = self._job
         await self._manager.initialize_world(job.world, 0, 2, job.addr, job.port, job.timeout)
-        await self._hear_ready()
+        await self._wait_until_ready()
 
 
 def _spawn(job: Job) -> subprocess.Popen[bytes]:
-    """Start a worker; what it has to do comes to it in an unnamed file."""
+    """Start a worker process; an unnamed file passes its job."""
     threads = {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}
     home = str(Path(__file__).parents[2])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

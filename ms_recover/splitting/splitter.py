@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
-import secrets
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
-
-import mindspore
+from typing import Any
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import handover, stages, trees, weights
+from ms_recover.splitting import batches, pickling, stages, weights
 from ms_recover.splitting.engine import Engine
-from ms_recover.splitting.events import Event, ForwardReport, Span
+from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.history import History
+from ms_recover.splitting.job import make_jobs
 from ms_recover.splitting.loop import LoopThread
-from ms_recover.splitting.options import Failures, Options
+from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign, partition
-from ms_recover.splitting.record import Record
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import DeviceRow, summary
-from ms_recover.splitting.timeline import write_timeline
-from ms_recover.splitting.worker import Job, guest_world
-from ms_recover.worlds.manager import WorldManager
-from ms_recover.worlds.security import Security
+from ms_recover.splitting.timeline.page import write_timeline
+from ms_recover.splitting.timeline.trace import trace_path, write_trace
 
 _CHUNKS_PER_PART = 4
 
@@ -40,48 +34,48 @@ class ModelSplitter:
 
     With ``split="layers"`` the model is cut into parts, one per device, and the batch into chunks that flow through
     the parts, all parts at work at once. With ``split="batch"`` every device holds the whole model and takes its share
-    of the batch. Either way `forward` returns what the model itself would.
+    of the batch. Either way `forward` returns the output of the model itself.
 
     The processes are started when the splitter is made, stay until it is closed, and end with this process however
-    that ends. The weights are those that the model has when the splitter is made. When a device is lost with work that
-    nobody else has, `forward` raises; `FaultTolerantModelSplitter` goes on.
+    that ends. The weights are those that the model has when the splitter is made. When a device is lost with unfinished
+    work, `forward` raises; `FaultTolerantModelSplitter` goes on.
 
     Parameters
     ----------
     model : mindspore.nn.Cell or str
-        Not in training mode. For layers a ``SequentialCell``, or a cell whose method ``stages()`` returns the cells
-        that it is made of: each gets the output of the one before as its only argument. Or the name of a function that
-        returns the model, as ``package.module:function``.
+        In inference mode. For layers a ``SequentialCell``, or a cell whose method ``stages()`` returns its cells in
+        order: each takes the output of the one before as its only argument. Or the name of a function that returns the
+        model, as ``package.module:function``.
     num_devices : int
-        More devices than stages hold the costliest parts once more.
+        Devices beyond the number of stages hold further copies of the costliest parts.
     split : {"layers", "batch"}
     sample : tensor or tuple, optional
-        An input to measure the cost of each stage with. Without it the number of a stage's weights stands for it.
+        An input to measure the cost of each stage with. By default the cost is the stage's number of weights.
     costs : sequence of float, optional
-        What each stage costs, when it is known.
+        The cost of each stage, in any unit.
     chunk_rows : int, optional
-        Rows of a chunk. By default four chunks for each part, or one for each device, but none under 16 rows: MindSpore
-        adds up matrix products of fewer rows in another order, which changes the last bits.
+        Rows of a chunk. By default there are four chunks for each part, or one for each device, of at least 16 rows:
+        MindSpore sums matrix products of fewer rows in another order, which changes the last bits.
     directory : path, optional
-        Where the parts' weights are kept, as slices that ``recover-ckpt`` understands; by default a temporary one.
+        The directory of the parts' weights, as slices that ``recover-ckpt`` understands; by default a temporary one.
     replicas : int
-        Times that each part's slice is kept.
+        Copies of each part's slice.
     heartbeat : float
-        Seconds of silence after which a frozen device is lost.
+        Seconds of silence until a frozen device is lost.
     timeout, start_timeout : float
         Seconds that a device may take for one chunk, compilation included, and to start.
     remote : int
-        So many of the devices, the last ones, are workers on other hosts, which somebody starts there with
+        Number of devices on other hosts, the last ones. An operator starts their workers there with
         ``python -m ms_recover.splitting --factory package.module:function --addr HOST --port N``; they make the model
-        themselves and get the weights from here. The token has to be in the environment on both sides, see
+        themselves and receive the weights. The token has to be in the environment on both sides, see
         `ms_recover.worlds.Security`.
     addr, port : str, int
-        Where remote workers find this process; the first at `port`, each other one at the next.
+        Address of this process for remote workers; the first joins at `port`, each further one at the next port.
     threads : int, optional
-        Threads that compute in each process; by default the cores are shared out. Where there are enough of them each
-        process keeps to its own.
+        Computing threads of each process; by default an equal share of the cores. If there are enough cores, each
+        process has cores of its own.
     on_event : callable, optional
-        Told every `Event`, in another thread; must not call the splitter.
+        Called with every `Event`, in another thread; must not call the splitter.
 
     Attributes
     ----------
@@ -91,7 +85,7 @@ class ModelSplitter:
     Raises
     ------
     UsageError
-        When the arguments cannot be meant, or the model cannot be split or handed over.
+        When an argument is invalid, or the model cannot be split or pickled.
     DeviceLostError
         When a device does not start.
 
@@ -107,7 +101,7 @@ class ModelSplitter:
         self,
         model: Any,
         num_devices: int,
-        split: Literal["layers", "batch"] = "layers",
+        split: Split = "layers",
         *,
         sample: Any = None,
         costs: Sequence[float] | None = None,
@@ -124,17 +118,29 @@ class ModelSplitter:
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         options = Options(
-            num_devices, split, chunk_rows, replicas, heartbeat, timeout, start_timeout, remote, addr, port, threads
+            num_devices=num_devices,
+            split=split,
+            chunk_rows=chunk_rows,
+            replicas=replicas,
+            heartbeat=heartbeat,
+            timeout=timeout,
+            start_timeout=start_timeout,
+            remote=remote,
+            addr=addr,
+            port=port,
+            threads=threads,
         )
-        self._options, self._record = options, Record(on_event)
-        cell = handover.from_factory(model) if isinstance(model, str) else model
-        cells = stages.stages_of(cell) if split == "layers" else stages.whole(cell)
+        self._options = options
+        self._history = History(on_event)
+        cell = pickling.from_factory(model) if isinstance(model, str) else model
+        cells = stages.stages_of(cell) if split == "layers" else stages.whole_model(cell)
         stage_costs = _costs(cells, costs, sample)
         self.parts = partition(stage_costs, min(num_devices, len(cells)))
-        parts = [stages.Part([cells[stage] for stage in part]) for part in self.parts]
-        handed = tuple(handover.hand_over(part.stages) for part in parts)
+        parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
+        jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts)
         self._store = SliceStore(directory, len(parts), replicas)
         self._loop = LoopThread()
+        # the arguments must not refer to the splitter, which would then never be garbage
         self._close = weakref.finalize(self, _close, self._loop, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
@@ -145,18 +151,13 @@ class ModelSplitter:
                 self._failures.policy,
                 self._failures.max_restarts,
             )
-            job = _job(options, handed)
             self._engine = Engine(
-                state,
-                self._store,
-                job,
-                WorldManager(heartbeat=heartbeat, security=Security(job.token)),
-                WorldManager(heartbeat=heartbeat, security=_shared_security(options)),
-                self._record,
-                timeout,
+                state=state,
+                store=self._store,
+                jobs=jobs,
+                history=self._history,
+                chunk_limit=timeout,
                 spares=self._failures.spares,
-                guests=_guests(options, job),
-                about=partial(_about, split, self.parts),  # not a method: who forgets a splitter shall be rid of it
             )
             self._loop.begin(self._engine)
         except BaseException:
@@ -175,38 +176,38 @@ class ModelSplitter:
 
     @property
     def directory(self) -> str:
-        """Where the parts' weights are kept."""
+        """The directory of the parts' weights."""
         return self._store.directory
 
     @property
     def processes(self) -> list[int | None]:
-        """For each device the id of its process, None while it has none."""
+        """For each device the id of its process; None while it has none on this host."""
         return self._engine.processes
 
     @property
     def last_report(self) -> ForwardReport | None:
-        """What came of the last forward."""
-        return self._record.reports[-1] if self._record.reports else None
+        """The report of the last forward."""
+        return self._history.reports[-1] if self._history.reports else None
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened since the splitter was made."""
-        return tuple(self._record.events)
+        """The events since the splitter was made, oldest first."""
+        return tuple(self._history.events)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Which device computed which chunk when."""
-        return tuple(self._record.spans)
+        """The chunks that each device computed, with their times."""
+        return tuple(self._history.spans)
 
     @property
     def spares(self) -> int:
-        """Processes that wait to take over."""
+        """Number of idle processes that can take over."""
         return self._engine.spares
 
     @property
     def now(self) -> float:
         """Seconds since the splitter was made: the clock of events and spans."""
-        return self._record.now
+        return self._history.now
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the model's output.
@@ -214,176 +215,87 @@ class ModelSplitter:
         Parameters
         ----------
         *args, **kwargs
-            As the model takes them: tensors, numpy arrays, numbers, strings, and tuples, lists and dicts of them. The
-            first axis of all tensors is the batch; one in a `Shared` goes to every chunk as it is.
+            The model's arguments: tensors, numpy arrays, numbers, strings, and tuples, lists and dicts of them. Axis 0
+            of all tensors is the batch; every chunk gets those in a `Shared` whole.
 
         Returns
         -------
         mindspore.Tensor, or tuple, list or dict of them
-            With the rows in their order.
+            With the rows in the order of the input.
 
         Raises
         ------
         UsageError
             When an argument cannot be cut into chunks, or the outputs of chunks cannot be joined.
         DeviceLostError
-            When a device is lost and with it a part of the answer.
+            When a device is lost and the answer is incomplete.
         PartError
-            When a part raises.
+            When a part raises on these inputs.
         """
-        cuts = self._cuts(trees.rows_of(args, kwargs))
+        cuts = self._cuts(batches.rows_of(args, kwargs))
         return self._loop.run(self._engine.forward(args, kwargs, cuts))
 
     def report(self) -> None:
-        """Print what each device has done, what was lost, and what happened last."""
+        """Print the work of each device, the totals and the last events."""
         sys.stdout.write(self.summary() + "\n")
 
     def summary(self) -> str:
-        """Return what `report` prints."""
+        """Return the text that `report` prints."""
         engine = self._engine
         rows = [
-            DeviceRow(it.number, it.alive, it.retired, tuple(sorted(it.parts)), process, max(it.generation - 1, 0))
-            for it, process in zip(engine.state.devices, engine.processes, strict=True)
+            DeviceRow(
+                device=device.number,
+                state="retired" if device.retired else "ok" if device.alive else "lost",
+                parts=tuple(sorted(device.parts)),
+                process=process,
+                restarts=max(device.generation - 1, 0),
+            )
+            for device, process in zip(engine.state.devices, engine.processes, strict=True)
         ]
-        return summary(rows, self.spans, self.events, tuple(self._record.reports))
+        return summary(rows, self.spans, self.events, self._history.reports)
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows which device worked on which chunk when, faults marked.
+        """Write a page that shows the chunks and faults of each device over time.
+
+        Beside the page, with the ending ``.trace.json``, the same is written as trace events: open that file in
+        https://ui.perfetto.dev or chrome://tracing.
+
+        Parameters
+        ----------
+        path : path
+            Such as ``timeline.html``, with ``timeline.trace.json`` beside it. Existing files are replaced.
 
         Raises
         ------
+        UsageError
+            When the path is invalid.
         StorageError
-            When it cannot be written.
+            When a file cannot be written.
         """
-        write_timeline(path, self.spans, self.events, tuple(self._record.reports))
+        write_timeline(path, self.spans, self.events, tuple(self._history.reports))
+        write_trace(trace_path(path), self.spans, self.events, tuple(self._history.reports))
 
     def close(self) -> None:
-        """End all processes; a temporary directory goes as well."""
+        """End all processes, and remove a temporary directory."""
         self._close()
 
-    def _cuts(self, rows: int) -> list[tuple[int, int]]:
+    def _cuts(self, rows: int) -> list[Rows]:
         if self._options.chunk_rows is not None:
-            return trees.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
+            return batches.plan_chunks(rows, math.ceil(rows / self._options.chunk_rows), 1)
         parts = len(self.parts)
-        return trees.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
-
-
-class FaultTolerantModelSplitter(ModelSplitter):
-    """A `ModelSplitter` that goes on when devices are lost: killed, frozen, too slow, out of memory, or raising.
-
-    Parameters
-    ----------
-    model, num_devices, split, **options
-        As for `ModelSplitter`.
-    on_failure : {"recover", "skip", "raise"}
-        recover: a fresh process takes over with the weights of the part's slice, what was lost runs again, and the
-        answer is whole. skip: the output holds the rows that could be computed, `last_report` says which are missing
-        and why; a lost device stays away until `reset_device_states`. raise: `DeviceLostError`.
-    max_restarts : int
-        Fresh processes that a device gets, and at most three in a row that do not start or die over the same chunk;
-        then it is retired, and its part moves to a survivor. `reset_device_states` forgives.
-    spares : int
-        Processes that wait, with MindSpore imported, to take over.
-
-    Raises
-    ------
-    NoDeviceLeftError
-        By `forward`, when nothing of the answer can be computed.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        num_devices: int,
-        split: Literal["layers", "batch"] = "layers",
-        *,
-        on_failure: Literal["recover", "skip", "raise"] = "recover",
-        max_restarts: int = 100,
-        spares: int = 0,
-        **options: Any,
-    ) -> None:
-        if on_failure not in ("recover", "skip", "raise"):
-            raise UsageError(f"on_failure {on_failure!r}: it is 'recover', 'skip' or 'raise'")
-        self._failures = Failures(on_failure, max_restarts, spares)
-        super().__init__(model, num_devices, split, **options)
-
-    def __enter__(self) -> FaultTolerantModelSplitter:
-        return self
-
-    @property
-    def device_states(self) -> list[bool]:
-        """For each device whether it is at work."""
-        return [device.alive for device in self._engine.state.devices]
-
-    def reset_device_states(self) -> None:
-        """Bring every device back, weights included; returns when they are at work, or cannot be."""
-        self._loop.run(self._engine.reset())
-
-
-def _about(split: str, parts: Sequence[range], part: int) -> dict[str, Any]:
-    """Tell a worker that made the model itself which piece of it a part is."""
-    return {"split": split, "stages": [parts[part].start, parts[part].stop], "mode": mindspore.get_context("mode")}
+        return batches.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
 
 
 def _close(loop: LoopThread, store: SliceStore, process: int) -> None:
     if os.getpid() != process:
-        return  # a forked child: it is its parent's
-    if loop.here:  # the garbage collector came upon the splitter in the thread that is to end
+        return  # a forked child: the processes are its parent's
+    if loop.here:  # the garbage collector runs in the thread that has to end
         threading.Thread(target=_close, args=(loop, store, process), name="ms_recover.splitting.close").start()
         return
     try:
         loop.close()
     finally:
         store.close()
-
-
-def _job(options: Options, parts: tuple[bytes, ...]) -> Job:
-    target = mindspore.get_context("device_target")
-    cores = sorted(os.sched_getaffinity(0))
-    threads, local = options.threads, options.num_devices - options.remote
-    if threads is None and target == "CPU":
-        threads = max(1, len(cores) // max(1, local))
-    shares: tuple[tuple[int, ...], ...] = ()
-    if threads is not None and target == "CPU" and threads * local <= len(cores):
-        shares = tuple(tuple(cores[at : at + threads]) for at in range(0, threads * local, threads))
-    return Job(
-        world="",
-        addr="127.0.0.1",
-        port=0,
-        token=secrets.token_bytes(32),
-        heartbeat=options.heartbeat,
-        timeout=options.start_timeout,
-        parts=parts,
-        path=tuple(os.path.abspath(place) for place in sys.path),
-        mode=mindspore.get_context("mode"),
-        target=target,
-        threads=threads,
-        cores=shares,
-    )
-
-
-def _shared_security(options: Options) -> Security:
-    """Return how remote workers and this process know each other."""
-    if not options.remote:
-        return Security()
-    security = Security.from_environment()
-    try:
-        address = ipaddress.ip_address(options.addr)
-    except ValueError:
-        return security  # a name is judged when its address is known
-    security.allow(str(address))
-    return security
-
-
-def _guests(options: Options, job: Job) -> dict[int, Job]:
-    """Return the jobs of remote workers, by device."""
-    first = options.num_devices - options.remote
-    return {
-        first + index: replace(
-            job, world=guest_world(options.port + index), addr=options.addr, port=options.port + index
-        )
-        for index in range(options.remote)
-    }
 
 
 def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> Sequence[float]:

@@ -1,4 +1,4 @@
-"""A model as a row of stages: each takes what the one before returned."""
+"""A model as a row of stages: each takes the output of the one before."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from mindspore import nn
 from ms_recover.errors import UsageError
 
 _HOW = (
-    "give it a method stages() that returns its stages, cells of which each takes the output of the one before as its "
-    'only argument, or wrap them in nn.SequentialCell, or use split="batch", which cuts no model'
+    "give it a method stages() that returns its cells in order (each takes the output of the one before as its only "
+    'argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no model'
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A piece of a model that is never cut.
+    """An indivisible section of a model.
 
     Parameters
     ----------
     index : int
         Position in the model, from 0.
     name : str
-        Where it is in the model, such as ``2`` or ``encoder.0``.
+        Path in the model, such as ``2`` or ``encoder.0``.
     cell : mindspore.nn.Cell
     parameters : dict of str to mindspore.Parameter
-        By the name under which slices hold them: the parameter's own, unless another one of the model has it as well.
+        By their names in slices: the parameter's own, unless another parameter of the model has the same.
     """
 
     index: int
@@ -42,23 +42,23 @@ class Stage:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-class Part:
-    """Consecutive stages, run one after the other.
+class ModelPart:
+    """Consecutive stages of a model, run one after the other.
 
     Parameters
     ----------
     stages : sequence of Stage
-        At least one. When the first is the model's first it gets the arguments of the call, else one argument.
+        At least one. The model's first stage gets the arguments of the call, every other one a single argument.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         indexes = [stage.index for stage in stages]
         if not indexes or indexes != list(range(indexes[0], indexes[0] + len(indexes))):
-            raise UsageError(f"a part is made of consecutive stages, not of {indexes}")
+            raise UsageError(f"invalid stages {indexes} of a part: expected consecutive ones")
         self.stages = tuple(stages)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the last stage returns."""
+        """Return the output of the last stage."""
         first, *others = self.stages
         if first.index and (len(args) != 1 or kwargs):
             raise UsageError(
@@ -72,14 +72,14 @@ class Part:
 
 
 def stages_of(model: Any) -> list[Stage]:
-    """Return the stages of a model that can be cut.
+    """Return the stages between which a model can be cut.
 
     Parameters
     ----------
     model : mindspore.nn.Cell
         A ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList`` of cells
-        whose composition is the same function: the first one gets the arguments of the call, each other one the output
-        of the one before. A ``SequentialCell`` among the stages counts as its cells.
+        that compute the same one after the other: the first gets the arguments of the call, each other one the output
+        of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own.
 
     Raises
     ------
@@ -92,22 +92,22 @@ def stages_of(model: Any) -> list[Stage]:
     if callable(declared) and not isinstance(declared, nn.Cell):
         cells = declared()
         if not isinstance(cells, list | tuple | nn.CellList) or not all(isinstance(cell, nn.Cell) for cell in cells):
-            raise UsageError(f"{kind}.stages() has to return a list of cells, not {_told(cells)}")
-        # a stage is called what the model calls it where it is one of its cells
+            raise UsageError(f"{kind}.stages() has to return a list of cells, not {_type_text(cells)}")
+        # a stage that is a cell of the model has the name of that cell
         names = {id(cell): name for name, cell in model.cells_and_names()}
         named = [(names.get(id(cell)) or str(index), cell) for index, cell in enumerate(cells)]
         found = [pair for name, cell in named for pair in _flat(name, cell)]
     elif _is_sequence(model):
         found = list(_flat("", model))
     else:
-        raise UsageError(f"{kind} does not say what its stages are: {_HOW}")
+        raise UsageError(f"{kind} does not define its stages: {_HOW}")
     if not found:
         raise UsageError(f"{kind} has no stages: {_HOW}")
     return _stages(found)
 
 
-def whole(model: Any) -> list[Stage]:
-    """Return a model as one stage, for devices that each hold all of it.
+def whole_model(model: Any) -> list[Stage]:
+    """Return a model as a single stage, for devices that each hold all of it.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def whole(model: Any) -> list[Stage]:
 
 
 def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
-    """Return the parameters of a part by name, in order; one that several stages use is there once.
+    """Return the parameters of a part by name, in order; one that several stages share appears once.
 
     Raises
     ------
     UsageError
-        When two parameters have one name, which happens only to stages that were not found together.
+        When two parameters have the same name; only stages of different `stages_of` calls can.
     """
     found: dict[str, Any] = {}
     for stage in stages:
@@ -135,7 +135,7 @@ def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def estimated_costs(stages: Sequence[Stage]) -> list[float]:
-    """Return the number of each stage's parameter elements, and one for its work without any."""
+    """Return one more than the number of each stage's parameter elements."""
     return [1.0 + sum(math.prod(each.shape) for each in stage.parameters.values()) for stage in stages]
 
 
@@ -146,16 +146,16 @@ def measured_costs(
     repeats: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Run the stages on a sample and return the seconds that each one takes.
+    """Return the seconds that each stage takes for a sample.
 
     Parameters
     ----------
     stages : sequence of Stage
         All of a model.
     args, kwargs
-        What the model is called with: a batch of the size of the chunks to come.
+        Arguments of the model: a batch of the size of the later chunks.
     repeats : int
-        Runs of each stage, of which the fastest counts: the first compiles and allocates.
+        Runs of each stage; the fastest counts, because the first compiles and allocates.
     clock : callable
         Monotonic, in seconds.
 
@@ -165,36 +165,36 @@ def measured_costs(
         When `repeats` is not positive.
     """
     if repeats < 1:
-        raise UsageError(f"stages cannot be measured {repeats} times: give a positive number")
-    rouse()
+        raise UsageError(f"invalid repeats {repeats}: expected a positive number")
+    absorb_first_operator_error()
     costs = []
     for stage in stages:
         fastest = math.inf
         for _ in range(repeats):
             began = clock()
             output = stage.cell(*args, **kwargs)
-            ms.runtime.synchronize()  # operators run behind the call that starts them
+            ms.runtime.synchronize()  # operators run asynchronously
             fastest = min(fastest, clock() - began)
         costs.append(max(fastest, 0.0))
         args, kwargs = (output,), {}
     return costs
 
 
-def rouse() -> None:
-    """Have MindSpore fail here, where nobody minds, if it has to fail once.
+def absorb_first_operator_error() -> None:
+    """Trigger MindSpore's one-time NumPy 2 error now, where it is harmless.
 
-    Beside NumPy 2, a MindSpore that was compiled for NumPy 1 raises SystemError from the first operator of a process
-    that takes a Python number (``x * 2.0``), and from no other after it.
+    With NumPy 2, a MindSpore that was compiled for NumPy 1 raises SystemError from the first operator of a process that
+    takes a Python number (``x * 2.0``), and only from that one.
     """
     with contextlib.suppress(SystemError), contextlib.redirect_stderr(io.StringIO()):
         ms.Tensor(1.0, ms.float32) * 2.0
 
 
 def _stages(found: Sequence[tuple[str, Any]]) -> list[Stage]:
-    """Give stages their numbers, and parameters names, none of them twice in the model.
+    """Give numbers to the stages, and unique names to their parameters.
 
-    MindSpore names the parameters of cells in a ``SequentialCell`` by position, but cells in a tuple, without prefix or
-    renamed by hand can clash. The recovery core takes one name for one parameter.
+    MindSpore names the parameters of cells in a ``SequentialCell`` by position; those of cells in a tuple, without
+    prefix or renamed by hand can clash. The recovery core takes one name for one parameter.
     """
     members = [[parameter for _, parameter in cell.parameters_and_names()] for _, cell in found]
     taken = {parameter.name for each in members for parameter in each}
@@ -220,7 +220,7 @@ def _stages(found: Sequence[tuple[str, Any]]) -> list[Stage]:
 
 
 def _is_sequence(cell: Any) -> bool:
-    """Whether calling a cell is calling its cells in turn: no subclass that does more, no hooks on the whole."""
+    """Whether a cell only calls its cells in turn: a ``SequentialCell`` without own ``construct`` and without hooks."""
     return (
         isinstance(cell, nn.SequentialCell)
         and type(cell).construct is nn.SequentialCell.construct
@@ -234,33 +234,33 @@ def _flat(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
     if not _is_sequence(cell):
         yield name, cell
         return
-    # not name_cells(): it leaves out the second use of a cell
+    # not name_cells(), which omits the second use of a cell
     for key, inner in zip(cell._cells, cell.cell_list, strict=True):
         yield from _flat(f"{name}.{key}" if name else key, inner)
 
 
 def _check_cell(model: Any) -> None:
     if not isinstance(model, nn.Cell):
-        raise UsageError(f"the model has to be a mindspore.nn.Cell, not {_told(model)}")
+        raise UsageError(f"the model has to be a mindspore.nn.Cell, not {_type_text(model)}")
 
 
 def _check_mode(name: str, stage: Any) -> None:
-    """Refuse cells that give a row something else in another batch: a chunk is another batch."""
+    """Refuse cells whose output for a row depends on the other rows: a chunk is another batch."""
     for inner, cell in stage.cells_and_names(name_prefix=name):
         where = f"{type(cell).__name__}{inner and ' '}{inner}"
         if cell.training:
             raise UsageError(
-                f"{where} is in training mode, where chunks do not give what the whole batch gives (statistics of the "
-                "batch, dropout): call set_train(False) on the model first"
+                f"{where} is in training mode, where chunks and the whole batch give different outputs (batch "
+                "statistics, dropout): call set_train(False) on the model first"
             )
         if getattr(cell, "use_batch_statistics", None) is True:
             raise UsageError(
-                f"{where} normalizes by the statistics of the batch, which chunks do not have: make it with "
+                f"{where} normalizes by the statistics of the batch, which a chunk lacks: make it with "
                 "use_batch_statistics=None or False"
             )
 
 
-def _told(value: Any) -> str:
+def _type_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"{type(value).__name__} of {', '.join(sorted({type(each).__name__ for each in value})) or 'nothing'}"
     return type(value).__name__

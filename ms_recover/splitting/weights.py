@@ -1,4 +1,4 @@
-"""A part's weights: to a slice, and from a slice into the part."""
+"""The weights of a part: saved to a slice, and loaded from one."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 import mindspore
 
 from ms_recover.errors import FormatError
-from ms_recover.splitting.stages import Part, parameters_of
-from ms_recover.splitting.trees import to_tensor
+from ms_recover.splitting.batches import to_tensor
+from ms_recover.splitting.stages import ModelPart, parameters_of
 
 _MARK = "split.part."
-"""With the part's number, the name of a value in every slice: slices of parts without parameters hold something, and of
-those whose lists of parameters begin alike none looks like the other cut off."""
+"""Start of the name of an extra value in every slice; the part's number ends it. It gives parts without parameters a
+slice, and keeps the list of a short part from looking like the truncated list of a long one."""
 
 
-def names(part: Part, number: int) -> Collection[str]:
-    """Return what the slice of a part holds."""
+def names(part: ModelPart, number: int) -> Collection[str]:
+    """Return the names of the values in a part's slice."""
     return {*parameters_of(part.stages), f"{_MARK}{number}"}
 
 
-def save(part: Part, number: int, path: str) -> None:
-    """Write a part's slice."""
+def save(part: ModelPart, number: int, path: str) -> None:
+    """Write a part's slice to this path."""
     held = {**parameters_of(part.stages), f"{_MARK}{number}": mindspore.Tensor(number, mindspore.int32)}
     mindspore.save_checkpoint([{"name": name, "data": value} for name, value in held.items()], path)
 
 
-def load(part: Part, path: str) -> None:
-    """Give a part the weights of its slice.
+def load(part: ModelPart, path: str) -> None:
+    """Load the weights of a slice into a part.
 
     Raises
     ------
     FormatError
-        When the slice is of something else.
+        When the slice does not fit the part.
     """
     held = read(path)
     _set(part, held, path)
@@ -45,22 +45,24 @@ def read(path: str) -> dict[str, Any]:
     return {name: value for name, value in loaded.items() if not name.startswith(_MARK)}
 
 
-def take(part: Part, names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """Give a part weights that came over a world.
+def load_received(part: ModelPart, names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Set weights that the splitter sent.
 
     Raises
     ------
     FormatError
-        When they are of something else.
+        When they do not fit the part.
     """
-    _set(part, dict(zip(names, map(to_tensor, tensors), strict=True)), "what the splitter sent")
+    _set(part, dict(zip(names, map(to_tensor, tensors), strict=True)), "the splitter's message")
 
 
-def _set(part: Part, held: Mapping[str, Any], where: str) -> None:
+def _set(part: ModelPart, held: Mapping[str, Any], where: str) -> None:
     wanted = parameters_of(part.stages)
     if set(held) != set(wanted):
-        raise FormatError(f"{where} holds {len(held)} parameters, and not those {len(wanted)} of this part")
+        raise FormatError(
+            f"{where} does not fit this part: {len(held)} parameters, expected {len(wanted)} with other names"
+        )
     for name, parameter in wanted.items():
         if tuple(held[name].shape) != tuple(parameter.shape):
-            raise FormatError(f"{where} has {name} of shape {held[name].shape}, this part of {parameter.shape}")
+            raise FormatError(f"{where} has {name} of shape {held[name].shape}, expected {parameter.shape}")
         parameter.set_data(held[name])

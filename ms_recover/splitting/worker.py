@@ -1,4 +1,4 @@
-"""A worker: one process that holds parts of a model and computes what it is sent, until its splitter is gone."""
+"""A worker: one process that holds parts of a model and computes them for its splitter, until that is gone."""
 
 from __future__ import annotations
 
@@ -14,198 +14,177 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError
-from ms_recover.splitting.orders import Line
+from ms_recover.splitting.job import Job
+from ms_recover.splitting.protocol import Message, MessageChannel, MessageKind
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 
 _GRACE_S = 1.0
+"""Seconds that a computation may still take when the splitter is gone."""
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WORDS = 2000
-Heard = tuple[str, Mapping[str, Any], list[Any]]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs to know to begin.
-
-    Parameters
-    ----------
-    world, addr, port : str, str, int
-        Where the splitter waits.
-    token : bytes
-        Known to the splitter and its workers of this host.
-    heartbeat, timeout : float
-        Seconds: silence after which the other end is lost; until the world has to be there.
-    parts : tuple of bytes
-        Each part of the model without its weights, see `ms_recover.splitting.handover`.
-    path : tuple of str
-        Where Python finds modules.
-    mode, target, threads : int, str, int or None
-        MindSpore's: graph or PyNative mode, device target, threads.
-    cores : tuple of tuple of int
-        Cores that each device keeps to; empty when there are not enough.
-    parent : int
-        Process id of the splitter, where that is on this machine.
-    """
-
-    world: str
-    addr: str
-    port: int
-    token: bytes = field(repr=False)
-    heartbeat: float
-    timeout: float
-    parts: tuple[bytes, ...] = field(repr=False)
-    path: tuple[str, ...]
-    mode: int
-    target: str
-    threads: int | None
-    cores: tuple[tuple[int, ...], ...] = ()
-    parent: int = 0
-
-
-def guest_world(port: int) -> str:
-    """Return the name of the world that a worker of another host shares with the splitter that listens at a port."""
-    return f"ms_recover.splitting.{port}"
-
-
-class Ear(threading.Thread):
-    """The thread that talks to the splitter while the main thread computes.
+class ControlThread(threading.Thread):
+    """The thread that exchanges messages with the splitter while the main thread computes.
 
     Parameters
     ----------
     job : Job
     security : Security
     lasting : bool
-        The process goes on when the splitter is gone.
+        Whether the process outlives the splitter.
     """
 
     def __init__(self, job: Job, security: Security, *, lasting: bool = False) -> None:
         super().__init__(name="ms_recover.splitting", daemon=True)
-        self._job, self._security, self._lasting = job, security, lasting
-        self.error: MsRecoverError | None = None
-        """Why the world did not come to be, or broke."""
+        self._job = job
+        self._security = security
+        self._lasting = lasting
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: Line | None = None
-        self.heard: queue.SimpleQueue[Heard | None] = queue.SimpleQueue()
-        """What the splitter says; None when it is gone."""
+        self._channel: MessageChannel | None = None
+        self._begun = threading.Event()
+        self.error: MsRecoverError | None = None
+        """Why the world was not made, or broke."""
+        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        """Messages of the splitter; None when it is gone."""
+
+    def wait_until_joined(self) -> bool:
+        """Wait for the splitter; return whether the world with it was made."""
+        self._begun.wait()
+        return self._channel is not None
 
     def run(self) -> None:
-        """Talk until the splitter is gone, and see to it that this process ends then."""
+        """Receive messages until the splitter is gone; then end this process, unless it lasts."""
         try:
-            asyncio.run(self._talk())
+            asyncio.run(self._receive_all())
         except MsRecoverError as error:
             self.error = error
             if not isinstance(error, BrokenWorldError):
                 sys.stderr.write(f"worker {os.getpid()}: {error}\n")
         finally:
-            self.heard.put(None)
+            self._begun.set()
+            self.messages.put(None)
             if not self._lasting:
-                # A computation that takes longer than this has nobody to be done for.
                 timer = threading.Timer(_GRACE_S, os.kill, (os.getpid(), signal.SIGKILL))
                 timer.daemon = True
                 timer.start()
 
-    def say(self, word: str, tensors: list[Any] | None = None, **fields: Any) -> None:
-        """Say something; returns at once."""
-        if self._loop is not None and self._line is not None:
+    def send(self, kind: MessageKind, tensors: Sequence[Any] = (), **fields: Any) -> None:
+        """Send a message; returns at once."""
+        if self._loop is not None and self._channel is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so will this process
-                asyncio.run_coroutine_threadsafe(self._say(word, tensors or [], fields), self._loop)
+                asyncio.run_coroutine_threadsafe(self._send(self._channel, kind, tensors, fields), self._loop)
 
-    async def _say(self, word: str, tensors: list[Any], fields: Mapping[str, Any]) -> None:
-        assert self._line is not None
+    async def _send(
+        self, channel: MessageChannel, kind: MessageKind, tensors: Sequence[Any], fields: Mapping[str, Any]
+    ) -> None:
         with contextlib.suppress(BrokenWorldError):
-            await self._line.say(word, tensors, **fields)
+            await channel.send(kind, tensors, **fields)
 
-    async def _talk(self) -> None:
+    async def _receive_all(self) -> None:
         job = self._job
         async with WorldManager(heartbeat=job.heartbeat, security=self._security) as manager:
             await manager.initialize_world(job.world, 1, 2, job.addr, job.port, job.timeout)
-            self._loop, self._line = asyncio.get_running_loop(), Line(manager.communicator, job.world, 0)
-            self.heard.put(("joined", {}, []))
+            self._loop = asyncio.get_running_loop()
+            channel = MessageChannel(manager.communicator, job.world, 0)
+            self._channel = channel
+            self._begun.set()
             while True:
-                self.heard.put(await self._line.hear())
+                self.messages.put(await channel.receive())
 
 
-class Bench:
-    """The parts that this process holds, and what it does with them.
+class PartRunner:
+    """Holds parts and runs chunks through them.
 
     Parameters
     ----------
     job : Job
-    ear : Ear
+    control : ControlThread
     """
 
-    def __init__(self, job: Job, ear: Ear) -> None:
-        self._job, self._ear = job, ear
-        self._held: dict[int, Any] = {}
+    def __init__(self, job: Job, control: ControlThread) -> None:
+        self._job = job
+        self._control = control
+        self._parts: dict[int, Any] = {}
 
     def serve(self) -> None:
-        """Do what the splitter says until it is gone."""
-        self._ear.say("ready")
-        while (heard := self._ear.heard.get()) is not None:
-            word, fields, tensors = heard
-            began = time.perf_counter()
+        """Carry out the splitter's messages until it is gone."""
+        self._control.send("ready")
+        while (message := self._control.messages.get()) is not None:
             try:
-                if word == "hold":
-                    self._held[fields["part"]] = self.make(fields, tensors)
-                    self._ear.say("held", part=fields["part"], seconds=time.perf_counter() - began)
-                elif word == "run":
-                    skeleton, leaves = self._run(fields["part"], fields["skeleton"], tensors)
-                    answer = {"part": fields["part"], "chunk": fields["chunk"], "skeleton": skeleton}
-                    self._ear.say("ran", leaves, **answer, seconds=time.perf_counter() - began)
+                if message.kind == "hold":
+                    self._hold(message)
+                elif message.kind == "run":
+                    self._run(message)
             except Exception as error:
                 traceback.print_exc()
                 words = f"{type(error).__name__}: {error}".strip()[:_LONGEST_WORDS]
-                kind = "raised" if word == "run" else "unable"
-                self._ear.say(kind, part=fields.get("part"), chunk=fields.get("chunk"), words=words)
+                answer: MessageKind = "raised" if message.kind == "run" else "unable"
+                fields = message.fields
+                self._control.send(answer, part=fields.get("part"), chunk=fields.get("chunk"), words=words)
 
-    def make(self, fields: Mapping[str, Any], tensors: list[Any]) -> Any:
+    def make_part(self, message: Message) -> Any:
         """Make a part, with the weights of its slice."""
-        from ms_recover.splitting import handover, stages, weights
+        from ms_recover.splitting import pickling, stages, weights
 
-        del tensors
-        take_device(self._job.target, fields["device"])  # a spare learns only now which one it is
+        device = message.fields["device"]
+        take_device(self._job.target, device)  # a spare learns only now which device it serves
         if self._job.cores:
-            _keep_to(self._job.cores[fields["device"] % len(self._job.cores)])
-        part = stages.Part(handover.take_over(self._job.parts[fields["part"]]))
-        weights.load(part, fields["path"])
+            _pin_to(self._job.cores[device % len(self._job.cores)])
+        part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
+        weights.load(part, message.fields["path"])
         return part
 
-    def _run(self, number: int, skeleton: Any, tensors: list[Any]) -> tuple[Any, list[Any]]:
-        """Compute a part's output, and have it on the host."""
-        from ms_recover.splitting import trees
+    def _hold(self, message: Message) -> None:
+        part = message.fields["part"]
+        self._parts[part] = self.make_part(message)
+        self._control.send("held", part=part)
 
-        given = trees.unflatten(skeleton, [trees.to_tensor(tensor) for tensor in tensors])
-        output = self._held[number](*given[0], **given[1]) if number == 0 else self._held[number](given)
-        shape, leaves = trees.flatten(output)
-        return shape, [trees.to_host(leaf) for leaf in leaves]
+    def _run(self, message: Message) -> None:
+        """Compute a part's output, copied to the host."""
+        from ms_recover.splitting import batches, nested
+
+        began = time.perf_counter()
+        number = message.fields["part"]
+        given = nested.unflatten(message.fields["skeleton"], [batches.to_tensor(tensor) for tensor in message.tensors])
+        part = self._parts[number]
+        output = part(*given[0], **given[1]) if number == 0 else part(given)
+        skeleton, leaves = nested.flatten(output)
+        self._control.send(
+            "ran",
+            [batches.to_host(leaf) for leaf in leaves],
+            part=number,
+            chunk=message.fields["chunk"],
+            skeleton=skeleton,
+            seconds=time.perf_counter() - began,
+        )
 
 
 def take_device(target: str, number: int) -> None:
-    """Have MindSpore use an accelerator."""
+    """Make MindSpore use this accelerator."""
     if target != "CPU":
         import mindspore
 
         mindspore.set_device(target, number)
 
 
-def _keep_to(cores: tuple[int, ...]) -> None:
-    """Have all threads of this process, and those to come, run on these cores.
+def _pin_to(cores: tuple[int, ...]) -> None:
+    """Restrict all threads of this process, present and future, to these cores.
 
-    MindSpore 2.10 computes a PyNative operator with as many threads as there are cores, whatever it is told.
+    MindSpore 2.10 computes a PyNative operator with as many threads as there are cores, regardless of its options.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has ended, or the cores were taken away
             os.sched_setaffinity(int(thread), cores)
 
 
-def _prepare(job: Job) -> None:
-    """Make MindSpore as it is where the splitter is."""
+def _configure_mindspore(job: Job) -> None:
+    """Give MindSpore the settings that it has in the splitter's process."""
     import mindspore
 
     mindspore.set_context(mode=job.mode)
@@ -215,28 +194,28 @@ def _prepare(job: Job) -> None:
     if job.threads is not None:
         try:
             mindspore.device_context.cpu.op_tuning.threads_num(job.threads)
-        except AttributeError:  # as it was called before
+        except AttributeError:  # its name in older versions
             mindspore.set_context(runtime_num_threads=job.threads)
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process with the one that started it, also when this one is stopped."""
+def _end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, also when this one is stopped."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> int:
-    """Read the job from standard input and do it."""
-    end_with_parent()
-    logging.getLogger("ms_recover.worlds").setLevel(logging.ERROR)  # that the splitter is gone is no news here
+    """Read the job from standard input and do it; return the exit code."""
+    _end_with_parent()
+    logging.getLogger("ms_recover.worlds").setLevel(logging.ERROR)  # the end of the splitter is expected here
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 (a private file of the process that started this one)
-    if os.getppid() != job.parent:  # it ended before the kernel was asked to tell
+    if os.getppid() != job.parent:  # it ended before the kernel was asked to watch it
         return 1
     sys.path[:] = job.path
-    ear = Ear(job, Security(job.token))
-    ear.start()
-    _prepare(job)  # takes seconds; the world is joined meanwhile
-    if ear.heard.get() is None:
+    control = ControlThread(job, Security(job.token))
+    control.start()
+    _configure_mindspore(job)  # takes seconds; the world is joined meanwhile
+    if not control.wait_until_joined():
         return 1
-    Bench(job, ear).serve()
+    PartRunner(job, control).serve()
     return 0

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ms_recover.errors import StorageError
+from ms_recover.file_names import temporary_name
 from ms_recover.storage.local import READ
 from ms_recover.storage.system import drop_cached
 from ms_recover.system_errors import explained
 
-TEMPORARY_SUFFIX = ".ms_recover.tmp"
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -193,7 +193,7 @@ def write_small(
 def temporary_path(target: str) -> str:
     """Return the temporary name of a target."""
     directory, name = os.path.split(target)
-    return os.path.join(directory, f".{name}{TEMPORARY_SUFFIX}")
+    return os.path.join(directory, temporary_name(name))
 
 
 def remove_unlocked(path: str) -> None:

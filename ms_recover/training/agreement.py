@@ -5,22 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX
-from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.planning.planner import plan_for_rank
 from ms_recover.storage.atomic import sync_directory
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.stock import Stock
 from ms_recover.training.world import World
 
 _log = logging.getLogger(__name__)
-SUPERSEDED = ".superseded"
 """Appended to the name of a slice that is newer than the step that training resumed from."""
 
 
@@ -127,21 +126,9 @@ def get_slice(stock: Stock, step: Step) -> tuple[OwnSlice, int | None] | None:
 
 def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
     """Carry out this rank's action alone; return the rank whose slice it was, the first one of several."""
-    inventory, situation, assessment = stock.inventory, stock.situation, stock.assessments[step]
-    assert inventory is not None
-    assert situation is not None
-    plan = api.plan(
-        inventory,
-        PlanOptions(
-            step=step,
-            world_size=situation.world_size,
-            newest=situation.newest,
-            tolerate=stock.tolerate,
-            quick=True,
-        ),
-    )
-    actions = tuple(action for action in assessment.actions if action.rank == stock.rank)
-    plan = replace(plan, step=step, actions=actions, run_id=assessment.run_id)
+    assert stock.inventory is not None
+    assert stock.compared is not None
+    plan = plan_for_rank(stock.inventory, stock.compared, stock.assessments[step], stock.rank)
     stock.outdated = True
     outcome = api.apply(plan, ranks={stock.rank})
     (result,) = outcome.results
@@ -150,7 +137,7 @@ def _copy(stock: Stock, step: Step, own: OwnSlice) -> int:
         raise kind(f"{own}: not copied: {error}")
     if result.source_rank is not None:
         return result.source_rank
-    (action,) = actions
+    (action,) = plan.actions
     assert isinstance(action, ComposeAction)
     return action.source_ranks[0]
 
@@ -168,7 +155,7 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
     inventory = stock.inventory
     assert inventory is not None
     if stock.outdated:
-        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False))
+        inventory = api.scan(inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True))
     while newer := [file for file in inventory.slices if file.rank == stock.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
@@ -180,17 +167,17 @@ def set_aside(stock: Stock, step: Step, pattern: str | None = None) -> None:
             name = os.path.basename(aside)
             _log.warning("rank %d: %s is newer than step %s, renamed to %s", stock.rank, path, step, name)
         inventory = api.scan(
-            inventory.root, ScanOptions(pattern=pattern, crc=False)
+            inventory.root, ScanOptions(pattern=pattern, crc=False, may_be_empty=True)
         )  # shows one of several with the same bytes
 
 
 def _free_name(path: str) -> str:
-    name, count = path + SUPERSEDED, 1
+    name, count = path + SUPERSEDED_SUFFIX, 1
     while os.path.lexists(name) or (
         os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
     ):
         count += 1
-        name = f"{path}.{count}{SUPERSEDED}"
+        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
     return name
 
 

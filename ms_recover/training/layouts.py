@@ -14,8 +14,6 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
 from ms_recover.storage.atomic import write_small
 
-STRATEGY_NAME = "strategy.ckpt"
-
 
 def cut(
     parameter: str,

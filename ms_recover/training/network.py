@@ -10,6 +10,7 @@ from typing import Any
 import mindspore as ms
 
 from ms_recover.errors import InputError, VerificationError
+from ms_recover.file_names import format_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import Digester
@@ -52,7 +53,7 @@ def load_slice(own: OwnSlice) -> dict[str, Any]:
     InputError
         When MindSpore cannot read it.
     """
-    form = "safetensors" if own.path.endswith(".safetensors") else "ckpt"
+    form = format_of(own.path) or "ckpt"
     try:
         parameters: dict[str, Any] = ms.load_checkpoint(own.path, format=form)
         if form == "safetensors":

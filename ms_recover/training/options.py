@@ -8,12 +8,10 @@ from typing import Any
 import mindspore as ms
 
 from ms_recover.errors import UsageError
+from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
 from ms_recover.training.layouts import same_slice
 from ms_recover.training.world import World
-
-FORMATS = ("ckpt", "safetensors")
-"""Of slices, as ``mindspore.save_checkpoint`` calls them and file names end."""
 
 
 def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, world: World) -> None:
@@ -30,8 +28,8 @@ def check_options(directory: str, prefix: str, save_steps: int | None, keep: int
         )
     if save_steps is not None and save_steps < 1:
         raise UsageError(f"save_steps={save_steps}: it must be at least 1, or None to save once per epoch")
-    if form not in FORMATS:
-        raise UsageError(f"format={form!r}: it must be one of {', '.join(FORMATS)}")
+    if form not in SLICE_FORMATS:
+        raise UsageError(f"format={form!r}: it must be one of {', '.join(SLICE_FORMATS)}")
     if not prefix or "/" in prefix:
         raise UsageError(f"prefix={prefix!r}: it starts a file name, so it must not be empty or contain '/'")
     if world.size > 1 and "{rank}" not in directory:

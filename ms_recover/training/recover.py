@@ -11,8 +11,8 @@ from typing import Any, Literal
 from mindspore.train import Callback
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.training.agreement import set_aside, settle
 from ms_recover.training.network import OwnSlice, check_network, compile_network, load_into_network, load_slice

@@ -7,7 +7,7 @@ import re
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.save_slice import withdraw
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.steps import Step
 from ms_recover.training.world import World
 
@@ -79,7 +79,8 @@ def rotate(folder: str, prefix: str, keep: int, floor: Step) -> list[Step]:
     OSError
         When a directory cannot be read or a file not be removed.
     """
-    name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.(?:ckpt|safetensors)\Z", re.ASCII)
+    formats = "|".join(SLICE_FORMATS)
+    name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.(?:{formats})\Z", re.ASCII)
     paths: dict[Step, str] = {}
     for entry in os.listdir(folder):
         match = name.match(entry)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mindspore as ms
 from mindspore.train import Callback
@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_slice
+from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background
-from ms_recover.training.layouts import STRATEGY_NAME, check_layouts, write_strategy
+from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
 from ms_recover.training.rotation import NOTHING, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
@@ -133,7 +134,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         group: Collection[int] | None = None,
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
-        format: Literal["ckpt", "safetensors"] = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
     ) -> None:
         super().__init__()
         self._world = current_world()
@@ -177,7 +178,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     @property
     def group_info(self) -> Path:
         """Where the list of ranks that hold the same slice is, or will be once the network is compiled."""
-        return self._directory / "group_info.pb"
+        return self._directory / GROUP_INFO_NAME
 
     @property
     def committed(self) -> Step | None:

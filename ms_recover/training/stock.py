@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, VerificationError
-from ms_recover.model.compose import ComposeAction
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
-from ms_recover.planning.assess import assess_step
-from ms_recover.planning.situation import Situation, understand
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import Comparison, compare_slices
+from ms_recover.planning.planner import assess_step, required_reads_of_rank
 from ms_recover.scanning.read import read_contents
 from ms_recover.training.world import World
 
@@ -30,12 +31,10 @@ class Stock:
     ----------
     inventory : Inventory or None
         None when there is no tree.
-    situation : Situation or None
-        What its steps are judged by.
+    compared : Comparison or None
+        The evidence its steps are judged by.
     assessments : dict of Step to StepAssessment
         Newest step first; this rank's own verdict in it is what counts.
-    tolerate : tuple of str
-        Patterns of parameters that may differ between peers, beside the known ones.
     withdrawn : dict of Step to str
         Steps that looked possible and were not, and why.
     outdated : bool
@@ -44,9 +43,9 @@ class Stock:
 
     rank: int
     inventory: Inventory | None = None
-    situation: Situation | None = None
+    compared: Comparison | None = None
+    contents: Contents = NOTHING_READ
     assessments: dict[Step, StepAssessment] = field(default_factory=dict)
-    tolerate: tuple[str, ...] = ()
     withdrawn: dict[Step, str] = field(default_factory=dict)
     outdated: bool = False
 
@@ -88,13 +87,13 @@ class Stock:
         VerificationError
             When replicas differ, at this step or a newer one, with nothing to say who is right.
         """
-        situation = self.situation
-        assert situation is not None
-        while unread := self._unread(step, situation):
-            assert self.inventory is not None
-            read = read_contents(self.inventory.root, unread)
-            situation = self.situation = replace(situation, contents=situation.contents.merged(read))
-            self.assessments[step] = assess_step(situation, step)
+        assert self.compared is not None
+        assert self.inventory is not None
+        while unread := self._unread(step, self.compared):
+            self.contents = self.contents.merged(read_contents(self.inventory.root, unread))
+            facts = gather_facts(self.inventory, self.compared.facts.options, self.contents)
+            self.compared = compare_slices(facts)
+            self.assessments[step] = assess_step(self.compared, step)
         for newer in self.assessments:
             if newer >= step and (disagreements := self.assessments[newer].disagreements):
                 raise VerificationError(
@@ -102,25 +101,9 @@ class Stock:
                     "the wrong slice, or name what may differ with tolerate"
                 )
 
-    def _unread(self, step: Step, situation: Situation) -> list[SliceFile]:
-        verdict = self.verdict(step)
-        files = [file for held in situation.files[step].values() for file in held]
-        if verdict.verdict == "keep":
-            wanted = [file for file in files if file.path == verdict.path and file.manifest is not None]
-        elif verdict.verdict == "copy":
-            group = situation.groups.of(self.rank)
-            wanted = [
-                file
-                for file in files
-                if file.rank in group and file.problem is None and file.manifest is None and file.encryption is None
-            ]
-        elif verdict.verdict == "compose":
-            action = next(one for one in self.assessments[step].actions if one.rank == self.rank)
-            givers = {source.path for source in action.sources} if isinstance(action, ComposeAction) else set()
-            wanted = [file for file in files if file.path in givers and file.manifest is None]
-        else:
-            wanted = []
-        return [file for file in wanted if not situation.contents.knows(file)]
+    def _unread(self, step: Step, compared: Comparison) -> list[SliceFile]:
+        wanted = required_reads_of_rank(compared, self.assessments[step], self.rank)
+        return [file for file in wanted if not self.contents.knows(file)]
 
 
 def take_stock(
@@ -143,7 +126,8 @@ def take_stock(
     except MissingInputError as error:
         _log.warning("rank %d: %s", world.rank, error)
         return Stock(world.rank)
-    patterns = tuple(tolerate)
-    situation = understand(inventory, PlanOptions(world_size=world.size, newest=newest, tolerate=patterns))
-    assessments = {step: assess_step(situation, step) for step in inventory.steps}
-    return Stock(world.rank, inventory, situation, assessments, patterns)
+    compared = compare_slices(
+        gather_facts(inventory, PlanOptions(world_size=world.size, newest=newest, tolerate=tuple(tolerate)))
+    )
+    assessments = {step: assess_step(compared, step) for step in inventory.steps}
+    return Stock(world.rank, inventory, compared, assessments=assessments)

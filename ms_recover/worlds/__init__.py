@@ -1,11 +1,19 @@
-"""Communication that confines a fault to those who share it; public names load on use."""
+"""Communication that confines a fault to the processes that share a world; public names load on use."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_HOMES = {
+if TYPE_CHECKING:
+    from ms_recover.errors import BrokenWorldError
+    from ms_recover.worlds.communicator import WorldCommunicator
+    from ms_recover.worlds.manager import WorldManager
+    from ms_recover.worlds.security import Security
+    from ms_recover.worlds.sync import SyncWorldManager
+    from ms_recover.worlds.watchdog import WatchDog
+
+_MODULES = {
     "BrokenWorldError": "ms_recover.errors",
     "Security": "ms_recover.worlds.security",
     "SyncWorldManager": "ms_recover.worlds.sync",
@@ -25,10 +33,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ms_recover.worlds' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

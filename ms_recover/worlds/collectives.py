@@ -1,7 +1,7 @@
-"""Collective calls, carried out by all members of a world after the schedules of `schedules`.
+"""Collective calls, run by all members of a world in the order that `schedules` gives.
 
-Each ends with a barrier: nobody returns before every member has its result. Frames carry which collective, root and
-operation they belong to and the whole tensor's element type and shape; whatever does not match breaks the world.
+Each ends with a barrier: no member returns before every member has its result. Frames carry collective, root,
+operation, and the whole tensor's element type and shape; a mismatch breaks the world.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ms_recover.worlds import schedules
-from ms_recover.worlds.state import Expected, Key
+from ms_recover.worlds.instructions import Expected, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw, accumulate, allocate
-from ms_recover.worlds.wire import DTYPES, Kind
+from ms_recover.worlds.wire import DTYPES, FrameKind
 from ms_recover.worlds.world import Operation, World
 
 COLLECTIVES = ("barrier", "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "all_to_all")
@@ -28,17 +28,19 @@ class Call:
 
     Parameters
     ----------
-    world : World
-    tag : int
+    world, tag
+        The world, and the tag of the call.
     name : str
         One of ``COLLECTIVES``.
-    root : int
-    operation : str
+    root, operation
+        Zero and "sum" for collectives without one.
     """
 
     def __init__(self, world: World, tag: int, name: str, root: int = 0, operation: str = "sum") -> None:
-        self.world, self.rank, self.size = world, world.rank, world.size
-        self._key = Key(Kind.PART, tag, world.next_call(tag))
+        self.world = world
+        self.rank = world.rank
+        self.size = world.size
+        self._key = Key(FrameKind.PART, tag, world.next_call(tag))
         self._detail = COLLECTIVES.index(name) | OPERATIONS.index(operation) << 8 | root << 16
 
     async def send(self, peer: int, tensor: Raw, part: memoryview | None = None) -> None:
@@ -47,62 +49,62 @@ class Call:
         await self.world.send(peer, self._key, self._detail, tensor.dtype, tensor.shape, payload)
 
     def post(self, peer: int, like: Raw | None = None, part: memoryview | None = None) -> Operation:
-        """Begin to receive a tensor, or a part of one like this."""
+        """Start to receive a tensor, or a part of a tensor with the type and shape of `like`."""
         if like is None:
             return self.world.post(peer, self._key, Expected(self._detail), None)
         buffer = like.data if part is None else part
         return self.world.post(peer, self._key, Expected(self._detail, like.dtype, like.shape, len(buffer)), buffer)
 
-    async def take(self, posted: Operation) -> Raw:
-        """Wait for what was posted."""
+    async def received(self, posted: Operation) -> Raw:
+        """Wait until a posted receive is done."""
         header, data = await self.world.received(posted)
         return Raw(header.dtype, header.shape, data)
 
     async def close(self) -> None:
-        """Wait until every member has come this far."""
+        """Run the barrier that ends the call."""
         self._detail |= _CLOSING
         for after, before in schedules.barrier(self.rank, self.size):
             posted = self.post(before, _NOTHING)
             await self.send(after, _NOTHING)
-            await self.take(posted)
+            await self.received(posted)
 
 
 async def broadcast(call: Call, root: int, tensor: Raw | None) -> Raw:
-    """Bring the root's tensor to all; others give one to fill, or None."""
+    """Send the root's tensor to all; other members give a tensor to fill, or None."""
     above = schedules.parent(call.rank, call.size, root)
-    have = tensor if above is None else await call.take(call.post(above, tensor))
-    assert have is not None
+    result = tensor if above is None else await call.received(call.post(above, tensor))
+    assert result is not None
     for below in schedules.children(call.rank, call.size, root):
-        await call.send(below, have)
-    return have
+        await call.send(below, result)
+    return result
 
 
 async def all_reduce(call: Call, tensor: Raw, operation: str) -> None:
-    """Reduce the tensors of all, in place, over a ring: each member sends and receives twice its size at most."""
+    """Reduce the tensors of all, in place, in a ring: each member sends and receives at most twice the size."""
     width = DTYPES[tensor.dtype]
     bounds = schedules.chunks(len(tensor.data) // width, call.size)
     parts = [tensor.data[start * width : stop * width] for start, stop in bounds]
     right, left = (call.rank + 1) % call.size, (call.rank - 1) % call.size
     scratch = allocate(max(map(len, parts)))
-    for give, take in schedules.reduce_ring(call.rank, call.size):
-        pieces = schedules.segments(0, len(parts[take]), _SEGMENT)
+    for outgoing, incoming in schedules.reduce_ring(call.rank, call.size):
+        pieces = schedules.segments(0, len(parts[incoming]), _SEGMENT)
         posted = [call.post(left, tensor, scratch[start:stop]) for start, stop in pieces]
-        async with _Aside(_send_pieces(call, right, tensor, parts[give])):
+        async with _Concurrently(_send_pieces(call, right, tensor, parts[outgoing])):
             for (start, stop), operand in zip(pieces, posted, strict=True):
-                arrived = await call.take(operand)
-                accumulate(operation, tensor.dtype, parts[take][start:stop], arrived.data)
-    for give, take in schedules.gather_ring(call.rank, call.size):
-        arriving = call.post(left, tensor, parts[take])
-        await call.send(right, tensor, parts[give])
-        await call.take(arriving)
+                arrived = await call.received(operand)
+                accumulate(operation, tensor.dtype, parts[incoming][start:stop], arrived.data)
+    for outgoing, incoming in schedules.gather_ring(call.rank, call.size):
+        arriving = call.post(left, tensor, parts[incoming])
+        await call.send(right, tensor, parts[outgoing])
+        await call.received(arriving)
 
 
 async def reduce(call: Call, root: int, tensor: Raw, operation: str) -> None:
-    """Reduce the tensors of all into the root's, in place, up a tree; those of others are used as scratch."""
+    """Reduce the tensors of all into the root's, in place, up a tree; other members' tensors are overwritten."""
     below = schedules.children(call.rank, call.size, root)
     scratch = tensor._replace(data=allocate(len(tensor.data) if below else 0))
     for child in below[::-1]:
-        await call.take(call.post(child, scratch))
+        await call.received(call.post(child, scratch))
         accumulate(operation, tensor.dtype, tensor.data, scratch.data)
     above = schedules.parent(call.rank, call.size, root)
     if above is not None:
@@ -110,18 +112,18 @@ async def reduce(call: Call, root: int, tensor: Raw, operation: str) -> None:
 
 
 async def gather(call: Call, root: int, tensor: Raw) -> list[Raw] | None:
-    """Bring the tensors of all to the root."""
+    """Send the tensors of all to the root; None on other members."""
     if call.rank != root:
         await call.send(root, tensor)
         return None
     posted = {peer: call.post(peer) for peer in schedules.others(call.rank, call.size)}
-    return [await call.take(posted[rank]) if rank in posted else tensor for rank in range(call.size)]
+    return [await call.received(posted[rank]) if rank in posted else tensor for rank in range(call.size)]
 
 
 async def scatter(call: Call, root: int, tensors: Sequence[Raw] | None, out: Raw | None) -> Raw:
-    """Bring each member its one of the root's tensors."""
+    """Send each member its tensor of the root's tensors."""
     if call.rank != root:
-        return await call.take(call.post(root, out))
+        return await call.received(call.post(root, out))
     assert tensors is not None
     for peer in schedules.others(call.rank, call.size):
         await call.send(peer, tensors[peer])
@@ -129,11 +131,11 @@ async def scatter(call: Call, root: int, tensors: Sequence[Raw] | None, out: Raw
 
 
 async def exchange(call: Call, tensors: Sequence[Raw]) -> list[Raw]:
-    """Send to each member its one of these tensors and receive one from each: all_to_all, and all_gather of copies."""
+    """Send each member one of these tensors and receive one from each: all_to_all, and all_gather of copies."""
     posted = {peer: call.post(peer) for peer in schedules.others(call.rank, call.size)}
     for peer in posted:
         await call.send(peer, tensors[peer])
-    return [await call.take(posted[rank]) if rank in posted else tensors[rank] for rank in range(call.size)]
+    return [await call.received(posted[rank]) if rank in posted else tensors[rank] for rank in range(call.size)]
 
 
 async def _send_pieces(call: Call, peer: int, tensor: Raw, part: memoryview) -> None:
@@ -141,8 +143,8 @@ async def _send_pieces(call: Call, peer: int, tensor: Raw, part: memoryview) -> 
         await call.send(peer, tensor, part[start:stop])
 
 
-class _Aside:
-    """Runs a coroutine beside a block, and ends with it."""
+class _Concurrently:
+    """Runs a coroutine during a block; the block ends when both have ended."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = work

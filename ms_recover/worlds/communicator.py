@@ -11,50 +11,50 @@ from typing import Any
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import collectives, tensors
 from ms_recover.worlds.collectives import Call
-from ms_recover.worlds.state import Expected, Fault, Key
+from ms_recover.worlds.instructions import Expected, Fault, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw
-from ms_recover.worlds.wire import DTYPES, MAX_DIMENSIONS, Kind
+from ms_recover.worlds.wire import DTYPES, MAX_DIMENSIONS, FrameKind
 from ms_recover.worlds.world import World
 
 Tensor = Any
-"""A numpy array or a ``mindspore.Tensor``."""
+"""A numpy array, a ``mindspore.Tensor``, or bytes, a bytearray or a memoryview as an array of its elements."""
 
 
 class WorldCommunicator:
     """Sends and receives tensors in the worlds of a `WorldManager`.
 
-    Every method takes `world`, the name; `tag`, an integer that keeps streams of messages (or of collective calls)
-    apart; and `timeout` in seconds, None for no limit. They raise `BrokenWorldError` when the world breaks; a timeout
-    breaks the world, and so does cancelling a call that has begun to move data. They raise `UsageError` for arguments
-    that cannot be meant, before anything moves.
+    Every method takes `world`, a name; `tag`, an integer that separates streams of messages (or of collective calls);
+    and `timeout` in seconds, None for no limit. Methods raise `BrokenWorldError` when the world breaks. A timeout
+    breaks the world, and so does the cancellation of a call that has begun to move data. Invalid arguments raise
+    `UsageError` before any data moves.
 
-    Tensors are sent from their own memory: do not change one before the call returns. After an error what was given
-    as `out` holds anything. Results are numpy arrays, or ``mindspore.Tensor`` where one was given or ``as_tensor`` is
-    set; numpy has no bfloat16: without either it arrives as float32 with the same values.
+    Tensors are sent from their own memory: do not change one before the call returns. After an error the contents of
+    `out` are undefined. Results are numpy arrays, or ``mindspore.Tensor`` where one was given or ``as_tensor`` is set.
+    numpy has no bfloat16: without either it arrives as float32 with the same values.
 
-    A collective has to be called by all members of the world, with the same tag in the same order. It returns on one
-    only when every member has its result.
+    All members of the world must call a collective, with the same tag in the same order. It returns only when every
+    member has its result.
     """
 
     def __init__(self, find: Callable[[str], World]) -> None:
         self._find = find
 
     def is_broken(self, world: str) -> bool:
-        """Tell whether operations on a world fail: it is broken, removed, or was never made."""
+        """Whether operations on a world fail: it is broken, removed, or was never made."""
         try:
             return not self._find(world).is_open
         except UsageError:
             return True
 
     async def send(self, tensor: Tensor, dst: int, *, world: str, tag: int = 0, timeout: float | None = None) -> None:
-        """Send a tensor; returns when it is on its way, which does not say that it has been received."""
-        at = self._open(world, tag, dst)
+        """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
+        member = self._open(world, tag, dst)
         dtype, shape, data = _sendable(tensor)
-        sending = at.send(dst, Key(Kind.MESSAGE, tag), 0, dtype, shape, data)
+        sending = member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data)
         if timeout is None:
             await sending
         else:
-            with _limit(at, timeout, dst):
+            with _limit(member, timeout, dst):
                 await sending
 
     async def recv(
@@ -67,30 +67,28 @@ class WorldCommunicator:
         timeout: float | None = None,
         as_tensor: bool = False,
     ) -> Tensor:
-        """Receive the next tensor that a rank sent with this tag.
+        """Receive the next tensor from a rank with this tag.
 
         Parameters
         ----------
-        src : int
-        world : str
-        out : numpy.ndarray or mindspore.Tensor, optional
-            Filled and returned; one of another type or shape than what comes breaks the world.
-        tag : int
-        timeout : float, optional
+        src, world, tag, timeout
+            Rank, and as for every method.
+        out : numpy.ndarray, mindspore.Tensor or writable buffer, optional
+            Filled and returned; another type or shape than the sent tensor's breaks the world.
         as_tensor : bool
             Return a ``mindspore.Tensor``.
         """
-        at = self._open(world, tag, src)
+        member = self._open(world, tag, src)
         expected, buffer, finish = Expected(), None, None
         if out is not None:
             (dtype, shape, buffer), finish = tensors.target(out)
             expected = Expected(0, dtype, shape, len(buffer))
-        posted = at.post(src, Key(Kind.MESSAGE, tag), expected, buffer)
+        posted = member.post(src, Key(FrameKind.MESSAGE, tag), expected, buffer)
         if timeout is None:
-            header, data = await at.received(posted)
+            header, data = await member.received(posted)
         else:
-            with _limit(at, timeout, src):
-                header, data = await at.received(posted)
+            with _limit(member, timeout, src):
+                header, data = await member.received(posted)
         return finish() if finish else _result(Raw(header.dtype, header.shape, data), as_tensor)
 
     async def broadcast(
@@ -103,16 +101,16 @@ class WorldCommunicator:
         timeout: float | None = None,
         as_tensor: bool = False,
     ) -> Tensor:
-        """Bring the tensor of `src` to all; on others `tensor` is filled when it is given."""
-        at = self._open(world, tag, src, self_too=True)
-        if at.rank == src:
-            have = _sendable(tensor)
-            await self._run(Call(at, tag, "broadcast", src), collectives.broadcast, src, have, timeout=timeout)
+        """Send the tensor of `src` to all members; on other members `tensor`, when given, is filled."""
+        member = self._open(world, tag, src, self_too=True)
+        if member.rank == src:
+            sent = _sendable(tensor)
+            await self._run(Call(member, tag, "broadcast", src), collectives.broadcast, src, sent, timeout=timeout)
             return tensor
         target, finish = (None, None) if tensor is None else tensors.target(tensor)
-        call = Call(at, tag, "broadcast", src)
-        came = await self._run(call, collectives.broadcast, src, target, timeout=timeout)
-        return finish() if finish else _result(came, as_tensor)
+        call = Call(member, tag, "broadcast", src)
+        result = await self._run(call, collectives.broadcast, src, target, timeout=timeout)
+        return finish() if finish else _result(result, as_tensor)
 
     async def all_reduce(
         self,
@@ -124,11 +122,11 @@ class WorldCommunicator:
         tag: int = 0,
         timeout: float | None = None,
     ) -> Tensor:
-        """Reduce the tensors of all, with the same result on all, bit by bit; `out` may be `tensor` itself."""
-        at = self._open(world, tag)
-        have, finish = _reducible(tensor, op, out)
-        call = Call(at, tag, "all_reduce", 0, op)
-        await self._run(call, collectives.all_reduce, have, op, timeout=timeout)
+        """Reduce the tensors of all members; all get the same bits. `out` may be `tensor` itself."""
+        member = self._open(world, tag)
+        sent, finish = _reducible(tensor, op, out)
+        call = Call(member, tag, "all_reduce", 0, op)
+        await self._run(call, collectives.all_reduce, sent, op, timeout=timeout)
         return finish()
 
     async def reduce(
@@ -141,30 +139,30 @@ class WorldCommunicator:
         tag: int = 0,
         timeout: float | None = None,
     ) -> Tensor | None:
-        """Reduce the tensors of all to `dst`; None on others."""
-        at = self._open(world, tag, dst, self_too=True)
-        have, finish = _reducible(tensor, op, None)
-        call = Call(at, tag, "reduce", dst, op)
-        await self._run(call, collectives.reduce, dst, have, op, timeout=timeout)
-        return finish() if at.rank == dst else None
+        """Reduce the tensors of all members to `dst`; return None on other members."""
+        member = self._open(world, tag, dst, self_too=True)
+        sent, finish = _reducible(tensor, op, None)
+        call = Call(member, tag, "reduce", dst, op)
+        await self._run(call, collectives.reduce, dst, sent, op, timeout=timeout)
+        return finish() if member.rank == dst else None
 
     async def all_gather(
         self, tensor: Tensor, *, world: str, tag: int = 0, timeout: float | None = None
     ) -> list[Tensor]:
-        """Return the tensors of all, by rank; they may differ in shape. The own one is returned itself."""
-        at = self._open(world, tag)
-        have = [_sendable(tensor)] * at.size
-        came = await self._run(Call(at, tag, "all_gather"), collectives.exchange, have, timeout=timeout)
-        return _results(came, at.rank, tensor)
+        """Return the tensors of all members, by rank; shapes may differ. This member's own is not copied."""
+        member = self._open(world, tag)
+        sent = [_sendable(tensor)] * member.size
+        result = await self._run(Call(member, tag, "all_gather"), collectives.exchange, sent, timeout=timeout)
+        return _results(result, member.rank, tensor)
 
     async def gather(
         self, tensor: Tensor, dst: int = 0, *, world: str, tag: int = 0, timeout: float | None = None
     ) -> list[Tensor] | None:
-        """Return the tensors of all, by rank, on `dst`; None on others. The own one is returned itself."""
-        at = self._open(world, tag, dst, self_too=True)
-        have = _sendable(tensor)
-        came = await self._run(Call(at, tag, "gather", dst), collectives.gather, dst, have, timeout=timeout)
-        return None if came is None else _results(came, at.rank, tensor)
+        """Return the tensors of all members, by rank, on `dst`, and None on others. `dst`'s own is not copied."""
+        member = self._open(world, tag, dst, self_too=True)
+        sent = _sendable(tensor)
+        result = await self._run(Call(member, tag, "gather", dst), collectives.gather, dst, sent, timeout=timeout)
+        return None if result is None else _results(result, member.rank, tensor)
 
     async def scatter(
         self,
@@ -177,44 +175,44 @@ class WorldCommunicator:
         timeout: float | None = None,
         as_tensor: bool = False,
     ) -> Tensor:
-        """Return this rank's one of the tensors that `src` gives; the own one is returned itself."""
-        at = self._open(world, tag, src, self_too=True)
-        if at.rank == src:
-            have = _one_each(given, at)
-            await self._run(Call(at, tag, "scatter", src), collectives.scatter, src, have, None, timeout=timeout)
+        """Send each member its tensor of those that `src` gives, by rank, and return it. `src`'s own is not copied."""
+        member = self._open(world, tag, src, self_too=True)
+        if member.rank == src:
+            sent = _one_each(given, member)
+            await self._run(Call(member, tag, "scatter", src), collectives.scatter, src, sent, None, timeout=timeout)
             return (given or ())[src]
         target, finish = (None, None) if out is None else tensors.target(out)
-        call = Call(at, tag, "scatter", src)
-        came = await self._run(call, collectives.scatter, src, None, target, timeout=timeout)
-        return finish() if finish else _result(came, as_tensor)
+        call = Call(member, tag, "scatter", src)
+        result = await self._run(call, collectives.scatter, src, None, target, timeout=timeout)
+        return finish() if finish else _result(result, as_tensor)
 
     async def all_to_all(
         self, given: Sequence[Tensor], *, world: str, tag: int = 0, timeout: float | None = None
     ) -> list[Tensor]:
-        """Send each rank its one of the tensors given; return those from all, by rank."""
-        at = self._open(world, tag)
-        have = _one_each(given, at)
-        came = await self._run(Call(at, tag, "all_to_all"), collectives.exchange, have, timeout=timeout)
-        return _results(came, at.rank, given[at.rank])
+        """Send each member its tensor of those given, by rank; return the tensors from all members, by rank."""
+        member = self._open(world, tag)
+        sent = _one_each(given, member)
+        result = await self._run(Call(member, tag, "all_to_all"), collectives.exchange, sent, timeout=timeout)
+        return _results(result, member.rank, given[member.rank])
 
     async def barrier(self, *, world: str, tag: int = 0, timeout: float | None = None) -> None:
-        """Wait until all members are here."""
+        """Wait until all members have called this."""
         await self._run(Call(self._open(world, tag), tag, "barrier"), _nothing, timeout=timeout)
 
     def _open(self, world: str, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
-        at = self._find(world)
-        if not at.is_open:
-            raise at.error or UsageError(f"world {world!r} is being made")
+        member = self._find(world)
+        if not member.is_open:
+            raise member.error or UsageError(f"world {world!r} is still being made")
         if not 0 <= tag < 1 << 63:
-            raise UsageError(f"tag {tag}: not between 0 and 2**63")
-        if peer is not None and (not 0 <= peer < at.size or (peer == at.rank and not self_too)):
-            raise UsageError(f"rank {peer} is no peer of rank {at.rank} in world {world!r} of {at.size}")
-        return at
+            raise UsageError(f"tag {tag} is out of range: tags are 0 to 2**63 - 1")
+        if peer is not None and (not 0 <= peer < member.size or (peer == member.rank and not self_too)):
+            raise UsageError(f"rank {peer} is no peer of rank {member.rank} in world {world!r} of size {member.size}")
+        return member
 
     async def _run(
         self, call: Call, collective: Callable[..., Coroutine[Any, Any, Any]], *args: Any, timeout: float | None
     ) -> Any:
-        """Carry a collective out as a whole, or break the world."""
+        """Run a collective and the barrier that ends it; break the world when either fails."""
         world = call.world
         try:
             with _limit(world, timeout, None):
@@ -223,18 +221,18 @@ class WorldCommunicator:
         except BrokenWorldError:
             raise
         except BaseException as error:
-            world.give_up(Fault(world.rank, "closed", f"a collective call ended by {type(error).__name__}"))
+            world.break_world(Fault(world.rank, "closed", f"a collective call ended with {type(error).__name__}"))
             raise
         return result
 
 
 async def _nothing(_: Call) -> None:
-    """Do what a barrier does before its end."""
+    """Do nothing: a barrier is only the barrier that ends every collective."""
 
 
 @contextmanager
 def _limit(world: World, timeout: float | None, peer: int | None) -> Iterator[None]:
-    """Break the world when a block takes longer."""
+    """Break the world when a block takes longer than `timeout`."""
     if timeout is None:
         yield
         return
@@ -246,40 +244,40 @@ def _limit(world: World, timeout: float | None, peer: int | None) -> Iterator[No
 
 
 def _sendable(tensor: Tensor) -> Raw:
-    have = tensors.raw(tensor)
-    if len(have.shape) > MAX_DIMENSIONS:
-        raise UsageError(f"tensor of {len(have.shape)} dimensions: at most {MAX_DIMENSIONS} can be sent")
-    return have
+    sent = tensors.raw(tensor)
+    if len(sent.shape) > MAX_DIMENSIONS:
+        raise UsageError(f"tensor of {len(sent.shape)} dimensions, the limit is {MAX_DIMENSIONS}")
+    return sent
 
 
 def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callable[[], Tensor]]:
-    """Return the memory to reduce in, which holds the tensor, and what makes the result of it."""
+    """Return a copy of the tensor to reduce into, and a function that returns the result."""
     if op not in OPERATIONS:
-        raise UsageError(f"no operation {op!r}: there are {', '.join(OPERATIONS)}")
-    have = _sendable(tensor)
-    if have.dtype.startswith("complex") and op in ("max", "min"):
-        raise UsageError(f"complex numbers have no {op}")
+        raise UsageError(f"invalid operation {op!r}: expected one of {', '.join(OPERATIONS)}")
+    sent = _sendable(tensor)
+    if sent.dtype.startswith("complex") and op in ("max", "min"):
+        raise UsageError(f"invalid operation {op!r} for complex numbers")
     if out is None:
-        own = tensors.copied(have)
+        own = tensors.copied(sent)
         return own, lambda: _result(own, tensors.is_tensor(tensor))
     target, finish = tensors.target(out)
-    if (target.dtype, target.shape) != (have.dtype, have.shape):
-        raise UsageError(f"out is {target.dtype} {target.shape}, the tensor {have.dtype} {have.shape}")
-    target.data[:] = have.data
+    if (target.dtype, target.shape) != (sent.dtype, sent.shape):
+        raise UsageError(f"out is {target.dtype} {target.shape}, expected {sent.dtype} {sent.shape} as the tensor")
+    target.data[:] = sent.data
     return target, finish
 
 
 def _one_each(given: Sequence[Tensor] | None, world: World) -> list[Raw]:
     if given is None or len(given) != world.size:
-        raise UsageError(f"{'no' if given is None else len(given)} tensors for {world.size} members")
+        raise UsageError(f"{0 if given is None else len(given)} tensors for {world.size} members: give one for each")
     return [_sendable(tensor) for tensor in given]
 
 
-def _result(came: Raw, as_tensor: bool) -> Tensor:
-    assert math.prod(came.shape) * DTYPES[came.dtype] == len(came.data)
-    return tensors.to_tensor(came) if as_tensor else tensors.to_array(came)
+def _result(result: Raw, as_tensor: bool) -> Tensor:
+    assert math.prod(result.shape) * DTYPES[result.dtype] == len(result.data)
+    return tensors.to_tensor(result) if as_tensor else tensors.to_array(result)
 
 
-def _results(came: Sequence[Raw], rank: int, own: Tensor) -> list[Tensor]:
+def _results(result: Sequence[Raw], rank: int, own: Tensor) -> list[Tensor]:
     as_tensor = tensors.is_tensor(own)
-    return [own if index == rank else _result(raw, as_tensor) for index, raw in enumerate(came)]
+    return [own if index == rank else _result(raw, as_tensor) for index, raw in enumerate(result)]

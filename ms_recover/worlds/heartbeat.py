@@ -1,16 +1,15 @@
-"""The helper process: tells the peers' helpers that this process lives, and hears whether theirs do.
+"""The helper process: sends heartbeats for its parent process, and reports peers whose heartbeats stop.
 
-It is started by its path with nothing of ms_recover imported, so that it is small, quick to start and never waits for
-the interpreter lock of the process it speaks for. Its standard input is a socket to that process, one JSON object per
-packet:
+It runs this file alone, without importing any of ms_recover, so that it is small, starts quickly and never waits for
+the interpreter lock of its parent. Its standard input is a socket to the parent, with one JSON object per packet:
 
 - ``{"do": "watch", world, epoch, rank, key, interval, limit, peers: {rank: [host, port]}}`` with a UDP socket,
 - ``{"do": "forget", world, epoch, peer}`` when a peer left,
 - ``{"do": "leave", world, epoch, cause, accused}`` when the world ended here;
-- back come ``{"lost": world, epoch, rank, cause, accused}`` and, now and then, ``{"alive": pid}``.
+- the helper answers ``{"lost": world, epoch, rank, cause, accused}`` and, periodically, ``{"alive": pid}``.
 
 Datagrams: ``MSRB``, version, type (beat, left, gone), cause, world, epoch, sender, accused, counter, 16 bytes of HMAC.
-Beats stop while the process is stopped or traced; when it dies the helper says so and ends.
+Beats stop while the parent is stopped or traced. When it dies, the helper reports that to the peers and ends.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import sys
 import time
 from typing import Any
 
+# The same list as in `wire`, which must not be imported here; a test compares them.
 CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
 VERSION = 1
 BEAT, LEFT, GONE = 1, 2, 3
@@ -39,13 +39,13 @@ _ALIVE_S = 0.25
 
 
 def pack(key: bytes, kind: int, cause: int, place: tuple[bytes, int], sender: int, accused: int) -> bytes:
-    """Make a datagram about a world and epoch; its counter is the time, so that none can be replayed."""
+    """Make a datagram for a world and epoch; its counter is the time, so that a replay is detected."""
     data = _DATAGRAM.pack(b"MSRB", VERSION, kind, cause, *place, sender, accused, time.monotonic_ns())
     return data + hmac.digest(key, data, "sha256")[:_MAC]
 
 
 def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int] | None:
-    """Read a datagram without believing it: type, cause, world and epoch, sender, accused, counter; None for noise."""
+    """Decode an unverified datagram: type, cause, world and epoch, sender, accused, counter; None when invalid."""
     if len(data) != _DATAGRAM.size + _MAC:
         return None
     magic, version, kind, cause, world, epoch, sender, accused, counter = _DATAGRAM.unpack_from(data)
@@ -55,7 +55,7 @@ def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int] | N
 
 
 def genuine(key: bytes, data: bytes) -> bool:
-    """Tell whether a datagram was made with this key."""
+    """Whether a datagram was signed with this key."""
     return hmac.compare_digest(data[-_MAC:], hmac.digest(key, data[:-_MAC], "sha256")[:_MAC])
 
 
@@ -67,11 +67,11 @@ class Watched:
         self.rank, self.key, self.sock = int(order["rank"]), bytes.fromhex(order["key"]), sock
         self.interval, self.limit = float(order["interval"]), float(order["limit"])
         self.peers = {int(rank): (str(host), int(port)) for rank, (host, port) in order["peers"].items()}
-        self.heard = dict.fromkeys(self.peers, now)
+        self.last_received = dict.fromkeys(self.peers, now)
         self.counters = dict.fromkeys(self.peers, 0)
         self.next_beat = now
 
-    def say(self, kind: int, cause: int = 0, accused: int = 0, times: int = 1) -> None:
+    def send(self, kind: int, cause: int = 0, accused: int = 0, times: int = 1) -> None:
         """Send a datagram to every peer."""
         for _ in range(times):
             for address in self.peers.values():
@@ -79,19 +79,24 @@ class Watched:
                     self.sock.sendto(pack(self.key, kind, cause, self.place, self.rank, accused), address)
 
     def forget(self, peer: int) -> None:
-        """Watch a peer no longer."""
-        for table in (self.peers, self.heard, self.counters):
+        """Stop watching a peer."""
+        for table in (self.peers, self.last_received, self.counters):
             table.pop(peer, None)
 
-    def hear(self, data: bytes, now: float) -> tuple[int, int, int] | None:
-        """Take in a datagram; return sender, cause and accused when it says that the world is broken."""
-        read = unpack(data)
-        if read is None or read[2] != self.place or read[3] not in self.heard or not genuine(self.key, data):
+    def receive(self, data: bytes, now: float) -> tuple[int, int, int] | None:
+        """Handle a datagram; return sender, cause and accused when it reports that the world is broken."""
+        fields = unpack(data)
+        if (
+            fields is None
+            or fields[2] != self.place
+            or fields[3] not in self.last_received
+            or not genuine(self.key, data)
+        ):
             return None
-        kind, cause, _, sender, accused, counter = read
+        kind, cause, _, sender, accused, counter = fields
         if counter <= self.counters[sender]:
             return None
-        self.counters[sender], self.heard[sender] = counter, now
+        self.counters[sender], self.last_received[sender] = counter, now
         if kind == LEFT:
             self.forget(sender)
         return (sender, cause, accused) if kind == GONE else None
@@ -103,37 +108,38 @@ class Helper:
     Parameters
     ----------
     control : socket.socket
-        To the process it speaks for.
+        To the parent.
     parent : int
-        That process.
+        Process id of the parent.
     """
 
     def __init__(self, control: socket.socket, parent: int) -> None:
-        self._control, self._parent = control, parent
+        self._control = control
+        self._parent = parent
         self._worlds: dict[tuple[bytes, int], Watched] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
-        self._last_look = self._next_alive = time.monotonic()
-        self._died: int | None = None
+        self._last_check = self._next_alive = time.monotonic()
+        self._pidfd: int | None = None
         with contextlib.suppress(OSError, AttributeError):
-            self._died = os.pidfd_open(parent)
-            self._selector.register(self._died, selectors.EVENT_READ)
+            self._pidfd = os.pidfd_open(parent)
+            self._selector.register(self._pidfd, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Beat and listen until the process ends or closes its end."""
+        """Send and receive heartbeats until the parent ends or closes its socket."""
         while self._serve() and os.getppid() == self._parent:
-            self._look()
-        if self._worlds and not _is_alive(self._parent, self._died):
+            self._check()
+        if self._worlds and not _is_alive(self._parent, self._pidfd):
             for world in self._worlds.values():
-                world.say(GONE, CAUSES.index("eof"), world.rank, times=_FAREWELLS)
+                world.send(GONE, CAUSES.index("eof"), world.rank, times=_FAREWELLS)
 
     def _serve(self) -> bool:
-        """Wait for what comes first and see to it; tell whether to go on."""
+        """Wait for the next event and handle it; return whether to continue."""
         for ready, _ in self._selector.select(self._wait()):
-            if isinstance(ready.fileobj, int) or (ready.fileobj is self._control and not self._obey()):
+            if isinstance(ready.fileobj, int) or (ready.fileobj is self._control and not self._handle_order()):
                 return False
             if isinstance(ready.data, Watched):
-                self._listen(ready.data)
+                self._read_datagrams(ready.data)
         return True
 
     def _wait(self) -> float:
@@ -141,15 +147,17 @@ class Helper:
         moments = [now + _ALIVE_S]
         for world in self._worlds.values():
             moments.append(world.next_beat)
-            moments += [heard + world.limit for heard in world.heard.values()]
+            moments += [last_received + world.limit for last_received in world.last_received.values()]
         return max(0.0, min(moments) - now)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
-        pause, self._last_look = now - self._last_look, now
-        if pause > 2 * _ALIVE_S:  # the helper itself was stopped or starved: it cannot accuse anybody
+        pause, self._last_check = now - self._last_check, now
+        if pause > 2 * _ALIVE_S:  # the helper itself was stopped or starved: no peer is accused
             for world in self._worlds.values():
-                world.heard = {peer: heard + pause for peer, heard in world.heard.items()}
+                world.last_received = {
+                    peer: last_received + pause for peer, last_received in world.last_received.items()
+                }
         if now >= self._next_alive:
             self._next_alive = now + _ALIVE_S
             self._report({"alive": os.getpid()})
@@ -158,23 +166,25 @@ class Helper:
         for world in beating:
             world.next_beat = max(world.next_beat + world.interval, now)
             if not stopped:
-                world.say(BEAT)
+                world.send(BEAT)
         for world in self._worlds.values():
-            for peer in [peer for peer, heard in world.heard.items() if now - heard >= world.limit]:
+            for peer in [
+                peer for peer, last_received in world.last_received.items() if now - last_received >= world.limit
+            ]:
                 if self._report_lost(world, peer, "heartbeat", peer):
-                    del world.heard[peer]  # not its address: it may be able to hear what becomes of the world
+                    del world.last_received[peer]  # its address stays: it may still receive that the world broke
                 else:
-                    world.heard[peer] = now - world.limit + _ALIVE_S
+                    world.last_received[peer] = now - world.limit + _ALIVE_S
 
-    def _listen(self, world: Watched) -> None:
+    def _read_datagrams(self, world: Watched) -> None:
         for _ in range(64):
             try:
                 data = world.sock.recv(512)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                continue  # a peer's port is closed, says the host: silence will tell
-            gone = world.hear(data, time.monotonic())
+                continue  # the host reports that a peer's port is closed: its silence will be noticed
+            gone = world.receive(data, time.monotonic())
             if gone is not None:
                 self._report_lost(world, gone[0], CAUSES[gone[1]], gone[2])
 
@@ -182,14 +192,14 @@ class Helper:
         place = {"lost": world.place[0].hex(), "epoch": world.place[1]}
         return self._report({**place, "rank": peer, "cause": cause, "accused": accused})
 
-    def _report(self, words: dict[str, Any]) -> bool:
+    def _report(self, report: dict[str, Any]) -> bool:
         try:
-            self._control.send(json.dumps(words).encode(), socket.MSG_DONTWAIT)
-        except OSError:  # nobody reads at the moment, or ever again
+            self._control.send(json.dumps(report).encode(), socket.MSG_DONTWAIT)
+        except OSError:  # the parent does not read, now or ever
             return False
         return True
 
-    def _obey(self) -> bool:
+    def _handle_order(self) -> bool:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 1)
         except OSError:
@@ -208,14 +218,14 @@ class Helper:
             world = self._worlds.pop(place)
             cause = order["cause"]
             kind, code = (GONE, CAUSES.index(cause)) if cause else (LEFT, 0)
-            world.say(kind, code, int(order["accused"]), times=_FAREWELLS)
+            world.send(kind, code, int(order["accused"]), times=_FAREWELLS)
             self._selector.unregister(world.sock)
             world.sock.close()
         return True
 
 
 def _is_alive(process: int, descriptor: int | None) -> bool:
-    """Tell whether the parent lives, after its end of the socket closed."""
+    """Whether the parent is alive, after its side of the socket was closed."""
     if os.getppid() != process:
         return False
     if descriptor is None:
@@ -224,7 +234,7 @@ def _is_alive(process: int, descriptor: int | None) -> bool:
 
 
 def _is_stopped(process: int) -> bool:
-    """Tell whether a process is stopped, traced to a halt, or a zombie."""
+    """Whether a process is stopped, stopped by a tracer, or a zombie."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in b"TtZX"
@@ -233,7 +243,7 @@ def _is_stopped(process: int) -> bool:
 
 
 def main() -> None:
-    """Serve the process that started this one; its id is the argument."""
+    """Run the helper; the argument is the process id of the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = int(sys.argv[1])
     if os.getppid() == parent:

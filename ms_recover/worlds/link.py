@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from ms_recover.worlds import wire
 from ms_recover.worlds.stream import AGAIN
-from ms_recover.worlds.wire import Header, WireError
+from ms_recover.worlds.wire import Header, ProtocolError
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
@@ -23,16 +23,16 @@ _TCP_CLOSE = 7
 
 
 class Sink(Protocol):
-    """Who hears what a link receives."""
+    """Handles the frames that a link receives."""
 
-    def header_came(self, peer: int, header: Header) -> None:
-        """Answer with `Link.fill` or `Link.hold` when a payload belongs to it."""
+    def header_received(self, peer: int, header: Header) -> None:
+        """Handle a header; calls `Link.fill` or `Link.pause` when a payload follows."""
 
-    def payload_came(self, peer: int) -> None:
-        """Take the payload."""
+    def payload_received(self, peer: int) -> None:
+        """Handle the payload, which is complete."""
 
     def lost(self, peer: int, cause: str, words: str) -> None:
-        """Close the link."""
+        """Handle the end of the connection, and close the link."""
 
 
 class _Outgoing(NamedTuple):
@@ -46,38 +46,42 @@ class Link:
     Parameters
     ----------
     sock : socket.socket
-        Plain or TLS; the link owns it from now on.
+        Plain or TLS; owned by the link from now on.
     peer : int
-        Rank at the other end.
+        Rank of the other side.
     sink : Sink
+        Handles what the link receives.
     """
 
     def __init__(self, sock: socket.socket, peer: int, sink: Sink) -> None:
         self.peer = peer
-        self._sock, self._sink = sock, sink
+        self._sock = sock
+        self._sink = sink
         self._descriptor = sock.fileno()
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Outgoing] = deque()
         self._data = memoryview(bytearray(_BUFFER))
-        self._start = self._end = 0
+        self._start = 0
+        self._end = 0
         self._target: memoryview | None = None
         self._filled = 0
-        self._held = self.closed = False
-        self.lively = False
-        """Whether the last answer came so soon that it is worth to look for the next one instead of sleeping."""
+        self._paused = False
+        self.closed = False
+        self.responsive = False
+        """Whether the last answer came so soon that polling for the next one is faster than sleeping."""
 
     def start(self) -> None:
         """Begin to read."""
         self._loop.add_reader(self._descriptor, self._readable)
 
     def send(self, head: bytes, payload: memoryview | None) -> asyncio.Future[None] | None:
-        """Send a frame after those before it.
+        """Send a frame, after earlier frames.
 
         Returns
         -------
         asyncio.Future or None
-            None when all of it is out already. A future is cancelled when the link closes first.
+            None when the kernel has taken all bytes. The future is cancelled when the link closes first.
         """
         views: list[bytes | memoryview] = [head, payload] if payload else [head]
         if not self._queue:
@@ -92,37 +96,37 @@ class Link:
         self._queue.append(outgoing)
         return outgoing.done
 
-    def say(self, head: bytes) -> None:
-        """Send a header if that goes without waiting; nothing else may follow."""
+    def send_if_ready(self, head: bytes) -> None:
+        """Send a header as the last frame if that goes without waiting."""
         if not self._queue:
-            with contextlib.suppress(OSError):  # the other end is gone: it hears by other ways
+            with contextlib.suppress(OSError):  # the other side is gone; its helper process is informed as well
                 self._push([head])
 
     def fill(self, target: memoryview) -> None:
-        """Read the payload that comes next into this memory, of exactly its size."""
+        """Read the next payload into this memory, of exactly its size."""
         self._target, self._filled = target, 0
-        if self._held:
-            self._held = False
+        if self._paused:
+            self._paused = False
             self._loop.add_reader(self._descriptor, self._readable)
             self._parse()
             if self._tls:
                 self._loop.call_soon(self._readable)
 
-    def hold(self) -> None:
-        """Read nothing until the next `fill`."""
-        self._held = True
+    def pause(self) -> None:
+        """Do not read until the next `fill`."""
+        self._paused = True
         self._loop.remove_reader(self._descriptor)
 
     def finish(self, head: bytes) -> None:
-        """Send a header as the last thing and read no more; a frame that is half out is left so."""
+        """Send a header as the last frame and stop reading; a frame that is partly sent stays so."""
         self._loop.remove_reader(self._descriptor)
-        self._held = True
+        self._paused = True
         if not self._queue:
             self.send(head, None)
 
     @property
     def flushed(self) -> bool:
-        """Whether the other end's kernel has confirmed all bytes."""
+        """Whether the other side's kernel has confirmed all bytes."""
         if self.closed:
             return True
         try:
@@ -133,7 +137,7 @@ class Link:
         return disconnected or (not self._queue and not struct.unpack("i", waiting)[0])
 
     def close(self) -> None:
-        """Close the connection; what was not sent yet is dropped."""
+        """Close the connection; bytes that were not sent yet are dropped."""
         if self.closed:
             return
         self.closed = True
@@ -145,7 +149,7 @@ class Link:
         self._sock.close()
 
     def _push(self, views: list[bytes | memoryview]) -> None:
-        """Send until it would wait; sent bytes are cut off the views."""
+        """Send until it would block; remove sent bytes from the views."""
         while views:
             try:
                 sent = self._sock.send(views[0]) if self._tls or len(views) == 1 else self._sock.sendmsg(views)
@@ -172,38 +176,38 @@ class Link:
         self._loop.remove_writer(self._descriptor)
 
     def _write_failed(self, error: OSError) -> None:
-        # The other end may have said why before it closed.
-        while not self.closed and not self._held and self._read():
+        # The other side may have sent the reason before it closed.
+        while not self.closed and not self._paused and self._read():
             pass
         if not self.closed:
             self._sink.lost(self.peer, "eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
 
-    def look(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Read what comes within this time, until it is done; nothing else happens in the loop meanwhile.
+    def poll(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Read for at most this time, or until `done`; the event loop is blocked meanwhile.
 
-        Large payloads are left to the loop: they take their time, and come in larger pieces when nobody hurries them.
+        Large payloads are left to the event loop: they take long, and arrive in larger pieces when reads wait.
         """
         until = self._loop.time() + seconds
-        while not (done() or self.closed or self._held or self._loop.time() > until):
+        while not (done() or self.closed or self._paused or self._loop.time() > until):
             if self._target is not None and len(self._target) > _BUFFER:
                 return
             self._read()
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):
-            if self.closed or self._held or not self._read():
+            if self.closed or self._paused or not self._read():
                 return
         if self._tls:
-            self._loop.call_soon(self._readable)  # there may be more at hand with nothing left on the socket
+            self._loop.call_soon(self._readable)  # TLS may have buffered more than the socket shows
 
     def _read(self) -> bool:
-        """Read once; tell whether there may be more."""
+        """Read once; return whether there may be more."""
         if self._target is None:
             if self._start:
-                have = self._end - self._start
-                if have:
-                    self._data[:have] = bytes(self._data[self._start : self._end])
-                self._start, self._end = 0, have
+                count = self._end - self._start
+                if count:
+                    self._data[:count] = bytes(self._data[self._start : self._end])
+                self._start, self._end = 0, count
             target = self._data[self._end :]
         else:
             target = self._target[self._filled :]
@@ -227,37 +231,37 @@ class Link:
             if self._filled < len(self._target):
                 return True
             self._parse()
-        # After the end of a payload the task that waits for it comes first: it may say where the next one goes.
+        # After a payload its receiver runs first: it may provide the buffer of the next one.
         return self._tls or self._target is not None
 
     def _lost(self, cause: str, words: str) -> None:
-        # The world goes on when the peer has left: then the end of the connection would wake the loop without end.
+        # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
         self._sink.lost(self.peer, cause, words)
 
     def _parse(self) -> None:
-        """Hand on what has been read, as far as it goes."""
+        """Pass complete headers and payloads to the sink."""
         try:
-            while (self._start < self._end or self._target is not None) and not self.closed and not self._held:
+            while (self._start < self._end or self._target is not None) and not self.closed and not self._paused:
                 if self._target is None:
                     header = wire.decode(self._data, self._start, self._end)
                     if header is None:
                         return
                     self._start += wire.FIXED_SIZE + 8 * len(header.shape)
-                    self._sink.header_came(self.peer, header)
-                elif self._take(self._target):
+                    self._sink.header_received(self.peer, header)
+                elif self._move_buffered(self._target):
                     self._target = None
-                    self._sink.payload_came(self.peer)
+                    self._sink.payload_received(self.peer)
                 else:
                     return
-        except WireError as error:
+        except ProtocolError as error:
             self._sink.lost(self.peer, "protocol", str(error))
 
-    def _take(self, target: memoryview) -> bool:
-        """Move what has been read behind a header to where it belongs; tell whether that is the whole payload."""
-        take = min(self._end - self._start, len(target) - self._filled)
-        if take:
-            target[self._filled : self._filled + take] = self._data[self._start : self._start + take]
-            self._filled += take
-            self._start += take
+    def _move_buffered(self, target: memoryview) -> bool:
+        """Move bytes that were read after a header into the payload; return whether the payload is complete."""
+        count = min(self._end - self._start, len(target) - self._filled)
+        if count:
+            target[self._filled : self._filled + count] = self._data[self._start : self._start + count]
+            self._filled += count
+            self._start += count
         return self._filled == len(target)

@@ -1,4 +1,4 @@
-"""Who may join a world: a shared token, proven without being sent, and TLS with certificates as an option."""
+"""Authentication of members: a shared token, proven without being sent, and optional TLS with certificates."""
 
 from __future__ import annotations
 
@@ -13,30 +13,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ms_recover.errors import UsageError
-from ms_recover.worlds.hello import NONCE
+from ms_recover.worlds.handshake import NONCE_BYTES
 
 TOKEN_VARIABLE = "MS_RECOVER_WORLDS_TOKEN"  # noqa: S105 (a name)
 TOKEN_FILE_VARIABLE = "MS_RECOVER_WORLDS_TOKEN_FILE"  # noqa: S105 (a name)
 TLS_VARIABLES = ("MS_RECOVER_WORLDS_CERTIFICATE", "MS_RECOVER_WORLDS_KEY", "MS_RECOVER_WORLDS_AUTHORITY")
 NOT_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
-"""OpenSSL's reasons when the other end speaks something else."""
-_SHORTEST = 16
-_ROUNDS = 4
+"""OpenSSL's reasons when the other side does not use TLS."""
+_MIN_TOKEN_BYTES = 16
+_HANDSHAKE_ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Security:
-    """How members recognise each other.
+    """Token and TLS with which members authenticate each other.
 
-    The handshake proves on both sides that the token is known, for this world, epoch, rank and connection. It does not
+    In the handshake both sides prove that they know the token, for this world, epoch, rank and connection. It does not
     protect the bytes that follow: use TLS on networks where others can change them.
 
     Parameters
     ----------
     token : bytes
-        At least 16 bytes; empty is allowed on loopback only.
+        At least 16 bytes; may be empty on loopback only.
     host_tls, guest_tls : ssl.SSLContext, optional
-        Contexts for accepted and for opened connections; see `mutual_tls`.
+        Contexts for accepted and for opened connections, both or neither; see `mutual_tls`.
+
+    Raises
+    ------
+    UsageError
+        When the token is too short, or only one context is given.
     """
 
     token: bytes = field(default=b"", repr=False)
@@ -44,30 +49,30 @@ class Security:
     guest_tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        if self.token and len(self.token) < _SHORTEST:
-            raise UsageError(f"a token of {len(self.token)} bytes is too short: at least {_SHORTEST} are needed")
+        if self.token and len(self.token) < _MIN_TOKEN_BYTES:
+            raise UsageError(f"a token of {len(self.token)} bytes is too short: at least {_MIN_TOKEN_BYTES} are needed")
         if (self.host_tls is None) != (self.guest_tls is None):
-            raise UsageError("TLS needs a context for both ends, see Security.mutual_tls")
+            raise UsageError("TLS needs contexts for both sides, see Security.mutual_tls")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, *, tls: bool = True) -> Security:
-        """Take the token from ``MS_RECOVER_WORLDS_TOKEN`` or the file that ``MS_RECOVER_WORLDS_TOKEN_FILE`` names.
+        """Read the token from ``MS_RECOVER_WORLDS_TOKEN``, or from the file named by ``MS_RECOVER_WORLDS_TOKEN_FILE``.
 
         TLS is used when ``MS_RECOVER_WORLDS_CERTIFICATE``, ``MS_RECOVER_WORLDS_KEY`` and
-        ``MS_RECOVER_WORLDS_AUTHORITY`` name the files that `with_certificates` takes.
+        ``MS_RECOVER_WORLDS_AUTHORITY`` name the files for `with_certificates`.
 
         Parameters
         ----------
         environment : mapping, optional
             ``os.environ`` by default.
         tls : bool
-            Whether the last three count.
+            False ignores the three variables for TLS.
 
         Raises
         ------
         UsageError
-            When both of the first two are set or only some of the last three, the token is too short, others can read
-            its file, or the files for TLS are not what they should be.
+            When both variables for the token are set, or only some of those for TLS; when the token is too short or
+            others can read its file; when the files for TLS are invalid.
         """
         environment = os.environ if environment is None else environment
         token, path = environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE)
@@ -88,12 +93,12 @@ class Security:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Security:
-        """Take the token from a file that only its owner can read.
+        """Read the token from a file that only its owner can read.
 
         Raises
         ------
         UsageError
-            When it cannot be read, is too short or others can read it.
+            When the file cannot be read, the token is too short, or others can read the file.
         """
         try:
             mode = Path(path).stat().st_mode
@@ -107,7 +112,7 @@ class Security:
         return cls(token)
 
     def mutual_tls(self, certificate: str, key: str, authority: str) -> Security:
-        """Return the same with TLS, where both ends show a certificate of one authority.
+        """Return a copy with TLS, where both sides present a certificate of one authority.
 
         Parameters
         ----------
@@ -117,22 +122,22 @@ class Security:
         Raises
         ------
         UsageError
-            When a file cannot be read or is none of these, others can read the key, it is encrypted, or key and
-            certificate do not belong together.
+            When a file cannot be read or is invalid, others can read the key, the key is encrypted, or key and
+            certificate do not match.
         """
         _check_files(certificate, key, authority)
-        host, guest = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for context in (host, guest):
-            # Members are known by the authority that signed them; they have no names of their own.
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
+            # A member is identified by the authority that signed its certificate, not by a host name.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.load_cert_chain(certificate, key)
             context.load_verify_locations(authority)
-        return Security(self.token, host, guest)
+        return Security(self.token, host_tls=server, guest_tls=client)
 
     def allow(self, address: str) -> None:
-        """Refuse to meet at an address that strangers can reach when there is no token.
+        """Refuse an address that other hosts can reach when there is no token.
 
         Raises
         ------
@@ -148,46 +153,39 @@ class Security:
 
 
 def with_certificates(security: Security, certificate: str, key: str, authority: str) -> Security:
-    """Return the same with TLS, as `Security.mutual_tls`, and find out first whether others can accept the certificate.
-
-    Parameters
-    ----------
-    security : Security
-    certificate, key, authority : str
-        Paths of PEM files: this member's certificate and private key, and the authority's certificate.
+    """Return a copy with TLS, as `Security.mutual_tls`, and verify that other members can accept the certificate.
 
     Raises
     ------
     UsageError
-        As `Security.mutual_tls` does, and when the certificate would not be accepted by a member that has the same
-        authority.
+        As `Security.mutual_tls`, and when a member with the same authority would not accept the certificate.
     """
     secured = security.mutual_tls(certificate, key, authority)
     try:
-        _meet_oneself(secured)
+        _try_handshake(secured)
     except ssl.SSLError as error:
         raise UsageError(
-            f"other nodes would not accept the certificate {certificate!r} ({reason(error)}): it has to be valid "
+            f"other nodes would not accept the certificate {certificate!r} ({reason(error)}): it must be valid "
             f"today, for servers and for clients, and signed by the authority {authority!r}"
         ) from error
     return secured
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return OpenSSL's words, without where in its sources they were said."""
+    """Return OpenSSL's reason without its source location."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
-    words = (error.reason or str(error)).replace("_", " ").lower()
-    return words.partition(" alert ")[2] or words
+    text = (error.reason or str(error)).replace("_", " ").lower()
+    return text.partition(" alert ")[2] or text
 
 
-def in_words(error: Exception) -> str:
-    """Say what went wrong in a handshake, also where the error itself has no words for it."""
+def describe(error: Exception) -> str:
+    """Return a message for a failed handshake, also for errors without a message of their own."""
     if isinstance(error, ssl.SSLError):
-        hint = " (is it used on one side only?)" if error.reason in NOT_TLS else ""
+        hint = " (is TLS used on one side only?)" if error.reason in NOT_TLS else ""
         return f"TLS: {reason(error)}{hint}"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
+        return "no program listens there"
     return str(error) or ("no answer in time" if isinstance(error, asyncio.TimeoutError) else type(error).__name__)
 
 
@@ -204,30 +202,30 @@ def _check_files(certificate: str, key: str, authority: str) -> None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
         except ssl.SSLError as error:
-            raise UsageError(f"{path!r} holds no certificate in PEM ({reason(error)})") from error
+            raise UsageError(f"{path!r} contains no certificate in PEM ({reason(error)})") from error
     try:
-        # With a function for the password nobody is ever asked for one.
+        # With a function for the password OpenSSL never prompts for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, lambda: _no_password(key))
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise UsageError(f"the key {key!r} is not that of the certificate {certificate!r}") from error
-        raise UsageError(f"{key!r} holds no private key in PEM that can be used ({reason(error)})") from error
+            raise UsageError(f"the key {key!r} does not match the certificate {certificate!r}") from error
+        raise UsageError(f"{key!r} contains no private key in PEM that can be used ({reason(error)})") from error
 
 
 def _no_password(key: str) -> str:
-    raise UsageError(f"the key {key!r} is encrypted, and nobody is there to be asked for its password: decrypt it")
+    raise UsageError(f"the key {key!r} is encrypted, and nobody can be asked for its password: decrypt it")
 
 
-def _meet_oneself(security: Security) -> None:
-    """Be both ends of a handshake: a certificate that is refused here is refused everywhere."""
+def _try_handshake(security: Security) -> None:
+    """Run both sides of a TLS handshake in memory: a certificate that is refused here is refused everywhere."""
     assert security.host_tls is not None
     assert security.guest_tls is not None
-    to_host, to_guest = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
-        security.guest_tls.wrap_bio(to_guest, to_host),
-        security.host_tls.wrap_bio(to_host, to_guest, server_side=True),
+        security.guest_tls.wrap_bio(to_client, to_server),
+        security.host_tls.wrap_bio(to_server, to_client, server_side=True),
     )
-    for _ in range(_ROUNDS):
+    for _ in range(_HANDSHAKE_ROUNDS):
         for end in ends:
             try:
                 end.do_handshake()
@@ -236,22 +234,17 @@ def _meet_oneself(security: Security) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether a numeric address is reachable from this host only."""
+    """Whether a numeric address is reachable from this host only."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def nonce() -> bytes:
+def make_nonce() -> bytes:
     """Return fresh random bytes."""
-    return secrets.token_bytes(NONCE)
+    return secrets.token_bytes(NONCE_BYTES)
 
 
 def prove(key: bytes, label: str, *transcript: bytes) -> bytes:
-    """Return the HMAC-SHA256 of a label and what was said, in 32 bytes."""
+    """Return the HMAC-SHA256 of a label and the parts of a transcript: 32 bytes."""
     return hmac.digest(
         key, b"\0".join([label.encode(), *(len(part).to_bytes(4, "big") + part for part in transcript)]), "sha256"
     )
-
-
-def same(given: bytes, computed: bytes) -> bool:
-    """Compare in constant time."""
-    return hmac.compare_digest(given, computed)

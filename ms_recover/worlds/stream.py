@@ -1,21 +1,25 @@
-"""A non-blocking socket for an event loop, plain or TLS: what the meeting needs before connections become links."""
+"""Non-blocking sockets in an event loop, plain or TLS, for the handshake before a connection becomes a `Link`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
+from ms_recover.errors import UsageError
+
 T = TypeVar("T")
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
-"""Raised by a read that has to wait."""
+"""Raised by a read that would block."""
 
 
 async def when_ready(sock: socket.socket, call: Callable[[], T], *, writing: bool = False) -> T:
-    """Call until it no longer has to wait for the socket."""
+    """Call a function of a socket, again each time the socket is ready, until it does not block."""
     while True:
         try:
             return call()
@@ -44,50 +48,57 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
-    """Open a connection."""
-    loop = asyncio.get_running_loop()
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+@contextlib.contextmanager
+def closed_on_error(sock: socket.socket) -> Iterator[socket.socket]:
+    """Close a socket when the block raises."""
     try:
-        await loop.sock_connect(sock, (address, port))
-        if sock.getsockname() == sock.getpeername():
-            raise ConnectionRefusedError("connected to itself, as happens on ports nobody listens on")
-        return await secure(sock, tls, host=False)
+        yield sock
     except BaseException:
         sock.close()
         raise
 
 
+def new_socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    """Return a non-blocking socket of the address's family."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+
+
+async def connect(address: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
+    """Open a connection, over TLS when there is a context."""
+    with closed_on_error(new_socket(address, socket.SOCK_STREAM)) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError("the connection reached itself: no program listens there")
+        return await secure(sock, tls, host=False)
+
+
 async def secure(sock: socket.socket, tls: ssl.SSLContext | None, *, host: bool) -> socket.socket:
-    """Make an open connection ready for use, over TLS when there is a context; closes it on failure."""
-    try:
+    """Prepare an open connection, with a TLS handshake when there is a context; closes it on failure."""
+    with closed_on_error(sock):
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             return sock
         wrapped = tls.wrap_socket(sock, server_side=host, do_handshake_on_connect=False)
-        sock = wrapped
+    with closed_on_error(wrapped):
         await when_ready(wrapped, wrapped.do_handshake)
-        return wrapped
-    except BaseException:
-        sock.close()
-        raise
+    return wrapped
 
 
 async def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read so many bytes, and not one more.
+    """Read exactly `size` bytes.
 
     Raises
     ------
     ConnectionResetError
-        When the other end closes first.
+        When the other side closes the connection first.
     """
     data = bytearray()
     while len(data) < size:
         piece = await when_ready(sock, partial(sock.recv, size - len(data)))
         if not piece:
-            raise ConnectionResetError("the other end closed the connection")
+            raise ConnectionResetError("the other side closed the connection")
         data += piece
     return bytes(data)
 
@@ -102,20 +113,39 @@ async def write(sock: socket.socket, data: bytes) -> None:
 
 def listen(address: str, port: int) -> socket.socket:
     """Open a listening socket."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
+    with closed_on_error(new_socket(address, socket.SOCK_STREAM)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         sock.listen(128)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        return sock
+
+
+def bind_datagrams(address: str) -> socket.socket:
+    """Open a UDP socket at an address, on a free port."""
+    with closed_on_error(new_socket(address, socket.SOCK_DGRAM)) as sock:
+        sock.bind((address, 0))
+        return sock
+
+
+async def resolve(name: str) -> list[str]:
+    """Return the numeric addresses of a host.
+
+    Raises
+    ------
+    UsageError
+        When the host is unknown.
+    """
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(name))]
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{name!r} is not a valid address: {error}") from error
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def is_dead(sock: socket.socket) -> bool:
-    """Tell whether the other end of an idle connection is known to be gone."""
+    """Whether the other side of an idle connection is known to be gone."""
     try:
         # The base class's recv looks below TLS.
         return socket.socket.recv(sock, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""

@@ -1,131 +1,118 @@
-"""Worlds for code without an event loop: the same names, run by a loop in a thread of its own."""
+"""Worlds for code without an event loop: the same methods, which wait for their results."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import importlib
-import inspect
-import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ms_recover.errors import BrokenWorldError, UsageError
+from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds.communicator import WorldCommunicator
+from ms_recover.worlds.loop_thread import LoopThread
 from ms_recover.worlds.manager import WorldInfo, WorldManager
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.watchdog import WatchDog
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SyncWorldManager:
     """`WorldManager` for code without an event loop; use it as a context manager.
 
-    Its methods wait until they are done, and may be called from any thread. Ctrl-C during one cancels it, which breaks
+    Its methods wait for their results, and may be called from any thread. Ctrl-C during a call cancels it, which breaks
     the world when data has begun to move.
 
     Parameters
     ----------
-    heartbeat : float
-    security : Security, optional
+    heartbeat, security
         As for `WorldManager`.
+    loop_factory : callable
+        Returns a new event loop, for example ``uvloop.new_event_loop``.
     """
 
-    def __init__(self, *, heartbeat: float = 3.0, security: Security | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        heartbeat: float = 3.0,
+        security: Security | None = None,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
         self._manager = WorldManager(heartbeat=heartbeat, security=security)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self.communicator: Any = SyncWorldCommunicator(self._manager.communicator, self._run)
-        """Has the methods of `WorldCommunicator`, which wait here."""
+        self._loop_thread = LoopThread("SyncWorldManager", loop_factory)
+        self._communicator = SyncWorldCommunicator(self._manager.communicator, self._loop_thread)
 
     def __enter__(self) -> SyncWorldManager:
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ms_recover.worlds", daemon=True)
-        self._thread.start()
+        self._loop_thread.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._loop is not None
-        assert self._thread is not None
         try:
-            self._run(self._manager.__aexit__())
+            self._loop_thread.run(self._manager.__aexit__())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._loop = None
+            self._loop_thread.__exit__()
 
     @property
     def worlds(self) -> dict[str, WorldInfo]:
-        """The worlds of this process by name."""
+        """The worlds of this process, by name."""
         return self._manager.worlds
 
     @property
+    def communicator(self) -> SyncWorldCommunicator:
+        """Sends and receives in the worlds of this process."""
+        return self._communicator
+
+    @property
     def watchdog(self) -> WatchDog:
-        """What notices frozen and unreachable peers."""
+        """Detects frozen and unreachable peers."""
         return self._manager.watchdog
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
-        """Call this, in the thread of the loop, with the error whenever a world breaks."""
+        """Call a function, in the thread of the event loop, with the error whenever a world breaks."""
         self._manager.on_broken(callback)
 
     def initialize_world(
         self, name: str, rank: int, size: int, addr: str = "127.0.0.1", port: int = 29500, timeout: float = 30.0
     ) -> None:
         """Become a member of a new world, see `WorldManager.initialize_world`."""
-        self._run(self._manager.initialize_world(name, rank, size, addr, port, timeout))
+        self._loop_thread.run(self._manager.initialize_world(name, rank, size, addr, port, timeout))
 
     def remove_world(self, name: str) -> None:
         """Leave a world in good order, see `WorldManager.remove_world`."""
-        self._run(self._manager.remove_world(name))
+        self._loop_thread.run(self._manager.remove_world(name))
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            work.close()
-            raise UsageError("use SyncWorldManager as a context manager")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+
+def _synchronous(
+    method: Callable[Concatenate[WorldCommunicator, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncWorldCommunicator, P], T]:
+    """Return a coroutine method of `WorldCommunicator` as a method that waits, with its signature and docstring."""
+
+    def wait(self: SyncWorldCommunicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop_thread.run(method(self._communicator, *args, **kwargs))
+
+    functools.update_wrapper(wait, method)
+    return wait
 
 
 class SyncWorldCommunicator:
-    """The methods of `WorldCommunicator`, which wait until they are done."""
+    """`WorldCommunicator` for code without an event loop: the same methods, which wait for their results."""
 
-    def __init__(self, communicator: WorldCommunicator, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._communicator, self._run = communicator, run
+    def __init__(self, communicator: WorldCommunicator, loop_thread: LoopThread) -> None:
+        self._communicator = communicator
+        self._loop_thread = loop_thread
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._communicator, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
+    def is_broken(self, world: str) -> bool:
+        """Whether operations on a world fail: it is broken, removed, or was never made."""
+        return self._communicator.is_broken(world)
 
-        @functools.wraps(method)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            return self._run(method(*args, **kwargs))
-
-        return wait
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *(name for name in dir(self._communicator) if not name.startswith("_"))})
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop, uvloop's when that is installed."""
-    with contextlib.suppress(ImportError):
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-        return loop
-    return asyncio.new_event_loop()
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do what `asyncio.run` does, with uvloop when that is installed."""
-    runner: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
-    with contextlib.suppress(ImportError, AttributeError):  # uvloop has it since 0.18
-        runner = importlib.import_module("uvloop").run
-    return runner(work)
+    send = _synchronous(WorldCommunicator.send)
+    recv = _synchronous(WorldCommunicator.recv)
+    broadcast = _synchronous(WorldCommunicator.broadcast)
+    all_reduce = _synchronous(WorldCommunicator.all_reduce)
+    reduce = _synchronous(WorldCommunicator.reduce)
+    all_gather = _synchronous(WorldCommunicator.all_gather)
+    gather = _synchronous(WorldCommunicator.gather)
+    scatter = _synchronous(WorldCommunicator.scatter)
+    all_to_all = _synchronous(WorldCommunicator.all_to_all)
+    barrier = _synchronous(WorldCommunicator.barrier)

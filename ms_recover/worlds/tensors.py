@@ -1,4 +1,7 @@
-"""The one place that knows numpy and MindSpore: tensors to bytes and back, and the arithmetic of reductions."""
+"""Conversion of tensors to bytes and back, and the arithmetic of reductions: the only module of worlds with numpy.
+
+MindSpore is imported only to return a ``mindspore.Tensor``.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ import numpy.typing as npt
 from ms_recover.errors import UsageError
 from ms_recover.worlds.wire import DTYPES
 
+BUFFERS = (bytes, bytearray, memoryview)
 OPERATIONS = ("sum", "prod", "max", "min")
 _NAMES = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
 _UFUNCS: dict[str, Callable[..., Any]] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class Raw(NamedTuple):
-    """A tensor as bytes: a view of its memory where that is possible."""
+    """Type, shape and bytes of a tensor; the bytes are a view of its memory where possible."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -26,33 +30,39 @@ class Raw(NamedTuple):
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether something is a ``mindspore.Tensor``, without importing MindSpore."""
+    """Whether a value is a ``mindspore.Tensor``; does not import MindSpore."""
     kind = getattr(sys.modules.get("mindspore"), "Tensor", None)
     return kind is not None and isinstance(value, kind)
 
 
 def allocate(size: int) -> memoryview:
-    """Return `size` bytes of fresh memory, not cleared."""
+    """Return `size` bytes of new memory, not cleared."""
     return np.empty(size, np.uint8).data
 
 
 def raw(tensor: Any) -> Raw:
-    """Return the bytes of a tensor, without copying a contiguous numpy array or CPU tensor (bfloat16 is copied).
+    """Return the bytes of a tensor or buffer.
+
+    A contiguous buffer, numpy array or CPU tensor is not copied; bfloat16 is.
 
     Raises
     ------
     UsageError
-        When it is no tensor or its element type has no name on the wire.
+        When the value is neither, or its element type cannot be sent.
     """
     if isinstance(tensor, np.ndarray) and tensor.flags.c_contiguous and tensor.dtype in _NAMES:
         return Raw(_NAMES[tensor.dtype], tensor.shape, _bytes(tensor))
+    if isinstance(tensor, BUFFERS):
+        tensor = np.asarray(memoryview(tensor))
     if is_tensor(tensor):
         dtype = str(tensor.dtype).lower()
         if dtype == "bfloat16":
             return Raw(dtype, tuple(tensor.shape), memoryview(tensor.get_bytes()))
         tensor = tensor.asnumpy()
     if not isinstance(tensor, np.ndarray | np.generic):
-        raise UsageError(f"{type(tensor).__name__} is neither a numpy array nor a mindspore.Tensor")
+        raise UsageError(
+            f"{type(tensor).__name__} cannot be sent: expected a numpy array, a mindspore.Tensor or a buffer"
+        )
     array = np.asarray(tensor)
     if array.dtype.name not in DTYPES:
         raise UsageError(f"arrays of {array.dtype} cannot be sent")
@@ -60,30 +70,30 @@ def raw(tensor: Any) -> Raw:
 
 
 def copied(source: Raw) -> Raw:
-    """Return the same in memory of its own."""
+    """Return a copy in new memory."""
     data = allocate(len(source.data))
     data[:] = source.data
     return source._replace(data=data)
 
 
 def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
-    """Prepare a given tensor to be filled: return the memory to fill, and what gives the tensor then.
+    """Return the memory to receive into for a given tensor or buffer, and a function that returns the filled tensor.
 
     Raises
     ------
     UsageError
-        When it is no tensor, or an array that cannot be filled in place.
+        When the value is neither, or cannot be filled in place.
     """
-    if isinstance(out, np.ndarray):
-        flags, kind = out.flags, out.dtype
-        if not flags.c_contiguous or not flags.writeable or not kind.isnative:
-            raise UsageError("out has to be contiguous, writable and of native byte order")
-        dtype = _NAMES.get(kind) or kind.name
+    array = np.asarray(memoryview(out)) if isinstance(out, BUFFERS) else out
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous or not array.flags.writeable or not array.dtype.isnative:
+            raise UsageError("out must be contiguous, writable and of native byte order")
+        dtype = _NAMES.get(array.dtype) or array.dtype.name
         if dtype not in DTYPES:
-            raise UsageError(f"arrays of {kind} cannot be received")
-        return Raw(dtype, out.shape, _bytes(out)), lambda: out
+            raise UsageError(f"arrays of {array.dtype} cannot be received")
+        return Raw(dtype, array.shape, _bytes(array)), lambda: out
     if not is_tensor(out):
-        raise UsageError(f"out is {type(out).__name__}, neither a numpy array nor a mindspore.Tensor")
+        raise UsageError(f"out is {type(out).__name__}, expected a numpy array, a mindspore.Tensor or a buffer")
     dtype, shape = str(out.dtype).lower(), tuple(out.shape)
     data = allocate(int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype])
 
@@ -95,7 +105,7 @@ def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
 
 
 def to_array(source: Raw) -> npt.NDArray[Any]:
-    """Return a numpy array on these bytes; bfloat16, which numpy has not, as float32 with the same values."""
+    """Return a numpy array on these bytes; bfloat16, which numpy lacks, as float32 with the same values."""
     if source.dtype == "bfloat16":
         return _widen(np.frombuffer(source.data, np.uint16)).reshape(source.shape)
     return np.frombuffer(source.data, np.dtype(source.dtype)).reshape(source.shape)
@@ -110,9 +120,9 @@ def to_tensor(source: Raw) -> Any:
 
 
 def accumulate(operation: str, dtype: str, into: memoryview, other: memoryview) -> None:
-    """Reduce `other` into `into`, element by element, in the element type itself (bfloat16 by way of float32)."""
+    """Reduce `other` into `into`, element by element, in the element type itself (bfloat16 in float32)."""
     function = _UFUNCS[operation]
-    with np.errstate(all="ignore"):  # infinities and overflows are values like any others
+    with np.errstate(all="ignore"):  # infinities and overflows are valid results
         if dtype == "bfloat16":
             ours = np.frombuffer(into, np.uint16)
             ours[:] = _narrow(function(_widen(ours), _widen(np.frombuffer(other, np.uint16))))

@@ -1,4 +1,4 @@
-"""The watchdog: notices frozen and unreachable peers by way of a helper process, which it starts and replaces."""
+"""Detection of frozen and unreachable peers, with a helper process that the watchdog starts and replaces."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ms_recover.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _HELPER = Path(__file__).with_name("heartbeat.py")
-_LEAST_S = 0.2
-_GOODBYE_S = 2.0
-_START_AGAIN_S = 1.0
+_MIN_HEARTBEAT_S = 0.2
+_END_S = 2.0
+_RESTART_S = 1.0
 _MAX_PACKET = 1 << 16
 
 
@@ -34,36 +34,43 @@ class _Watch:
 class WatchDog:
     """Watches the peers of all worlds of this process.
 
-    A peer that dies is noticed by its closed connection at once. One that is frozen or unreachable is noticed because
-    its helper process no longer sends heartbeats. Helpers speak UDP with each other; this one is a child of this
-    process, the only process that the watchdog ever ends.
+    The death of a peer closes its connection, which is noticed at once. A frozen or unreachable peer is noticed because
+    its helper process sends no more heartbeats. Helpers exchange UDP datagrams. The helper is a child of this process,
+    and the only process that the watchdog ever ends.
 
     Parameters
     ----------
     heartbeat : float
         Seconds of silence after which a peer is lost; at least 0.2.
     lost : callable
-        Told world (its eight bytes), epoch, rank of the peer, cause, and the rank at fault when a peer reports it.
+        Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault.
+
+    Raises
+    ------
+    UsageError
+        When `heartbeat` is too short.
     """
 
     def __init__(self, heartbeat: float, lost: Callable[[bytes, int, int, str, int], None]) -> None:
-        if not heartbeat >= _LEAST_S:
-            raise UsageError(f"heartbeat is {heartbeat} s: at least {_LEAST_S} s are needed")
+        if not heartbeat >= _MIN_HEARTBEAT_S:
+            raise UsageError(f"heartbeat is {heartbeat} s, the minimum is {_MIN_HEARTBEAT_S} s")
         self.heartbeat = heartbeat
         self.replaced = 0
-        """How often the helper was replaced."""
+        """Number of times that the helper was replaced."""
         self._check_s = min(0.5, heartbeat / 6)
         self._silent_s = max(0.5, min(1.5, heartbeat / 2))
         self._lost = lost
         self._watches: dict[tuple[bytes, int], _Watch] = {}
         self._helper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._heard = self._checked = self._started = 0.0
+        self._last_report = 0.0
+        self._last_check = 0.0
+        self._last_start = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def pid(self) -> int | None:
-        """Process id of the helper, None while there is none."""
+        """Process id of the helper; None while there is none."""
         return self._helper.pid if self._helper else None
 
     def watch(
@@ -76,50 +83,53 @@ class WatchDog:
         interval: float,
         sock: socket.socket,
     ) -> None:
-        """Begin to watch the peers of a world.
+        """Start to watch the peers of a world.
 
         Parameters
         ----------
-        world : bytes
-        epoch, rank : int
+        world, epoch, rank
+            Eight bytes of the world, its epoch, and this member's rank.
         key : bytes
-            With which datagrams are signed.
+            Signs the datagrams.
         peers : mapping of int to (str, int)
-            Address and port of their heartbeats, by rank.
+            Address and port for heartbeats, by rank.
         interval : float
             Seconds between two heartbeats.
         sock : socket.socket
-            For the datagrams; the watchdog owns it from now on, so that a new helper goes on where the old one ended.
+            For the datagrams. Owned by the watchdog from now on, so that a new helper continues with the same socket.
         """
-        place: dict[str, Any] = {"do": "watch", "world": world.hex(), "epoch": epoch, "rank": rank, "key": key.hex()}
-        order = {
-            **place,
+        order: dict[str, Any] = {
+            "do": "watch",
+            "world": world.hex(),
+            "epoch": epoch,
+            "rank": rank,
+            "key": key.hex(),
             "interval": interval,
             "limit": self.heartbeat,
-            "peers": {k: list(v) for k, v in peers.items()},
+            "peers": {peer: list(address) for peer, address in peers.items()},
         }
         watch = self._watches[world, epoch] = _Watch(order, sock)
         if self._helper is None:
             self._start()
         else:
-            self._tell(order, watch.sock)
+            self._send(order, watch.sock)
 
     def forget(self, world: bytes, epoch: int, peer: int) -> None:
-        """Watch a peer no longer that left in good order."""
+        """Stop watching a peer that left in good order."""
         watch = self._watches.get((world, epoch))
         if watch is not None:
             watch.order["peers"].pop(peer, None)
-            self._tell({"do": "forget", "world": world.hex(), "epoch": epoch, "peer": peer})
+            self._send({"do": "forget", "world": world.hex(), "epoch": epoch, "peer": peer})
 
     def leave(self, world: bytes, epoch: int, cause: str = "", accused: int = 0) -> None:
-        """Watch a world no longer; tell its members why when it is broken."""
+        """Stop watching a world; inform its members of the cause when it is broken."""
         watch = self._watches.pop((world, epoch), None)
         if watch is not None:
-            self._tell({"do": "leave", "world": world.hex(), "epoch": epoch, "cause": cause, "accused": accused})
+            self._send({"do": "leave", "world": world.hex(), "epoch": epoch, "cause": cause, "accused": accused})
             watch.sock.close()
 
     async def close(self) -> None:
-        """Watch nothing any more and end the helper."""
+        """Stop watching all worlds and end the helper."""
         for world, epoch in list(self._watches):
             self.leave(world, epoch)
         if self._timer is not None:
@@ -130,7 +140,7 @@ class WatchDog:
         if helper is None:
             return
         try:
-            for _ in range(int(_GOODBYE_S / 0.01)):
+            for _ in range(int(_END_S / 0.01)):
                 if helper.poll() is not None:
                     return
                 await asyncio.sleep(0.01)
@@ -154,23 +164,23 @@ class WatchDog:
         ours.setblocking(False)
         self._control = ours
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._hear)
-        self._heard = self._checked = self._started = loop.time()
+        loop.add_reader(ours.fileno(), self._read_reports)
+        self._last_report = self._last_check = self._last_start = loop.time()
         for watch in self._watches.values():
-            self._tell(watch.order, watch.sock)
+            self._send(watch.order, watch.sock)
         if self._timer is None:
             self._timer = loop.call_later(self._check_s, self._check)
 
-    def _tell(self, order: dict[str, Any], sock: socket.socket | None = None) -> None:
+    def _send(self, order: dict[str, Any], sock: socket.socket | None = None) -> None:
         if self._control is None:
             return
         try:
             socket.send_fds(self._control, [json.dumps(order).encode()], [sock.fileno()] if sock else [])
         except OSError as error:
-            _log.warning("the heartbeat helper does not listen: %s", error)
+            _log.warning("sending to the heartbeat helper failed: %s", error)
             asyncio.get_running_loop().call_soon(self._replace, self._helper)
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         while self._control is not None:
             try:
                 data = self._control.recv(_MAX_PACKET)
@@ -181,36 +191,36 @@ class WatchDog:
             if not data:
                 self._replace(self._helper)
                 return
-            self._heard = asyncio.get_running_loop().time()
-            words = json.loads(data)
-            if "lost" in words:
-                world, epoch = bytes.fromhex(words["lost"]), words["epoch"]
-                self._lost(world, epoch, words["rank"], words["cause"], words["accused"])
+            self._last_report = asyncio.get_running_loop().time()
+            report = json.loads(data)
+            if "lost" in report:
+                world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
+                self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        # After a stall of this process what the helper said meanwhile has to be heard first.
-        stalled, self._checked = now - self._checked > 2 * self._check_s, now
+        # After a stall of this process, reports that arrived meanwhile must be read first.
+        stalled, self._last_check = now - self._last_check > 2 * self._check_s, now
         if stalled:
-            self._heard = now
+            self._last_report = now
         self._timer = loop.call_later(self._check_s, self._check)
         if self._helper is None:
             self._start()
-        elif now - self._heard > self._silent_s:
+        elif now - self._last_report > self._silent_s:
             self._replace(self._helper)
 
     def _replace(self, helper: subprocess.Popen[bytes] | None) -> None:
         """Replace a helper that died or froze."""
         if helper is None or helper is not self._helper:
             return
-        _log.warning("the heartbeat helper %d is dead or frozen: starting another", helper.pid)
+        _log.warning("the heartbeat helper %d is dead or frozen: replacing it", helper.pid)
         self._disconnect()
         self._helper = None
         _end(helper)
         self.replaced += 1
-        if asyncio.get_running_loop().time() - self._started > _START_AGAIN_S:
-            self._start()  # one that fails at once is started again at the next check
+        if asyncio.get_running_loop().time() - self._last_start > _RESTART_S:
+            self._start()  # a helper that fails at once is restarted at the next check
 
     def _disconnect(self) -> None:
         control, self._control = self._control, None
@@ -224,4 +234,4 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
     """End a child of this process."""
     if helper.poll() is None:
         helper.kill()
-    helper.wait(_GOODBYE_S)
+    helper.wait(_END_S)

@@ -5,7 +5,7 @@ and eight more for each dimension::
 
     magic 4  version 1  kind 1  dtype 1  dimensions 1  world 8  epoch 4  call 4  sequence 8  tag 8  length 8  detail 8
 
-All numbers are big-endian. ``docs/worlds-protocol.md`` tells what the fields are for.
+All numbers are big-endian. ``docs/worlds-protocol.md`` describes the fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ MAGIC = b"MSRW"
 MAX_DIMENSIONS = 16
 MAX_LENGTH = 1 << 40
 CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
-"""Why a world broke; a code on the wire is the position in this list."""
+"""Why a world broke; the code on the wire is the position here.
+
+``heartbeat`` has the same list: the helper process runs that file alone, without importing any of ms_recover.
+"""
 DTYPES = {
     "bool": 1,
     "int8": 1,
@@ -41,7 +44,7 @@ DTYPES = {
     "complex128": 16,
     "bfloat16": 2,
 }
-"""Names of element types and their sizes in bytes; a code on the wire is the position in this table, 255 is none."""
+"""Element types and their sizes in bytes; the code on the wire is the position here, 255 stands for none."""
 
 _FIXED = struct.Struct("!4sBBBB8sIIQqQQ")
 _SHAPES = [struct.Struct(f"!{dimensions}Q") for dimensions in range(MAX_DIMENSIONS + 1)]
@@ -50,12 +53,12 @@ _CODES = {name: code for code, (name, _) in _ELEMENTS.items()}
 FIXED_SIZE = _FIXED.size
 
 
-class WireError(InputError):
-    """Bytes that are no frame or handshake of this protocol."""
+class ProtocolError(InputError):
+    """Invalid bytes: no frame or handshake of this protocol."""
 
 
-class Kind(IntEnum):
-    """What a frame is."""
+class FrameKind(IntEnum):
+    """The kind of a frame."""
 
     MESSAGE = 1
     PART = 2
@@ -63,55 +66,41 @@ class Kind(IntEnum):
     ABORT = 3
     """The world is broken: ``call`` is the rank at fault, ``detail`` the code of the cause."""
     LEAVE = 4
-    """The sender leaves in good order; nothing follows."""
+    """The sender leaves in good order; no frame follows."""
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_FRAME_KINDS = {int(kind): kind for kind in FrameKind}
 
 
 class Header(NamedTuple):
-    """The header of a frame.
+    """The header of a frame."""
 
-    Parameters
-    ----------
-    kind : Kind
-    dtype : str
-        Element type, a key of ``DTYPES``, or empty.
-    shape : tuple of int
-        Shape of the tensor; of the whole one also when the frame is a part of it.
-    world : bytes
-        Eight bytes, see `world_id`.
-    epoch : int
-    call : int
-        Number of the collective call on its tag.
-    sequence : int
-        Number of the frame on its connection, from 0, per direction.
-    tag : int
-    length : int
-        Bytes of payload that follow.
-    detail : int
-        Which collective with which root and operation.
-    """
-
-    kind: Kind
+    kind: FrameKind
     dtype: str
+    """Element type, a key of ``DTYPES``, or empty."""
     shape: tuple[int, ...]
+    """Shape of the tensor; of the whole tensor also when the frame has a part of it."""
     world: bytes
+    """Eight bytes, see `world_id`."""
     epoch: int
     call: int
+    """Number of the collective call on its tag; in an abort the rank at fault."""
     sequence: int
+    """Number of the frame on its connection, from 0, per direction."""
     tag: int
     length: int
+    """Bytes of the payload."""
     detail: int
+    """The collective, its root and its operation; in an abort the cause."""
 
 
 def world_id(name: str) -> bytes:
-    """Return the eight bytes that stand for a world's name in every frame."""
+    """Return the eight bytes that identify a world in every frame."""
     return hashlib.blake2b(name.encode(), digest_size=8).digest()
 
 
 def encode(header: Header) -> bytes:
-    """Turn a header into bytes."""
+    """Encode a header."""
     kind, dtype, shape, world, epoch, call, sequence, tag, length, detail = header
     fixed = _FIXED.pack(
         MAGIC, VERSION, kind, _CODES[dtype], len(shape), world, epoch, call, sequence, tag, length, detail
@@ -120,35 +109,35 @@ def encode(header: Header) -> bytes:
 
 
 def decode(data: memoryview, start: int, end: int) -> Header | None:
-    """Read the header that starts there; None when the end comes before its end.
+    """Decode the header at `start`; None when `end` comes before the end of the header.
 
     Raises
     ------
-    WireError
-        When it is no header of this version, a field is out of its bounds, or length and shape disagree.
+    ProtocolError
+        When this is no header of this version, a field is out of bounds, or length and shape do not match.
     """
     if end - start < FIXED_SIZE:
         return None
     fields = _FIXED.unpack_from(data, start)
     magic, version, code, dtype_code, dimensions, world, epoch, call, sequence, tag, length, detail = fields
     if magic != MAGIC:
-        raise WireError(f"a frame starts with {magic!r} instead of {MAGIC!r}")
+        raise ProtocolError(f"a frame starts with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
-        raise WireError(f"frame of version {version}, this side speaks {VERSION}")
+        raise ProtocolError(f"frame of version {version}, expected {VERSION}")
     if dimensions > MAX_DIMENSIONS:
-        raise WireError(f"tensor of {dimensions} dimensions, at most {MAX_DIMENSIONS} are allowed")
+        raise ProtocolError(f"tensor of {dimensions} dimensions, the limit is {MAX_DIMENSIONS}")
     if end - start < FIXED_SIZE + 8 * dimensions:
         return None
-    kind, element = _KINDS.get(code), _ELEMENTS.get(dtype_code)
+    kind, element = _FRAME_KINDS.get(code), _ELEMENTS.get(dtype_code)
     if kind is None:
-        raise WireError(f"frame of unknown kind {code}")
+        raise ProtocolError(f"frame of unknown kind {code}")
     if element is None:
-        raise WireError(f"unknown element type {dtype_code}")
+        raise ProtocolError(f"unknown element type {dtype_code}")
     dtype, width = element
     shape: tuple[int, ...] = _SHAPES[dimensions].unpack_from(data, start + FIXED_SIZE)
     whole = math.prod(shape) * width
-    if length > MAX_LENGTH or (length != whole and (length > whole or kind is Kind.MESSAGE)):
-        raise WireError(f"payload of {length} bytes for {dtype or 'no'} elements in shape {shape}")
-    if detail >= len(CAUSES) and kind is Kind.ABORT:
-        raise WireError(f"unknown cause {detail}")
+    if length > MAX_LENGTH or (length != whole and (length > whole or kind is FrameKind.MESSAGE)):
+        raise ProtocolError(f"payload of {length} bytes for {dtype or 'no'} elements in shape {shape}")
+    if detail >= len(CAUSES) and kind is FrameKind.ABORT:
+        raise ProtocolError(f"unknown cause {detail}")
     return Header(kind, dtype, shape, world, epoch, call, sequence, tag, length, detail)

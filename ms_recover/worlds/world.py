@@ -1,4 +1,4 @@
-"""The shell around `WorldState`: one member's world with its links, buffers and waiting tasks."""
+"""The shell around `WorldState`: one member of one world, with its links, buffers and waiting tasks."""
 
 from __future__ import annotations
 
@@ -10,45 +10,48 @@ from functools import partial
 
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import wire
-from ms_recover.worlds.link import Link
-from ms_recover.worlds.state import (
-    SMALL,
+from ms_recover.worlds.instructions import (
     Deliver,
     Expected,
-    Fail,
+    FailOperation,
     Fault,
-    Fill,
-    Hold,
+    FillBuffer,
+    ForgetPeer,
     Instruction,
-    Keep,
+    KeepMessage,
     Key,
-    PeerLeft,
+    Notify,
+    PauseReading,
     Phase,
-    Tell,
     Transmit,
-    WorldState,
 )
-from ms_recover.worlds.wire import Header, Kind
+from ms_recover.worlds.link import Link
+from ms_recover.worlds.state import SMALL, WorldState
+from ms_recover.worlds.wire import FrameKind, Header
 
 Allocate = Callable[[int], memoryview]
-_SENDS_IN_A_ROW = _LOOKS_IN_A_ROW = 16
-_LOOK_S, _SOON_S = 60e-6, 250e-6
+_SENDS_IN_A_ROW = 16
+_POLLS_IN_A_ROW = 16
+_POLL_S = 60e-6
+_SOON_S = 250e-6
 
 
 class Operation:
-    """A send or receive on its way, or at its end."""
+    """A send or receive, pending or ended."""
 
     __slots__ = ("buffer", "fault", "future", "header", "number", "peer", "sending")
 
     def __init__(self, number: int, peer: int, buffer: memoryview | None) -> None:
-        self.number, self.peer, self.buffer = number, peer, buffer
+        self.number = number
+        self.peer = peer
+        self.buffer = buffer
         self.header: Header | None = None
         self.fault: Fault | None = None
         self.future: asyncio.Future[None] | None = None
         self.sending: asyncio.Future[None] | None = None
 
     def end(self) -> None:
-        """Wake the task that waits for it."""
+        """Wake the task that waits for the operation."""
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
         if self.sending is not None and not self.sending.done():
@@ -60,14 +63,14 @@ class World:
 
     Parameters
     ----------
-    name : str
-    rank, size : int
+    name, rank, size
+        The world's name, this member's rank, and the number of members.
     allocate : callable
-        Gives writable memory of so many bytes.
+        Returns writable memory of the given number of bytes.
     ended : callable
-        Told the error that broke the world, None when it was closed in good order.
+        Called with the error that broke the world, or None when it was closed in good order.
     peer_left : callable
-        Told the rank of a peer that left in good order.
+        Called with the rank of a peer that left in good order.
     """
 
     def __init__(
@@ -80,47 +83,54 @@ class World:
         ended: Callable[[World, BrokenWorldError | None], None],
         peer_left: Callable[[World, int], None],
     ) -> None:
-        self.name, self.rank, self.size = name, rank, size
+        self.name = name
+        self.rank = rank
+        self.size = size
         self.identity = wire.world_id(name)
         self.state = WorldState(self.identity, rank, size)
-        self._allocate, self._ended, self._peer_left = allocate, ended, peer_left
+        self._allocate = allocate
+        self._ended = ended
+        self._peer_left = peer_left
         self._links: dict[int, Link] = {}
         self._operations: dict[int, Operation] = {}
         self._messages: dict[int, memoryview] = {}
         self._numbers = itertools.count()
         self._calls: dict[int, int] = {}
-        self._in_a_row = self._looks = 0
+        self._sends = 0
+        self._polls = 0
         self._loop = asyncio.get_running_loop()
 
     @property
     def epoch(self) -> int:
-        """How many worlds of this name were there before."""
+        """Number of earlier worlds of this name."""
         return self.state.epoch
 
     @property
     def error(self) -> BrokenWorldError | None:
-        """Why the world ended, None while it is well."""
+        """The error with which the world ended; None while it has not."""
         fault = self.state.fault
         return None if fault is None else BrokenWorldError(self.name, self.epoch, *fault)
 
     def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
-        """Take the connections to all peers and begin.
+        """Start with the connections to all peers, by rank.
 
         Raises
         ------
         BrokenWorldError
-            When the world has been closed meanwhile.
+            When the world was closed meanwhile.
         """
         self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
         self._apply(self.state.formed(epoch))
         if not self.is_open:  # removed while it was being made
             self._close_links()
-            raise BrokenWorldError(self.name, epoch, self.rank, "closed", "the world was removed while it was made")
+            raise BrokenWorldError(
+                self.name, epoch, self.rank, "closed", "the world was removed while it was being made"
+            )
         for link in list(self._links.values()):
             link.start()
 
     def next_call(self, tag: int) -> int:
-        """Return the number of the next collective call on a tag."""
+        """Return the number of the next collective call with this tag."""
         number = self._calls.get(tag, 0)
         self._calls[tag] = (number + 1) & 0xFFFFFFFF
         return number
@@ -128,26 +138,21 @@ class World:
     async def send(
         self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview | None
     ) -> None:
-        """Send a frame; returns when the kernel has taken all of it.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
         operation = Operation(next(self._numbers), peer, payload)
         self._operations[operation.number] = operation
         length = len(payload) if payload is not None else 0
         try:
-            self._apply(self.state.send_asked(operation.number, peer, key, detail, dtype, shape, length))
+            self._apply(self.state.send_requested(operation.number, peer, key, detail, dtype, shape, length))
             if operation.fault is None and operation.sending is not None:
                 await asyncio.wait([operation.sending])
-            elif (in_a_row := self._in_a_row) >= _SENDS_IN_A_ROW:
-                self._in_a_row = 0
-                await asyncio.sleep(0)  # a loop of sends lets other tasks run
+            elif self._sends >= _SENDS_IN_A_ROW:
+                self._sends = 0
+                await asyncio.sleep(0)  # other tasks run during a loop of sends
             else:
-                self._in_a_row = in_a_row + 1
+                self._sends += 1
         except asyncio.CancelledError:
-            self._apply(self.state.withdrawn(operation.number))
+            self._apply(self.state.cancelled(operation.number))
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -155,26 +160,21 @@ class World:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
 
     def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
-        """Begin to receive the next frame with this key, into a buffer of its size when there is one."""
+        """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
         operation = Operation(next(self._numbers), peer, buffer)
         self._operations[operation.number] = operation
-        self._apply(self.state.receive_asked(operation.number, peer, key, expected))
+        self._apply(self.state.receive_requested(operation.number, peer, key, expected))
         return operation
 
     async def received(self, operation: Operation) -> tuple[Header, memoryview]:
-        """Wait until a posted receive is done.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
         try:
             if operation.header is None and operation.fault is None:
-                await self._arrival(operation)
+                await self._wait(operation)
         except asyncio.CancelledError:
             if operation.header is not None:
-                self.give_up(Fault(self.rank, "closed", "a receive was cancelled when its message was there"))
-            self._apply(self.state.withdrawn(operation.number))
+                self.break_world(Fault(self.rank, "closed", "a receive was cancelled after its message arrived"))
+            self._apply(self.state.cancelled(operation.number))
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -184,49 +184,49 @@ class World:
         assert operation.buffer is not None
         return operation.header, operation.buffer
 
-    async def _arrival(self, operation: Operation) -> None:
-        """Wait until an operation has ended: a moment by looking, when the peer answers at once, then asleep."""
+    async def _wait(self, operation: Operation) -> None:
+        """Wait until a receive ends: poll the link for a moment when the peer usually answers at once, then sleep."""
         link = self._links.get(operation.peer)
-        if link is not None and link.lively and self._looks < _LOOKS_IN_A_ROW:
-            self._looks += 1
-            link.look(_LOOK_S, lambda: operation.header is not None or operation.fault is not None)
+        if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
+            self._polls += 1
+            link.poll(_POLL_S, lambda: operation.header is not None or operation.fault is not None)
             if operation.header is not None or operation.fault is not None:
                 return
-        self._looks = 0
+        self._polls = 0
         began = self._loop.time()
         operation.future = self._loop.create_future()
         await operation.future
         if link is not None:
             small = operation.header is not None and operation.header.length <= SMALL
-            link.lively = small and self._loop.time() - began < _SOON_S
+            link.responsive = small and self._loop.time() - began < _SOON_S
 
-    def give_up(self, fault: Fault) -> None:
+    def break_world(self, fault: Fault) -> None:
         """Break the world."""
-        self._apply(self.state.given_up(fault))
+        self._apply(self.state.aborted(fault))
 
     def expire(self, peer: int | None, timeout: float) -> None:
-        """Break the world because an operation, with this peer or with any, took too long."""
+        """Break the world because an operation, with this peer or with any peer, took too long."""
         slow = self.state.waiting_for() if peer is None else peer
-        self.give_up(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
+        self.break_world(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
 
     def reported(self, peer: int, accused: int, cause: str) -> None:
-        """Hear from a peer's watchdog that the world is broken there."""
+        """Handle the report of a peer's helper process that the world is broken there."""
         self._apply(self.state.reported(peer, accused, cause))
 
     def lost(self, peer: int, cause: str, words: str) -> None:
-        """Hear from a link or the watchdog that a peer is lost."""
+        """Handle the loss of a peer, noticed by a link or the watchdog."""
         self._apply(self.state.lost(peer, cause, words))
 
-    def header_came(self, peer: int, header: Header) -> None:
-        """Hear from a link that a frame begins."""
-        self._apply(self.state.header_came(peer, header))
+    def header_received(self, peer: int, header: Header) -> None:
+        """Handle the header of a frame."""
+        self._apply(self.state.header_received(peer, header))
 
-    def payload_came(self, peer: int) -> None:
-        """Hear from a link that a payload is complete."""
-        self._apply(self.state.payload_came(peer))
+    def payload_received(self, peer: int) -> None:
+        """Handle a complete payload."""
+        self._apply(self.state.payload_received(peer))
 
     async def close(self, linger: float) -> None:
-        """Leave in good order; waits at most `linger` seconds until the peers' kernels have what was sent."""
+        """Leave in good order; wait at most `linger` seconds until the peers' kernels have received all bytes."""
         try:
             self._apply(self.state.closed())
             deadline = self._loop.time() + linger
@@ -244,7 +244,7 @@ class World:
 
     def _apply(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            # Not by `match`, which takes several times as long for each message.
+            # `match` would be several times slower, for each message.
             if isinstance(instruction, Transmit):
                 number, peer, header = instruction
                 operation = self._operations[number]
@@ -253,7 +253,7 @@ class World:
                     self._apply(self.state.send_done(number))
                 else:
                     operation.sending.add_done_callback(partial(self._sent, number))
-            elif isinstance(instruction, Fill):
+            elif isinstance(instruction, FillBuffer):
                 peer, number, header = instruction
                 operation = self._operations[number]
                 if operation.buffer is None:
@@ -261,24 +261,24 @@ class World:
                 self._links[peer].fill(operation.buffer)
             elif isinstance(instruction, Deliver):
                 self._deliver(*instruction)
-            elif isinstance(instruction, Keep):
+            elif isinstance(instruction, KeepMessage):
                 peer, message, header = instruction
                 self._messages[message] = self._allocate(header.length)
                 self._links[peer].fill(self._messages[message])
-            elif isinstance(instruction, Hold):
-                self._links[instruction.peer].hold()
-            elif isinstance(instruction, Fail):
+            elif isinstance(instruction, PauseReading):
+                self._links[instruction.peer].pause()
+            elif isinstance(instruction, FailOperation):
                 failed = self._operations.get(instruction.operation)
                 if failed is not None:
                     failed.fault = instruction.fault
                     failed.end()
-            elif isinstance(instruction, Tell):
+            elif isinstance(instruction, Notify):
                 for peer, header in instruction.headers:
-                    self._say(peer, header)
-            elif isinstance(instruction, PeerLeft):
+                    self._send_last(peer, header)
+            elif isinstance(instruction, ForgetPeer):
                 self._peer_left(self, instruction.peer)
             else:
-                self._shut(instruction.fault)
+                self._close(instruction.fault)
 
     def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
         if not sending.cancelled():
@@ -295,16 +295,16 @@ class World:
         operation.header = header
         operation.end()
 
-    def _say(self, peer: int, header: Header) -> None:
+    def _send_last(self, peer: int, header: Header) -> None:
         link = self._links.get(peer)
         if link is None:
             return
-        if header.kind is Kind.LEAVE:
+        if header.kind is FrameKind.LEAVE:
             link.finish(wire.encode(header))
         else:
-            link.say(wire.encode(header))
+            link.send_if_ready(wire.encode(header))
 
-    def _shut(self, fault: Fault | None) -> None:
+    def _close(self, fault: Fault | None) -> None:
         self._messages.clear()
         if fault is not None:
             self._close_links()
@@ -312,5 +312,5 @@ class World:
 
     @property
     def is_open(self) -> bool:
-        """Whether operations can be asked for."""
+        """Whether operations can be started."""
         return self.state.phase is Phase.OPEN

@@ -1,10 +1,10 @@
-"""A model over four devices; then the same, with one of them killed in the middle of a forward.
+"""A model over four devices, then again with one of them killed in the middle of a forward.
 
-Run it from anywhere::
+It can be run from any directory::
 
     python split_model.py                     # the model's layers over four processes
-    python split_model.py --split batch       # the whole model on each, the batch shared out
-    python split_model.py --on_failure skip   # leave out what a killed device had, instead of doing it again
+    python split_model.py --split batch       # the whole model on each, a share of the batch each
+    python split_model.py --on_failure skip   # leave out the lost rows instead of computing them again
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS, FEATURES, WIDTH, CLASSES, DEVICES = 100, 64, 512, 10, 4
 
 
 class MyModel(nn.Cell):
-    """Four layers. It says what its stages are, so that it can be cut between them."""
+    """Four layers, in three stages between which the model can be cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class MyModel(nn.Cell):
         return self.head(self.hidden(self.embed(x)))
 
     def stages(self) -> list[nn.Cell]:
-        """Return the cells that `construct` calls, each with what the one before returned."""
+        """Return the cells that `construct` calls; each takes the output of the one before."""
         return [self.embed, self.hidden, self.head]
 
 
@@ -50,7 +50,7 @@ def difference(output: ms.Tensor, expected: np.ndarray) -> float:
 
 
 def kill_at_work(splitter: FaultTolerantModelSplitter) -> threading.Thread:
-    """Kill the process of a device as soon as it has computed its first chunk of the forward that comes."""
+    """Kill the process of a device as soon as it has computed its first chunk of the next forward."""
     before, device = len(splitter.spans), DEVICES // 2
 
     def watch() -> None:
@@ -65,18 +65,18 @@ def kill_at_work(splitter: FaultTolerantModelSplitter) -> threading.Thread:
     return thread
 
 
-def tell(event: Event) -> None:
-    """Print what happens."""
+def print_event(event: Event) -> None:
+    """Print an event."""
     print(f"  {event.at:7.3f} s  {event}", flush=True)
 
 
 def main() -> None:
-    """Split, compute, kill, compute."""
+    """Split the model, compute, kill a device, compute again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("layers", "batch"), default="layers")
     parser.add_argument("--on_failure", choices=("recover", "skip", "raise"), default="recover")
-    parser.add_argument("--spares", type=int, default=0, help="processes that wait to take over")
-    parser.add_argument("--timeline", default="timeline.html", help="page that shows what each device did")
+    parser.add_argument("--spares", type=int, default=0, help="number of idle processes that can take over")
+    parser.add_argument("--timeline", default="timeline.html", help="page with the work of each device")
     options = parser.parse_args()
 
     model = MyModel()
@@ -95,7 +95,7 @@ def main() -> None:
         on_failure=options.on_failure,
         spares=options.spares,
         chunk_rows=50,
-        on_event=tell,
+        on_event=print_event,
     ) as splitter:
         splitter.forward(x)
         killer = kill_at_work(splitter)

@@ -1,4 +1,4 @@
-"""A leader in several worlds and a worker in each: killing a worker breaks its world, the others carry on.
+"""A leader in several worlds and a worker in each: killing a worker breaks its world, the other world continues.
 
 Start one process for each, in any order::
 
@@ -6,7 +6,7 @@ Start one process for each, in any order::
     python multiworld.py --backend mindspore --worldinfo 1,1 --addr 127.0.0.1                   # worker of world 1
     python multiworld.py --backend mindspore --worldinfo 2,1 --addr 127.0.0.1                   # worker of world 2
 
-Kill a worker: the leader goes on receiving from the other. Start it again: the leader takes it in.
+Kill a worker: the leader continues to receive from the other. Start it again: the leader accepts it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ms_recover.worlds import BrokenWorldError, WorldManager, sync
+from ms_recover.worlds import BrokenWorldError, WorldManager
 
 LEADER, WORKER = 0, 1
 BASE_PORT = 29500
@@ -36,7 +36,7 @@ def make_tensor(backend: str, number: int) -> Any:
 
 
 async def join(manager: WorldManager, name: str, rank: int, options: argparse.Namespace) -> None:
-    """Become a member of a world, whenever the other one comes."""
+    """Become a member of a world; wait for the other member."""
     port = BASE_PORT + int(name)
     while True:
         try:
@@ -49,7 +49,7 @@ async def join(manager: WorldManager, name: str, rank: int, options: argparse.Na
 
 
 async def lead(manager: WorldManager, name: str, options: argparse.Namespace) -> None:
-    """Receive from the worker of a world, again and again from whoever takes its place."""
+    """Receive from the worker of a world; when it is lost, wait for its replacement."""
     world = f"world{name}"
     while True:
         await join(manager, name, LEADER, options)
@@ -62,7 +62,7 @@ async def lead(manager: WorldManager, name: str, options: argparse.Namespace) ->
 
 
 async def work(manager: WorldManager, name: str, options: argparse.Namespace) -> None:
-    """Send to the leader of a world until it is gone."""
+    """Send to the leader of a world until the world breaks."""
     await join(manager, name, WORKER, options)
     try:
         for number in range(options.steps):
@@ -104,9 +104,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.backend == "mindspore":
         import mindspore  # noqa: F401 (before the worlds are made: its import takes seconds)
-    logging.getLogger("ms_recover.worlds.manager").setLevel(logging.ERROR)  # what breaks is printed here, once
+    logging.getLogger("ms_recover.worlds.manager").setLevel(logging.ERROR)  # broken worlds are printed here
     with contextlib.suppress(KeyboardInterrupt):
-        sync.run(run(options))  # asyncio.run, with uvloop when that is installed
+        asyncio.run(run(options))
 
 
 if __name__ == "__main__":

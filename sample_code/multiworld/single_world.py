@@ -1,9 +1,9 @@
-"""The same in one MindSpore cluster: a leader and two workers reduce together, and what dies when one worker is killed.
+"""The same in one MindSpore cluster: a leader and two workers reduce together, and one worker is killed.
 
-    python single_world.py                # starts a scheduler and three ranks, kills rank 1, tells what becomes of all
+    python single_world.py                # starts a scheduler and three ranks, kills rank 1, prints the effect
 
-With MindSpore's own collectives the cluster is one fault domain: the survivors wait until the operation's time limit,
-get an error, and are ended by the cluster soon after, though rank 0 and rank 2 are well and could reach each other.
+With MindSpore's own collectives the cluster is one fault domain. The survivors wait until the operation's time limit,
+get an error, and are ended by the cluster soon after, although rank 0 and rank 2 could still reach each other.
 """
 
 from __future__ import annotations

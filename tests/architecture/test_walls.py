@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "ms_recover").rglob("*.py"))
 
 
+@pytest.mark.processes
 def test_import_linter_contracts_hold():
     done = subprocess.run(
         [Path(sys.executable).parent / "lint-imports", "--no-cache"],

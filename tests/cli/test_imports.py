@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-HEAVY = ("numpy", "google.protobuf", "fsspec", "rich", "mindspore")
+import pytest
+
+HEAVY = ("numpy", "google.protobuf", "fsspec", "rich", "mindspore", "msgspec")
 
 
 def loaded(*arguments):
@@ -19,15 +21,18 @@ def loaded(*arguments):
     return done.stderr.rpartition("LOADED ")[2].strip()
 
 
+@pytest.mark.processes
 def test_help_loads_nothing_heavy():
     assert loaded("--help") == "[] 0"
 
 
+@pytest.mark.processes
 def test_help_of_commands_loads_nothing_heavy():
     for command in ("inspect", "scan", "plan", "apply"):
         assert loaded(command, "--help") == "[] 0"
 
 
+@pytest.mark.processes
 def test_planning_loads_neither_numpy_nor_mindspore(fixture_tree):
     names = loaded("plan", str(fixture_tree("dp2_mp4")))
     assert names.endswith(" 0")
@@ -35,6 +40,14 @@ def test_planning_loads_neither_numpy_nor_mindspore(fixture_tree):
     assert "mindspore" not in names
 
 
+@pytest.mark.processes
+def test_planning_without_manifests_and_json_loads_no_codec(fixture_tree):
+    tree = str(fixture_tree("dp2_mp4"))
+    assert "msgspec" not in loaded("plan", tree)
+    assert "msgspec" in loaded("plan", tree, "--json")
+
+
+@pytest.mark.processes
 def test_importing_the_package_loads_nothing():
     code = f"import sys, ms_recover; print([n for n in ({HEAVY!r} + ('click', 'xxhash')) if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

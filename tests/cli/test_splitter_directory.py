@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ms_recover.errors import UnrecoverableError
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, SliceStore
 from ms_recover.testing.trees import slice_bytes
 
@@ -86,7 +86,7 @@ def test_damage_is_found_and_either_side_repairs_it(store, tmp_path, recover_ckp
 
 
 @pytest.mark.parametrize("store", ["serving"], indirect=True)
-def test_without_any_replica_it_cannot_be_had(store, tmp_path, recover_ckpt):
+def test_a_part_without_any_slice_is_unrecoverable(store, tmp_path, recover_ckpt):
     for rank in (1, 4):
         shutil.rmtree(at(store, tmp_path, rank).parent)
     refused = recover_ckpt("plan", store.directory, "--json")

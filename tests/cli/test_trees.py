@@ -230,6 +230,7 @@ def test_crc_is_checked_unless_told_not_to(tmp_path, recover_ckpt):
     assert recover_ckpt("inspect", path, "--no-crc").code == 0
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/usr/bin/setpriv"), reason="needs a user without rights")
 def test_directories_that_cannot_be_read_or_written(tree, tmp_path):
     """Without the rights of root: a message and a code, never a traceback."""
@@ -251,6 +252,7 @@ def test_directories_that_cannot_be_read_or_written(tree, tmp_path):
     assert not (tree / "ckpt_dir0").exists()
 
 
+@pytest.mark.processes
 def test_output_into_a_closed_pipe(tree):
     import subprocess
     import sys

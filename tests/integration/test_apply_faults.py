@@ -19,8 +19,8 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import StorageError
 from ms_recover.execution.lock import lock_tree
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.plan import Plan
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support import faulty_disk as support

@@ -1,6 +1,6 @@
 """Every kind of damage, wherever it strikes, with and without manifests: what recovery makes of it.
 
-The table in docs/recovery-matrix.md is what this run gives. To write it again after a change:
+docs/recovery-matrix.csv and the figures in docs/recovery-matrix.md are what this run gives. To write them again:
 
     MS_RECOVER_WRITE_MATRIX=1 python -m pytest tests/integration/test_fault_campaign.py
 """
@@ -26,13 +26,13 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
-from ms_recover.testing import damage, mishaps, mistakes
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support import damage, mishaps, mistakes, recovery_matrix
 from tests.support.cuts import make_struck_cut_tree
 from tests.support.mishaps import NotHereError, Victim, overwrite
+from tests.support.recovery_matrix import COMPOSED, FELL_BACK, NOT_HERE, REPAIRED, REPLACED, UNDETECTED, UNHARMED
 
 REPOSITORY = Path(__file__).parents[2]
-MATRIX = REPOSITORY / "docs" / "recovery-matrix.md"
 FIXTURES = REPOSITORY / "tests" / "data" / "fixtures"
 REWRITE = "MS_RECOVER_WRITE_MATRIX"
 MEMORY = Path("/dev/shm")
@@ -54,15 +54,7 @@ WHERES = {
     "several": Where("One of two sources of a lost rank is struck", 3, 2, lost=0),
     "parts": Where("A slice without replica is struck; each part of it lies on other ranks too", 1, 0),
 }
-EVIDENCES = {"saved": "saved with manifests", "sealed": "sealed afterwards", "none": "no manifests"}
-
-REPAIRED = "repaired"
-REPLACED = "recovered from another replica"
-COMPOSED = "recovered from parts of several slices"
-FELL_BACK = "fell back to older step"
-UNHARMED = "unharmed"
-UNDETECTED = "undetected"
-NOT_HERE = "n/a"
+EVIDENCES = dict(zip(("saved", "sealed", "none"), recovery_matrix.EVIDENCES, strict=True))
 
 
 def by_bytes(function: Callable[[bytes], bytes]) -> mishaps.Mishap:
@@ -118,7 +110,7 @@ ONLY_WITHOUT = {("only", "none")}
 # What is not detected. Reason, where and by which evidence, kinds.
 UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
     (
-        "The file is well formed, nobody else holds its contents any more, and no manifest or CRC tells them.",
+        "The file is well formed, its contents are nowhere else, and no manifest or CRC covers them.",
         ONLY_WITHOUT,
         (
             *damage.CONTENT_DAMAGE,
@@ -129,7 +121,7 @@ UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "It is another step's slice, of which no copy is left under its own name; values in it are not interpreted.",
+        "It is another step's slice, and no copy is left under its own name; values are not interpreted.",
         ONLY_WITHOUT,
         ("an older step's slice, renamed", "exchanged with its own older step's"),
     ),
@@ -157,7 +149,7 @@ UNKNOWABLE: tuple[tuple[str, set[tuple[str, str]], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Batch statistics and random states may differ between peers, so that a difference is no sign of damage.",
+        "Batch statistics and random states may differ between peers, so a difference is no sign of damage.",
         {("own", "none"), ("only", "none"), ("several", "none"), ("parts", "none")},
         tuple(damage.TOLERATED_DAMAGE),
     ),
@@ -438,69 +430,43 @@ def test_the_command_line_ends_as_the_functions_do(kind, at, evidence, campaign,
         codes = {refused(code): code for code in range(1, 6)}
         assert done.code == codes.get(expected, 0), done.err
         if expected not in codes:
-            assert done.json["step"] == (case.victim.older if expected == FELL_BACK else case.victim.step).to_json()
+            step = case.victim.older if expected == FELL_BACK else case.victim.step
+            assert done.json["step"] == {"epoch": step.epoch, "step": step.step}
     finally:
         shutil.rmtree(root)
         shutil.rmtree(template.root)
 
 
-def write_matrix(campaign: dict[tuple[str, str, str], Result]) -> str:
-    lines = [
-        "# Recovery matrix",
-        "",
-        "What recovery makes of each kind of damage. Written by `tests/integration/test_fault_campaign.py`, which",
-        "strikes a small tree in every way that is listed, runs scan, verify, plan and apply, and compares every",
-        "rank's slice with what it was before; to write it again: `MS_RECOVER_WRITE_MATRIX=1 pytest` with that file.",
-        "",
-        "The tree has two groups of ranks and two steps; the newer step is struck. In the last part it has six ranks,",
-        "each alone in its group, and a strategy file by which two or three of them hold the same part of a parameter.",
-        "*Saved with manifests*: as `SliceCheckpoint` saves. *Sealed afterwards*: `recover-ckpt seal` before the",
-        "damage; a slice that is not sealed though others of its step are counts only where another of its group holds",
-        "the same. *No manifests*: structure and comparison decide alone.",
-        "",
-        "| outcome | meaning |",
-        "| --- | --- |",
-        f"| {REPAIRED} | the rank got its slice of the newest step back from its peer |",
-        f"| {REPLACED} | the struck slice was found out, and it and the lost rank's were copied from a whole one |",
-        f"| {COMPOSED} | it has no replica; layouts and manifests prove its parts, in other slices and in itself |",
-        f"| {FELL_BACK} | the newest step cannot be proven; every rank has its slice of the step before |",
-        "| refused (exit N) | nothing was recovered, a message says why; [exit codes](exit-codes.md) |",
-        f"| {UNHARMED} | the bytes of the newest step were right, and were kept or used |",
-        f"| {UNDETECTED} | wrong bytes were kept or copied; see the end for why |",
-        f"| {NOT_HERE} | cannot happen here |",
-        "",
-    ]
-    for evidence, title in EVIDENCES.items():
-        found = Counter(result.outcome for case, result in campaign.items() if case[2] == evidence)
-        found.pop(NOT_HERE, None)
-        parts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.items()))
-        lines.append(f"- {title}, {sum(found.values())} cases: {parts}.")
-    families = {**FAMILIES, REAL_FAMILY: REAL_KINDS}
+def rows_of(campaign: dict[tuple[str, str, str], Result]) -> list[recovery_matrix.Row]:
+    rows = []
     for at, where in WHERES.items():
-        lines += [
-            "",
-            f"## {where.title}",
-            "",
-            f"| kind | {' | '.join(EVIDENCES.values())} |",
-            "| --- | --- | --- | --- |",
-        ]
-        for family, kinds in families.items():
-            rows = {
-                kind: [campaign.get((kind, at, evidence), Result(NOT_HERE)).outcome for evidence in EVIDENCES]
-                for kind in kinds
-            }
-            shown = [f"| {kind} | {' | '.join(row)} |" for kind, row in rows.items() if set(row) != {NOT_HERE}]
-            lines += [f"| **{family}** | | | |", *shown] if shown else []
-    lines += ["", "## What is not detected, and why", ""]
-    for reason, places, kinds in UNKNOWABLE:
-        lines.append(f"- {reason}")
-        for at, evidence in sorted(places):
-            lines.append(f"  - {WHERES[at].title}, {EVIDENCES[evidence]}: {'; '.join(kinds)}.")
-    return "\n".join(lines) + "\n"
+        for family, kinds in {**FAMILIES, REAL_FAMILY: REAL_KINDS}.items():
+            for kind in kinds:
+                outcomes = tuple(campaign.get((kind, at, evidence), Result(NOT_HERE)).outcome for evidence in EVIDENCES)
+                silent = {
+                    (at, evidence) for evidence, found in zip(EVIDENCES, outcomes, strict=True) if found == UNDETECTED
+                }
+                why = " ".join(reason for reason, places, named in UNKNOWABLE if kind in named and places & silent)
+                row = recovery_matrix.Row(place=where.title, family=family, kind=kind, outcomes=outcomes, why=why)
+                if set(outcomes) != {NOT_HERE}:
+                    rows.append(row)
+    return rows
 
 
-def test_the_matrix_in_the_documents_is_what_this_run_gave(campaign: dict[tuple[str, str, str], Result]) -> None:
-    text = write_matrix(campaign)
-    if os.environ.get(REWRITE):
-        MATRIX.write_text(text)
-    assert MATRIX.read_text() == text, f"{MATRIX} is not current: run this file again with {REWRITE}=1"
+@pytest.fixture(scope="module")
+def rows(campaign: dict[tuple[str, str, str], Result]) -> list[recovery_matrix.Row]:
+    return rows_of(campaign)
+
+
+def test_every_case_that_was_recovered_still_is(rows: list[recovery_matrix.Row]) -> None:
+    before = recovery_matrix.from_csv(recovery_matrix.TABLE.read_text())
+    assert recovery_matrix.losses(before, rows) == set()
+
+
+def test_the_matrix_in_the_documents_is_what_this_run_gave(rows: list[recovery_matrix.Row]) -> None:
+    table, page = recovery_matrix.TABLE, recovery_matrix.PAGE
+    if os.environ.get(REWRITE) and not recovery_matrix.losses(recovery_matrix.from_csv(table.read_text()), rows):
+        table.write_text(recovery_matrix.to_csv(rows))
+        page.write_text(recovery_matrix.with_figures(page.read_text(), rows))
+    assert table.read_text() == recovery_matrix.to_csv(rows), f"{table} is not current: run this with {REWRITE}=1"
+    assert page.read_text() == recovery_matrix.with_figures(page.read_text(), rows), "the page does not fit its CSV"

@@ -8,9 +8,9 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import VerificationError
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
 NAME = "test-1_8"

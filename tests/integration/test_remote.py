@@ -188,7 +188,7 @@ def test_a_server_that_comes_back_is_asked_for_the_rest(large, tmp_path, recover
         second.process.stdout.close()
         second.process.stderr.close()
     assert done.code == 0, done.err
-    assert "taken up again at byte" in done.err
+    assert "resuming at byte" in done.err
     assert content(here, 0) == content(large, 0)
     assert relay.count < (48 + 20) * MIB  # twice goes what was on its way when it was killed, not the whole slice
     assert not leftovers(here)

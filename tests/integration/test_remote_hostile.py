@@ -21,8 +21,9 @@ from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree
 from ms_recover.remote.server import Server
 from ms_recover.testing.trees import make_tree, save_manifests
+from ms_recover.worlds.channel import PayloadKind
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import WORLD, Kind
+from ms_recover.worlds.transfer import TRANSFER_WORLD
 from tests.support.serving import free_port, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
@@ -62,27 +63,27 @@ def running(server_class, tree, token=b""):
 
 
 class WrongBytes(Server):
-    async def _give(self, line, wanted):
-        await line.send(Kind.CHUNK, b"\0" * wanted.state.bytes)
-        await line.say(say_mode(0o400))
+    async def _give(self, channel, wanted):
+        await channel.send(PayloadKind.CHUNK, b"\0" * wanted.state.bytes)
+        await channel.send_message(say_mode(0o400))
 
 
 class Short(Server):
-    async def _give(self, line, wanted):
-        await line.send(Kind.CHUNK, b"\0" * 10)
-        await line.say(say_mode(0o400))
+    async def _give(self, channel, wanted):
+        await channel.send(PayloadKind.CHUNK, b"\0" * 10)
+        await channel.send_message(say_mode(0o400))
 
 
 class TooLong(Server):
-    async def _give(self, line, wanted):
-        await line.send(Kind.CHUNK, b"\0" * (wanted.state.bytes + 1))
+    async def _give(self, channel, wanted):
+        await channel.send(PayloadKind.CHUNK, b"\0" * (wanted.state.bytes + 1))
 
 
 class WrongDigest(Server):
-    async def _give(self, line, wanted):
-        communicator = line._communicator
-        await communicator.send(np.array([Kind.CHUNK, 8, 1, 2], np.uint64), 1, world=WORLD)
-        await communicator.send(np.zeros(8, np.uint8), 1, world=WORLD)
+    async def _give(self, channel, wanted):
+        communicator = channel._communicator
+        await communicator.send(np.array([PayloadKind.CHUNK, 8, 1, 2], np.uint64), 1, world=TRANSFER_WORLD)
+        await communicator.send(np.zeros(8, np.uint8), 1, world=TRANSFER_WORLD)
 
 
 @pytest.mark.parametrize("lying", [WrongBytes, Short, TooLong, WrongDigest])
@@ -101,18 +102,20 @@ def test_a_source_that_lies_is_dropped_for_another(nodes, lying, recover_ckpt):
 
 
 class Huge(Server):
-    async def _answer(self, line, request):
-        await line._communicator.send(np.array([Kind.SAID, 1 << 50, 0, 0], np.uint64), 1, world=WORLD)
+    async def _answer(self, channel, request):
+        await channel._communicator.send(
+            np.array([PayloadKind.MESSAGE, 1 << 50, 0, 0], np.uint64), 1, world=TRANSFER_WORLD
+        )
 
 
 class Garbage(Server):
-    async def _answer(self, line, request):
-        await line.say(b'{"version":1,"inventory":{"ranks":[' + b"[" * 5000 + b"]}}")
+    async def _answer(self, channel, request):
+        await channel.send_message(b'{"version":1,"inventory":{"ranks":[' + b"[" * 5000 + b"]}}")
 
 
 class Escaping(Server):
-    async def _answer(self, line, request):
-        await line.say(say_inventory(self._escaped()))
+    async def _answer(self, channel, request):
+        await channel.send_message(say_inventory(self._escaped()))
 
     def _escaped(self):
         told = self._tree.to_json()
@@ -121,8 +124,8 @@ class Escaping(Server):
 
 
 class Dumb(Server):
-    async def _answer(self, line, request):
-        await line.send(Kind.CHUNK, b"not a message")
+    async def _answer(self, channel, request):
+        await channel.send(PayloadKind.CHUNK, b"not a message")
 
 
 @pytest.mark.parametrize("lying", [Huge, Garbage, Escaping, Dumb])
@@ -246,9 +249,9 @@ def test_a_client_that_asks_what_cannot_be_is_refused(nodes):
         [peer] = peers.peers
 
         async def ask(data):
-            line = await peer._connect()
-            await line.say(data)
-            return await line.hear(1 << 16)
+            channel = await peer._connect()
+            await channel.send_message(data)
+            return await channel.receive_message(1 << 16)
 
         for data in (b"{", b"[]", b'{"version":1,"ask":"everything"}', b'{"version":2,"ask":"inventory"}', b"\xff"):
             assert b'"refused"' in peers.wait(ask(data))

@@ -132,7 +132,7 @@ def test_a_transfer_over_tls_is_taken_up_again(tls, tmp_path, recover_ckpt):
         second.process.stdout.close()
         second.process.stderr.close()
     assert done.code == 0, done.err
-    assert "taken up again at byte" in done.err
+    assert "resuming at byte" in done.err
     assert (here / "ckpt_dir0" / NAME).read_bytes() == (whole / "ckpt_dir0" / NAME).read_bytes()
 
 
@@ -181,7 +181,7 @@ def test_all_three_or_none(nodes, tls, recover_ckpt):
         ("node1.pem", "text", "ours.ca", "no private key in PEM"),
         ("node1.pem", "node1.key", "text", "no certificate in PEM"),
         ("node1.key", "node1.key", "ours.ca", "no certificate in PEM"),
-        ("node1.pem", "node2.key", "ours.ca", "is not that of the certificate"),
+        ("node1.pem", "node2.key", "ours.ca", "does not match the certificate"),
         ("node1.pem", "encrypted.key", "ours.ca", "is encrypted"),
         ("expired.pem", "expired.key", "ours.ca", "certificate has expired"),
         ("stranger.pem", "stranger.key", "ours.ca", "unable to get local issuer certificate"),

@@ -1,9 +1,10 @@
-"""How a splitter ends, also badly; who may use it at once; its directory, its report and its page.
+"""The end of a splitter, also by a kill; its use by several threads; its directory, report and timeline.
 
 This file is also the program of the process that is ended: ``python -m tests.integration.test_splitting_ends WHAT``.
 """
 
 import gc
+import json
 import os
 import shutil
 import signal
@@ -117,7 +118,7 @@ def test_workers_end_with_a_process_that_is_killed_while_they_start(watched):
     removed(watched.place)
 
 
-def test_ctrl_c_while_workers_start(watched):
+def test_ctrl_c_while_workers_start_ends_them_all(watched):
     command = [sys.executable, "-m", "tests.integration.test_splitting_ends", "loop"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: any("splitting.worker" in words for words in marked(watched.mark).values()), "a worker")
@@ -128,14 +129,14 @@ def test_ctrl_c_while_workers_start(watched):
     gone(watched)
 
 
-def test_forgotten_in_a_process_that_goes_on(watched):
+def test_workers_end_with_a_garbage_collected_splitter(watched):
     splitter = ModelSplitter(make("mlp"), 1)
     del splitter
     gc.collect()
     gone(watched)
 
 
-def test_closed_while_it_works(watched):
+def test_close_ends_forwards_that_wait(watched):
     """A forward that waits for a frozen device ends as well, and so does one that waits for its turn."""
     model, x = make("mlp"), given("mlp", 100)
     caught = []
@@ -152,13 +153,13 @@ def test_closed_while_it_works(watched):
         threads = [threading.Thread(target=ask, args=(splitter,), daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
-        wait_for(lambda: splitter._engine.state.busy, "the forward")
+        wait_for(lambda: splitter._engine.state.forward.busy, "the forward")
         splitter.close()
         wait_for(lambda: not any(thread.is_alive() for thread in threads), "all forwards end", 60)
         assert len(caught) == 3
 
 
-def test_a_forked_process_that_ends(watched):
+def test_a_forked_child_that_ends_harms_no_worker(watched):
     """It has the splitter's memory, but neither its thread nor its workers."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.test_splitting_ends", "fork"],
@@ -173,7 +174,7 @@ def test_a_forked_process_that_ends(watched):
     gone(watched)
 
 
-def test_ctrl_c_during_forward(start, watched):
+def test_ctrl_c_cancels_a_forward_and_the_next_one_is_right(start, watched):
     """The next forward is right, and nothing but the interrupt is told."""
     process, _ = start("interrupted")
     process.send_signal(signal.SIGINT)
@@ -185,7 +186,7 @@ def test_ctrl_c_during_forward(start, watched):
     gone(watched)
 
 
-def test_a_splitter_that_nobody_closes(start, watched):
+def test_an_unclosed_splitter_ends_with_the_interpreter(start, watched):
     process, _ = start("forget")
     out, err = process.communicate(timeout=LONG)
     assert (process.returncode, out) == (0, ""), err
@@ -193,7 +194,7 @@ def test_a_splitter_that_nobody_closes(start, watched):
     gone(watched)
 
 
-def test_threads_share_a_splitter(watched):
+def test_threads_can_share_a_splitter(watched):
     model = make("mlp")
     inputs = [given("mlp", rows, seed) for seed, rows in enumerate((1, 30, 100, 64, 200, 7))]
     wants = [outcome(model, x) for x in inputs]
@@ -251,12 +252,14 @@ def test_commands_understand_the_directory(watched, tmp_path, recover_ckpt, caps
         wait_for(lambda: all(splitter.device_states), "the device is back")
         capsys.readouterr()
         splitter.report()
-        told = capsys.readouterr().out
-        assert told == splitter.summary() + "\n"
-        assert "device" in told.splitlines()[0]
-        assert "recovered device 1" in told
+        printed = capsys.readouterr().out
+        assert printed == splitter.summary() + "\n"
+        assert "device" in printed.splitlines()[0]
+        assert "recovered device 1" in printed
         page = tmp_path / "timeline.html"
         splitter.timeline(page)
+        trace = json.loads((tmp_path / "timeline.trace.json").read_text())
+        assert "recovered" in {event["name"] for event in trace["traceEvents"]}
         assert "<svg" in page.read_text() or "<canvas" in page.read_text()
         assert "recovered" in page.read_text()
         with pytest.raises(ValueError, match="another splitter"):

@@ -38,7 +38,7 @@ FEW = [
 
 
 @pytest.mark.parametrize(("kind", "devices", "split"), COMBINATIONS if ALL else FEW)
-def test_equal_to_the_model(kind, devices, split):
+def test_the_output_equals_that_of_the_model(kind, devices, split):
     model = make(kind)
     with ModelSplitter(model, devices, split) as splitter:
         assert len(splitter.parts) == (devices if split == "layers" else 1)
@@ -80,7 +80,7 @@ def same(got, want):
     return type(got) is type(want) and got == want
 
 
-def test_all_that_can_be_an_argument():
+def test_every_type_of_argument_reaches_the_model():
     """Three devices for two stages; each stage is its own part, one of them is there twice."""
     model = make("many")
     drawn = np.random.default_rng(5)
@@ -119,9 +119,9 @@ import numpy as np
 from mindspore import nn, ops
 
 from ms_recover.splitting import ModelSplitter
-from ms_recover.splitting.stages import rouse
+from ms_recover.splitting.stages import absorb_first_operator_error
 
-rouse()
+absorb_first_operator_error()
 ms.set_context(mode=int(sys.argv[1]))
 
 
@@ -166,7 +166,7 @@ with ModelSplitter(model, 2) as splitter:
 
 
 @pytest.mark.parametrize("mode", [0, 1] if ALL else [0])
-def test_classes_of_a_script(tmp_path, mode):
+def test_classes_of_a_script_are_pickled_by_value(tmp_path, mode):
     """In graph mode, without a guard ``if __name__ == ...``: classes and functions that only the script has."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))

@@ -308,7 +308,7 @@ def test_weights_are_repaired_before_they_are_used():
         assert tuple(told) == splitter.events
 
 
-def test_no_slice_is_left():
+def test_a_part_without_any_slice_is_named_with_its_directory():
     model, x = make("mlp"), given("mlp", 100)
     with FaultTolerantModelSplitter(model, 2, heartbeat=HEARTBEAT, max_restarts=0) as splitter:
         for path in slices(splitter, 0):

@@ -1,4 +1,4 @@
-"""A worker on another host: somebody else starts it, weights come over the world, and it comes back."""
+"""A worker on another host: started by an operator, sent its weights over the world, and taken back after a loss."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ LONG = 120
 
 
 @pytest.fixture
-def guest(tmp_path):
+def remote_worker(tmp_path):
     (tmp_path / "models_elsewhere.py").write_text(MODELS)
     started = []
 
@@ -53,7 +53,7 @@ def made(tmp_path, monkeypatch):
     """The same model here, an input, and what it gives."""
     import mindspore as ms
 
-    from ms_recover.splitting.handover import from_factory
+    from ms_recover.splitting.pickling import from_factory
 
     (tmp_path / "models_elsewhere.py").write_text(MODELS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -67,12 +67,12 @@ def close(output, expected):
     return np.abs(output.asnumpy() - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-def test_guest_serves_dies_comes_back_and_ends_with_the_splitter(guest, made):
+def test_a_remote_worker_serves_dies_comes_back_and_ends_with_the_splitter(remote_worker, made):
     from ms_recover.splitting import FaultTolerantModelSplitter
 
     model, x, expected = made
     port = free_port()
-    first = guest(port)
+    first = remote_worker(port)
     with FaultTolerantModelSplitter(model, 2, remote=1, port=port, heartbeat=2.0) as splitter:
         assert splitter.processes[1] is None
         assert close(splitter.forward(x), expected)
@@ -81,7 +81,7 @@ def test_guest_serves_dies_comes_back_and_ends_with_the_splitter(guest, made):
         while splitter.device_states[1]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        second = guest(port)
+        second = remote_worker(port)
         assert close(splitter.forward(x), expected)
         # It freezes, is given up, finds its world broken, and joins the next one.
         os.kill(second.pid, signal.SIGSTOP)
@@ -102,19 +102,19 @@ def test_guest_serves_dies_comes_back_and_ends_with_the_splitter(guest, made):
         ("no_such_module:make", "cannot be imported"),
     ],
 )
-def test_factory_that_is_none_is_told(guest, factory, words):
-    process = guest(free_port(), factory=factory)
+def test_an_invalid_factory_is_named(remote_worker, factory, words):
+    process = remote_worker(free_port(), factory=factory)
     _, errors = process.communicate(timeout=LONG)
     assert process.returncode == UsageError.exit_code
     assert words in errors
     assert "Traceback" not in errors.replace("Traceback (most recent call last):  File", "")  # of NumPy's own
 
 
-def test_nobody_to_serve_ends_after_the_timeout(guest):
-    process = guest(free_port(), "--timeout", "1")
+def test_a_remote_worker_without_splitter_ends_after_the_timeout(remote_worker):
+    process = remote_worker(free_port(), "--timeout", "1")
     _, errors = process.communicate(timeout=LONG)
     assert process.returncode == BrokenWorldError.exit_code
-    assert "no splitter" in errors or "not all came" in errors
+    assert "no splitter" in errors or "not all members joined" in errors
 
 
 def test_beyond_loopback_a_token_is_needed(made):

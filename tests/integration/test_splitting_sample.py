@@ -18,7 +18,7 @@ LONG = 180
         (("--split", "batch", "--on_failure", "skip"), "devices at work"),
     ],
 )
-def test_sample(tmp_path, options, words):
+def test_the_sample_survives_the_loss_of_a_device(tmp_path, options, words):
     done = subprocess.run(
         [sys.executable, SAMPLE, *options, "--timeline", tmp_path / "page.html"],
         capture_output=True,

@@ -7,7 +7,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import VerificationError
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from tests.support.sample import flip, losses, make_pairs, manifests, save_and_kill, script, slices
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ms_recover import api
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from tests.support.sample import (
     DONE,

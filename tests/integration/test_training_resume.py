@@ -9,8 +9,8 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
@@ -236,7 +236,7 @@ def test_damaged_slices_are_no_reason_to_start_afresh(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [{"epochs": 0}, {"epochs": 2, "fresh": "maybe"}])
-def test_arguments_that_cannot_be_meant(tmp_path, arguments):
+def test_invalid_arguments_are_refused_and_do_not_break_the_world(tmp_path, arguments):
     with pytest.raises(UsageError, match="must be"):
         recover_train(make_model(), make_dataset(), tmp_path, **arguments)
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from ms_recover import api
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from tests.support.faults import WRITING, Faults
 

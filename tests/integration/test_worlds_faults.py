@@ -275,7 +275,7 @@ def still_flows(process, world="w2"):
     assert process.hear("count", world=world)["count"] > before
 
 
-def test_peer_killed_while_one_receives(start, port):
+def test_killing_a_peer_fails_a_receive(start, port):
     a, b, c = leader_and_two(start, port, ["pump", 1], ["idle"])
     b.kill(signal.SIGKILL)
     assert a.hear(broken="w1")["cause"] in ("eof", "reset")
@@ -285,7 +285,7 @@ def test_peer_killed_while_one_receives(start, port):
     c.end()
 
 
-def test_meeting_point_killed(start, port):
+def test_killing_rank_0_breaks_its_world_and_no_other(start, port):
     one, two = port(), port()
     a = start(worlds={"w1": [0, 3, one]}, work={"w1": ["pump", 1]})
     b = start(worlds={"w1": [1, 3, one], "w2": [0, 2, two]}, work={"w1": ["idle"], "w2": ["pump", 1]})
@@ -303,7 +303,7 @@ def test_meeting_point_killed(start, port):
 
 
 @pytest.mark.parametrize("elements", [4, 1_000_000])
-def test_peer_killed_during_all_reduce(start, port, elements):
+def test_killing_a_peer_fails_an_all_reduce(start, port, elements):
     one, two = port(), port()
     a = start(worlds={"w1": [0, 3, one], "w2": [0, 2, two]}, work={"w1": ["reduce", elements], "w2": ["pump", 1]})
     b = start(worlds={"w1": [1, 3, one]}, work={"w1": ["reduce", elements]})
@@ -320,7 +320,7 @@ def test_peer_killed_during_all_reduce(start, port, elements):
     c.end()
 
 
-def test_peer_frozen_during_all_reduce(start, port):
+def test_freezing_a_peer_fails_an_all_reduce(start, port):
     a, b, c = leader_and_two(start, port, ["reduce", 1000], ["reduce", 1000])
     b.hear("reduced")
     b.kill(signal.SIGSTOP)
@@ -333,7 +333,7 @@ def test_peer_frozen_during_all_reduce(start, port):
         process.end()
 
 
-def test_peer_frozen_while_one_receives(start, port):
+def test_freezing_a_peer_fails_a_receive(start, port):
     a, b, c = leader_and_two(start, port, ["pump", 1], ["idle"])
     b.kill(signal.SIGSTOP)
     assert a.hear(broken="w1").items() >= {"cause": "heartbeat", "rank": 1}.items()
@@ -344,7 +344,7 @@ def test_peer_frozen_while_one_receives(start, port):
         process.end()
 
 
-def test_wait_for_around_recv(start, port):
+def test_a_receive_that_times_out_outside_does_not_break_the_world(start, port):
     a, b, c = leader_and_two(start, port, ["wait_for", 1], ["idle"])
     a.hear(timed_out="w1", broken_now=False)
     still_flows(a)
@@ -357,8 +357,8 @@ def test_wait_for_around_recv(start, port):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_straggler_after_a_timeout(start, port, size):
-    """Nobody is dead, one is late: all calls after the timeout fail, on both sides, until the world is made again."""
+def test_all_calls_fail_after_the_timeout_of_a_slow_member_until_the_world_is_made_again(start, port, size):
+    """No member is dead, one is late: all calls after the timeout fail on both sides, until the world is made again."""
     ports = [port(), port()]
     members = [start("again", name="w", rank=rank, size=size, ports=ports, slow=1) for rank in range(size)]
     for rank, process in enumerate(members):
@@ -371,8 +371,8 @@ def test_straggler_after_a_timeout(start, port, size):
         process.end()
 
 
-def test_two_worlds_in_one_process(start, port):
-    """Both worlds reduce; the death of the one's member is no matter to the other."""
+def test_a_death_in_one_world_does_not_stop_the_reductions_of_another(start, port):
+    """Both worlds reduce; a death in one does not affect the other."""
     one, two = port(), port()
     a = start(worlds={"w1": [0, 2, one], "w2": [0, 2, two]}, work={"w1": ["reduce", 9], "w2": ["reduce", 9]})
     b = start(worlds={"w1": [1, 2, one]}, work={"w1": ["reduce", 9]})
@@ -387,7 +387,7 @@ def test_two_worlds_in_one_process(start, port):
     c.end()
 
 
-def test_rank_that_ends_in_good_order(start, port):
+def test_a_rank_that_ends_in_good_order_breaks_its_world_when_it_is_needed(start, port):
     a, b, c = leader_and_two(start, port, ["pump", 1], ["feed", 0])
     b.end()
     assert a.hear(broken="w1").items() >= {"cause": "closed", "rank": 1}.items()
@@ -396,7 +396,7 @@ def test_rank_that_ends_in_good_order(start, port):
     c.end()
 
 
-def test_new_worker_takes_the_place_of_a_dead_one(start, port):
+def test_a_new_worker_replaces_a_dead_one(start, port):
     ports = [port(), port()]
     a = start("again", name="w", rank=0, size=2, ports=ports, slow=1)
     b = start("again", name="w", rank=1, size=2, ports=ports, slow=1)
@@ -408,7 +408,7 @@ def test_new_worker_takes_the_place_of_a_dead_one(start, port):
         process.end()
 
 
-def test_helper_that_dies_is_replaced(start, port):
+def test_a_helper_that_dies_is_replaced(start, port):
     one = port()
     a = start(worlds={"w": [0, 2, one]}, work={"w": ["pump", 1]})
     b = start(worlds={"w": [1, 2, one]}, work={"w": ["feed", 0]})

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.model.options import PlanOptions
-from ms_recover.testing import mishaps
 from tests.property import test_recovery as plain
 from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, SAVED, SEALED, STEPS, Scene, Strike, recover
+from tests.support import mishaps
 from tests.support.cuts import make_struck_cut_tree
+from tests.support.examples import SAME_EVERY_TIME
 from tests.support.strategies import STRATEGY_DAMAGE
 
 RANKS = range(6)
 EXAMPLES = plain.EXAMPLES // 2
-SAME_EVERY_TIME = plain.SAME_EVERY_TIME
 KINDS = {kind: strike for kind, strike in plain.KINDS.items() if "peer" not in kind} | STRATEGY_DAMAGE
 
 

@@ -19,16 +19,15 @@ from ms_recover.errors import InputError, MsRecoverError
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
-from ms_recover.testing import damage, mishaps, mistakes
 from ms_recover.testing.trees import make_tree, save_manifests, slice_bytes
+from tests.support import damage, mishaps, mistakes
+from tests.support.examples import SAME_EVERY_TIME, examples
 from tests.support.mishaps import FOREIGN_SEED, NotHereError, Victim, overwrite
 
 STEPS = (Step(1, 8), Step(2, 8), Step(3, 8))
 RUN, OTHER_RUN = "run-1", "another-run"
 SAVED, SEALED, NONE = "saved with manifests", "sealed afterwards", "no manifests"
-EXAMPLES = int(os.environ.get("MS_RECOVER_EXAMPLES", "110"))
-SAME_EVERY_TIME = "MS_RECOVER_EXAMPLES" not in os.environ
-"""A search for new failures is asked for by number; other runs only tell whether something broke."""
+EXAMPLES = examples(110)
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

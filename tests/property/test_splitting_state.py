@@ -1,16 +1,24 @@
 """A splitter whose processes start, load, compute, die and raise in any order: every forward ends, and rightly."""
 
-import os
 from collections import Counter, deque
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from ms_recover.splitting.state import DEPTH, End, Fail, Finish, Load, Note, Run, SplitterState, Start
+from ms_recover.splitting.instructions import (
+    EmitEvent,
+    EndWorker,
+    FailForward,
+    FinishForward,
+    LoadPart,
+    RunChunk,
+    StartWorker,
+)
+from ms_recover.splitting.state import DEPTH, SplitterState
+from tests.support.examples import SAME_EVERY_TIME, examples
 
-EXAMPLES = int(os.environ.get("MS_RECOVER_EXAMPLES", "150"))
-SAME_EVERY_TIME = "MS_RECOVER_EXAMPLES" not in os.environ
+EXAMPLES = examples(150)
 
 KINDS = {
     "plain": {"lost", "part"},
@@ -89,22 +97,22 @@ class Shell:
     # --- what the state says ------------------------------------------------------------------------------------
 
     def do(self, instructions):
-        forgiven = any(isinstance(one, Fail) and one.kind == "part" for one in instructions)
+        forgiven = any(isinstance(one, FailForward) and one.kind == "part" for one in instructions)
         for instruction in instructions:
             match instruction:
-                case Start(device, generation):
+                case StartWorker(device, generation):
                     self.start(device, generation)
-                case Load(device, part):
+                case LoadPart(device, part):
                     assert self.processes[device].ready
                     assert part in self.state.devices[device].parts
                     self.processes[device].orders.append(("hold", part))
-                case Run(device, part, chunk):
+                case RunChunk(device, part, chunk):
                     self.run(device, part, chunk)
-                case End(device, generation):
+                case EndWorker(device, generation):
                     self.end(device, generation)
-                case Finish() | Fail():
+                case FinishForward() | FailForward():
                     self.over(instruction)
-                case Note(kind):
+                case EmitEvent(kind=kind):
                     if self.forward is not None:
                         self.forward.notes[kind] += 1
         if forgiven:
@@ -128,7 +136,7 @@ class Shell:
         assert forward.outcome is None
         assert forward.reached[chunk] == part, "out of order"
         assert chunk not in forward.at, "at two places at once"
-        assert chunk not in self.state.dropped
+        assert chunk not in self.state.forward.dropped
         forward.at[chunk] = process
         forward.sent[chunk, part] += 1
         process.orders.append(("run", part, chunk))
@@ -145,14 +153,14 @@ class Shell:
     def over(self, outcome):
         forward, state, policy = self.forward, self.state, self.setting.policy
         assert forward.outcome is None, "it ended twice"
-        assert not state.busy
+        assert not state.forward.busy
         forward.outcome = outcome
         done = {chunk for chunk, part in forward.reached.items() if part == self.setting.parts}
-        dropped = set(state.dropped)
-        event(f"{policy}: {outcome.kind if isinstance(outcome, Fail) else 'all' if not dropped else 'some'}")
+        dropped = set(state.forward.dropped)
+        event(f"{policy}: {outcome.kind if isinstance(outcome, FailForward) else 'all' if not dropped else 'some'}")
         assert not dropped or policy == "skip"
         assert not done & dropped
-        if isinstance(outcome, Finish):
+        if isinstance(outcome, FinishForward):
             assert done | dropped == set(forward.reached)
             assert done or not forward.reached
             return
@@ -173,8 +181,8 @@ class Shell:
     def look(self):
         """See that what the state says of itself is so."""
         state = self.state
-        assert state.busy == (self.forward is not None and self.forward.outcome is None)
-        assert not state.busy or any(process.has_to_do for process in self.processes.values()), "stuck"
+        assert state.forward.busy == (self.forward is not None and self.forward.outcome is None)
+        assert not state.forward.busy or any(process.has_to_do for process in self.processes.values()), "stuck"
         for device in state.devices:
             process = self.processes.get(device.number)
             assert device.serving == (process is not None)
@@ -189,18 +197,18 @@ class Shell:
         assert state.settled == (not starting)
         assert all(process.has_to_do for process in starting)
         if self.forward is not None:
-            assert state.lost_now == self.forward.lost
-            assert state.redone == self.forward.notes["redone"]
-            assert state.redone >= sum(self.forward.sent.values()) - len(self.forward.sent)
-            assert len(state.dropped) == self.forward.notes["dropped"]
-        if state.busy:
+            assert state.forward.lost == self.forward.lost
+            assert state.forward.redone == self.forward.notes["redone"]
+            assert state.forward.redone >= sum(self.forward.sent.values()) - len(self.forward.sent)
+            assert len(state.forward.dropped) == self.forward.notes["dropped"]
+        if state.forward.busy:
             self.look_at_waiting_chunks()
 
     def look_at_waiting_chunks(self):
         parts, holding = range(self.setting.parts), list(self.processes.values())
         coming = [self.state.devices[process.device].parts | process.holds for process in holding]
         for chunk, part in self.forward.reached.items():
-            if part in parts and chunk not in self.state.dropped:
+            if part in parts and chunk not in self.state.forward.dropped:
                 assert frozenset().union(*coming) >= {*parts[part:]}, "it can never be done"
                 full = [process.runs == DEPTH for process in holding if part in process.holds]
                 assert chunk in self.forward.at or all(full), "it waits for nothing"
@@ -210,7 +218,7 @@ class Shell:
     def lose(self, process, cause):
         self.faults = True
         forward = self.forward
-        if self.state.busy:
+        if self.state.forward.busy:
             forward.lost.append(process.device)
             running = [chunk for _, _, *chunks in [*process.answers, *process.orders] for chunk in chunks]
             if running and running[0] in forward.reached:
@@ -252,29 +260,31 @@ class Shell:
             self.raised(process, part, chunk)
 
     def ran(self, process, part, chunk):
-        wanted = self.state.busy and chunk in self.forward.reached and chunk not in self.state.dropped
+        wanted = self.state.forward.busy and chunk in self.forward.reached and chunk not in self.state.forward.dropped
         if wanted:
             assert self.forward.reached[chunk] == part
             self.forward.reached[chunk] += 1
         self.do(self.state.ran(process.device, process.generation, chunk, part))
 
     def raised(self, process, part, chunk):
-        wanted = self.state.busy and chunk in self.forward.reached and chunk not in self.state.dropped
+        wanted = self.state.forward.busy and chunk in self.forward.reached and chunk not in self.state.forward.dropped
         self.faults = True
         policy = self.setting.policy
         if wanted:
             self.forward.raised[chunk] += 1
         again = policy == "plain" or (policy == "recover" and (not wanted or self.forward.raised[chunk] > 1))
         if not again:
-            if self.state.busy:
+            if self.state.forward.busy:
                 self.forward.lost.append(process.device)
             if wanted:
                 self.forward.struck[chunk] += 1
         instructions = self.state.raised(process.device, process.generation, chunk, part, "words")
-        ended = End(process.device, process.generation) in instructions
+        ended = EndWorker(process.device, process.generation) in instructions
         assert ended != again
         if again and wanted:
-            assert instructions[-1] == Fail("part", process.device, part, "raised", "words")
+            assert instructions[-1] == FailForward(
+                kind="part", device=process.device, part=part, cause="raised", words="words"
+            )
         self.do(instructions)
 
     def late(self, process, pick):
@@ -328,9 +338,9 @@ class Shell:
                     process.answers.append(("raised", *process.orders.popleft()[1:]))
                 elif able:
                     self.lose(able[pick % len(able)], "weights")
-            case "forward" if not self.state.busy:
+            case "forward" if not self.state.forward.busy:
                 self.begin(pick % 7)
-            case "abandon" if self.state.busy:
+            case "abandon" if self.state.forward.busy:
                 self.abandon()
             case "reset":
                 self.reset()
@@ -346,7 +356,7 @@ class Shell:
             self.work(busy[step % len(busy)], hear=True)
         else:
             raise AssertionError("it never ends")
-        assert not self.state.busy
+        assert not self.state.forward.busy
         assert self.state.settled
 
 
@@ -407,6 +417,6 @@ def test_whatever_happens_every_forward_ends_and_rightly(scene):
     shell.drain()
     assert shell.forward.outcome is not None
     if not setting.broken and max({0, *setting.bad, *setting.deadly}) < shell.numbers - 3:
-        assert shell.forward.outcome == Finish()
+        assert shell.forward.outcome == FinishForward()
         assert set(shell.forward.reached.values()) == {setting.parts}
-        assert not shell.state.dropped
+        assert not shell.state.forward.dropped

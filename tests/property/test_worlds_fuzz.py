@@ -1,4 +1,4 @@
-"""Random and damaged bytes at every door: no crash, no hang, no growth, and only errors of the protocol.
+"""Random and damaged bytes at every socket: no crash, no hang, no growth, and only errors of the protocol.
 
 A short run by default; ``WORLDS_FUZZ=100000`` makes it a long one.
 """
@@ -12,18 +12,18 @@ import socket
 
 import pytest
 
-from ms_recover.worlds import Security, WorldManager, heartbeat, hello, wire
-from ms_recover.worlds.hello import Hello, Member, Purpose, Type, Welcome
+from ms_recover.worlds import Security, WorldManager, handshake, heartbeat, wire
+from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpose, Welcome
 from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import SMALL
-from ms_recover.worlds.wire import Header, Kind, WireError
+from ms_recover.worlds.wire import FrameKind, Header, ProtocolError
 
 ROUNDS = int(os.environ.get("WORLDS_FUZZ", "2000"))
 pytestmark = pytest.mark.timeout(max(600, ROUNDS // 20))
 WORLD = wire.world_id("w")
-GREETING = hello.pack_hello(Hello(Purpose.MEETING, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w"))
-WELCOME = hello.pack_welcome(Welcome(1, b"n" * 32, (Member("127.0.0.1", 1, 2, 3),) * 3))
-HEADER = wire.encode(Header(Kind.MESSAGE, "float32", (2, 3), WORLD, 0, 0, 0, 0, 24, 0))
+HELLO = handshake.pack_hello(Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w"))
+WELCOME = handshake.pack_welcome(Welcome(1, b"n" * 32, (MemberAddress("127.0.0.1", 1, 2, 3),) * 3))
+HEADER = wire.encode(Header(FrameKind.MESSAGE, "float32", (2, 3), WORLD, 0, 0, 0, 0, 24, 0))
 BEAT = heartbeat.pack(b"k" * 32, heartbeat.BEAT, 0, (WORLD, 0), 1, 1)
 
 
@@ -50,17 +50,20 @@ def read_header(data):
     ("read", "good"),
     [
         (read_header, HEADER),
-        (hello.unpack_hello, GREETING),
-        (hello.unpack_welcome, WELCOME),
-        (lambda data: len(data) < 8 or hello.unpack_preamble(data[:8], 1024), hello.pack(Type.HELLO, GREETING)),
+        (handshake.unpack_hello, HELLO),
+        (handshake.unpack_welcome, WELCOME),
+        (
+            lambda data: len(data) < 8 or handshake.unpack_preamble(data[:8], 1024),
+            handshake.pack(MessageType.HELLO, HELLO),
+        ),
         (lambda data: heartbeat.unpack(data) and heartbeat.genuine(b"k" * 32, data), BEAT),
     ],
     ids=["frame", "hello", "welcome", "preamble", "heartbeat"],
 )
-def test_readers(read, good):
+def test_damaged_bytes_are_read_or_refused(read, good):
     chance = random.Random(0)
     for _ in range(ROUNDS):
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(ProtocolError):
             read(damaged(chance, good))
 
 
@@ -70,11 +73,11 @@ class Sink:
     def __init__(self):
         self.link, self.ended = None, None
 
-    def header_came(self, peer, header):
-        if header.kind in (Kind.MESSAGE, Kind.PART):
-            self.link.fill(memoryview(bytearray(header.length))) if header.length <= SMALL else self.link.hold()
+    def header_received(self, peer, header):
+        if header.kind in (FrameKind.MESSAGE, FrameKind.PART):
+            self.link.fill(memoryview(bytearray(header.length))) if header.length <= SMALL else self.link.pause()
 
-    def payload_came(self, peer):
+    def payload_received(self, peer):
         pass
 
     def lost(self, peer, cause, words):
@@ -82,7 +85,7 @@ class Sink:
         self.link.close()
 
 
-def test_links():
+def test_damaged_frames_end_a_link_or_are_read():
     chance = random.Random(1)
 
     async def main():
@@ -105,13 +108,14 @@ def test_links():
     asyncio.run(asyncio.wait_for(main(), max(300, ROUNDS // 20)))
 
 
-def test_meeting_point():
+@pytest.mark.processes
+def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
     """Strangers with damaged greetings come by the hundred; then the world comes to be."""
     chance = random.Random(2)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    good = hello.pack(Type.HELLO, GREETING) + hello.pack(Type.PROOF, bytes(32))
+    good = handshake.pack(MessageType.HELLO, HELLO) + handshake.pack(MessageType.PROOF, bytes(32))
 
     async def visit(limit):
         async with limit:

@@ -1,33 +1,32 @@
 """Random events on worlds of 2 to 6 members, several at a time: never a wrong delivery, never a cross-world effect."""
 
-import os
 from collections import Counter, deque
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ms_recover.worlds.state import (
-    SMALL,
+from ms_recover.worlds.instructions import (
+    CloseLinks,
     Deliver,
     Expected,
-    Fail,
+    FailOperation,
     Fault,
-    Fill,
-    Hold,
-    Keep,
+    FillBuffer,
+    ForgetPeer,
+    KeepMessage,
     Key,
-    PeerLeft,
+    Notify,
+    PauseReading,
     Phase,
-    Shut,
-    Tell,
     Transmit,
-    WorldState,
 )
-from ms_recover.worlds.wire import CAUSES, Kind, world_id
+from ms_recover.worlds.state import SMALL, WorldState
+from ms_recover.worlds.wire import CAUSES, FrameKind, world_id
+from tests.support.examples import examples
 
 LENGTHS = (0, 1, SMALL, SMALL + 1)
-KEYS = (Key(Kind.MESSAGE, 0), Key(Kind.MESSAGE, 1), Key(Kind.PART, 0, 0), Key(Kind.PART, 0, 1))
+KEYS = (Key(FrameKind.MESSAGE, 0), Key(FrameKind.MESSAGE, 1), Key(FrameKind.PART, 0, 0), Key(FrameKind.PART, 0, 1))
 LEGAL = {
     (Phase.OPEN, Phase.OPEN),
     (Phase.OPEN, Phase.BROKEN),
@@ -57,23 +56,23 @@ class Member:
             match instruction:
                 case Transmit(_, peer, header):
                     self.simulated.channels[self.rank, peer].append((header, token))
-                case Fill(peer, operation, _):
+                case FillBuffer(peer, operation, _):
                     self.reading[peer] = ("operation", operation, self.reading[peer][-1])
-                case Keep(peer, message, _):
+                case KeepMessage(peer, message, _):
                     self.reading[peer] = ("message", message, self.reading[peer][-1])
-                case Hold(peer):
+                case PauseReading(peer):
                     self.reading[peer] = ("held", None, self.reading[peer][-1])
                 case Deliver(operation, _, message):
                     self.deliver(operation, token if message is None else self.kept.pop(message))
-                case Fail(operation, _):
+                case FailOperation(operation, _):
                     self.end(operation)
-                case Tell(headers):
+                case Notify(headers):
                     for peer, header in headers:
                         self.simulated.channels[self.rank, peer].append((header, None))
-                case Shut(_):
+                case CloseLinks(_):
                     self.reading.clear()
                     self.simulated.disconnect(self.rank)
-                case PeerLeft(_):
+                case ForgetPeer(_):
                     pass
 
     def end(self, operation):
@@ -92,7 +91,7 @@ class Member:
         self.operations[number] = (peer, None)
         sent = self.simulated.sent
         token = (self.rank, peer, key, sent[self.rank, peer, key])
-        instructions = self.state.send_asked(number, peer, key, 0, "uint8", (length,), length)
+        instructions = self.state.send_requested(number, peer, key, 0, "uint8", (length,), length)
         if any(isinstance(instruction, Transmit) for instruction in instructions):
             sent[self.rank, peer, key] += 1
         self.do(instructions, token)
@@ -107,7 +106,7 @@ class Member:
         number = self.numbers = self.numbers + 1
         self.operations[number] = (peer, key)
         held = self.reading.get(peer)
-        self.do(self.state.receive_asked(number, peer, key, expected), held and held[-1])
+        self.do(self.state.receive_requested(number, peer, key, expected), held and held[-1])
 
     def read(self, peer):
         """Take what comes next from a peer: a header, the payload after it, or the end of the connection."""
@@ -118,7 +117,7 @@ class Member:
                 del self.reading[peer]
                 if what == "message":
                     self.kept[number] = token
-                self.do(self.state.payload_came(peer), token)
+                self.do(self.state.payload_received(peer), token)
             return
         if not channel:
             return
@@ -127,7 +126,7 @@ class Member:
             self.do(self.state.lost(peer, token))
             return
         self.reading[peer] = ("nothing", None, token)
-        self.do(self.state.header_came(peer, header), token)
+        self.do(self.state.header_received(peer, header), token)
         if self.reading.get(peer, ("",))[0] == "nothing":
             del self.reading[peer]
 
@@ -225,7 +224,7 @@ class Worlds(RuleBasedStateMachine):
             number = data.draw(st.sampled_from(receives))
             peer = member.operations[number][0]
             begun = member.reading.get(peer, ("",))[:2] == ("operation", number)
-            member.do(member.state.withdrawn(number))
+            member.do(member.state.cancelled(number))
             world.hurt |= begun
             assert begun == (number not in member.operations)
             if not begun:
@@ -252,7 +251,7 @@ class Worlds(RuleBasedStateMachine):
             world.hurt = True
             peer = self.peer(data, member)
             lost = member.state.lost(peer, cause) if cause == "heartbeat" else None
-            member.do(member.state.given_up(Fault(peer, cause)) if lost is None else lost)
+            member.do(member.state.aborted(Fault(peer, cause)) if lost is None else lost)
 
     @precondition(lambda self: self.faults)
     @rule(data=st.data(), cause=st.sampled_from(CAUSES))
@@ -350,7 +349,5 @@ class Worlds(RuleBasedStateMachine):
             assert blocked or Phase.BROKEN not in phases or Phase.OPEN not in phases, "somebody was not told"
 
 
-Worlds.TestCase.settings = settings(
-    max_examples=int(os.environ.get("WORLDS_EXAMPLES", "120")), stateful_step_count=60, deadline=None
-)
+Worlds.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=60, deadline=None)
 TestWorlds = Worlds.TestCase

@@ -18,9 +18,9 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
-from ms_recover.model.plan_json import plan_from_json, plan_to_json
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.faults import WRITING, Faults
 from tests.support.mishaps import overwrite

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ms_recover.execution.manifests import make_manifest
 from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.file_names import MANIFEST_SUFFIX, TEMPORARY_SUFFIX
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.model.manifest import DIGEST, MANIFEST_SUFFIX, Manifest
+from ms_recover.model.manifest import DIGEST, Manifest
 from ms_recover.model.steps import Step
-from ms_recover.scanning.naming import TEMPORARY_SUFFIX
 from ms_recover.testing.trees import slice_bytes
 from tests.support.damage import STRUCK, flip, noise
 

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 
 REPOSITORY = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Models to split, and how to see that a splitter leaves nothing behind."""
+"""Models to split, and a check that a splitter leaves nothing behind."""
 
 import asyncio
 import contextlib
@@ -16,30 +16,30 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-from ms_recover.splitting.stages import rouse
+from ms_recover.splitting.stages import absorb_first_operator_error
 
 ROOT = Path(__file__).parents[2]
 LONG = 180
-"""Seconds until something that has to happen is taken not to."""
+"""Longest wait of a test, in seconds."""
 MARK = "MS_RECOVER_TEST_MARK"
 RAISES, EXITS, FILLS, STALLS = 1000.0, 2000.0, 3000.0, 4000.0
-"""What `Moody` does about a first row that begins with this."""
+"""First values of a row that make `Moody` raise, exit, fill the memory or stall."""
 
 
-def wait_for(condition, what, limit=LONG):
+def wait_for(condition, expected, limit=LONG):
     """Wait until a condition holds; return what it returned."""
     deadline = time.monotonic() + limit
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {limit} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit} s: {expected}"
         time.sleep(0.02)
     return found
 
 
 def close_to(got, want):
-    """Say whether arrays are equal up to 1e-6 of the largest value.
+    """Whether arrays are equal up to 1e-6 of the largest value.
 
-    Not element by element: an element near 0 is the sum of large ones that cancel out, and MindSpore adds up batches
-    of different sizes in different orders; what that changes is in proportion to the summands.
+    Not element by element: an element near 0 is the sum of large ones that cancel out, and MindSpore sums batches of
+    different sizes in different orders; the difference is in proportion to the summands.
     """
     got, want = np.asarray(got), np.asarray(want)
     return got.shape == want.shape and got.dtype == want.dtype and np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
@@ -55,7 +55,7 @@ class Residual(nn.Cell):
 
 
 class Encoder(nn.Cell):
-    """Not a SequentialCell: it says what its stages are."""
+    """A cell with a method ``stages()`` instead of a SequentialCell."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class Encoder(nn.Cell):
 
 
 class Front(nn.Cell):
-    """Takes all that can be an argument, and hands a dict to the next stage."""
+    """Takes every type of argument, and returns a dict to the next stage."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ class Back(nn.Cell):
 
 
 class Moody(nn.Cell):
-    """A stage that computes nothing, and has a way with certain inputs."""
+    """A stage that returns its input, and fails on certain rows."""
 
     def construct(self, x):
         if (x == RAISES).any():
@@ -162,7 +162,7 @@ SHAPES = {"mlp": (64,), "moody": (64,), "convolutional": (3, 8, 8), "encoder": (
 
 def make(kind, **options):
     """Make a model with weights that are the same each time."""
-    rouse()
+    absorb_first_operator_error()
     ms.set_seed(1)
     model = MODELS[kind](**options)
     model.set_train(False)
@@ -188,14 +188,14 @@ def outcome(model, array):
 
 
 def chunks_done(splitter):
-    """Return for each device how many chunks it has computed, as the report tells."""
+    """Return for each device the number of computed chunks in the report."""
     head, *rows = splitter.summary().split("\n\n")[0].splitlines()
     end = head.index("chunks") + len("chunks")
     return [int(row[:end].split()[-1]) for row in rows]
 
 
 def marked(mark):
-    """Return what runs with a mark in its environment: process id to state and command."""
+    """Return the processes with a mark in their environment: process id to state and command."""
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -208,7 +208,7 @@ def marked(mark):
 
 
 def children():
-    """Return the children of this process, also those that have ended and nobody asked about."""
+    """Return the children of this process, ended ones that were not waited for included."""
     found = []
     for task in os.scandir("/proc/self/task"):
         with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ def children():
 
 
 def census():
-    """Count what could leak in this process."""
+    """Count everything that this process could leak."""
     gc.collect()
     links = []
     for entry in os.scandir("/proc/self/fd"):
@@ -235,7 +235,7 @@ def census():
 
 
 class Watched:
-    """Sees to it that what is done meanwhile leaves nothing behind.
+    """Checks that a test leaves nothing behind.
 
     Parameters
     ----------
@@ -254,18 +254,18 @@ class Watched:
             monkeypatch.syspath_prepend(str(ROOT))  # workers import this module
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(":"))
         self.place = place
-        outcome(make("mlp"), given("mlp", 20))  # what MindSpore opens at its first operator stays open
+        outcome(make("mlp"), given("mlp", 20))  # MindSpore's first operator opens files for good
         self.before = census()
 
     def check(self):
-        """Fail when something is left over."""
+        """Fail when anything is left."""
         wait_for(lambda: not marked(self.mark), f"processes end: {marked(self.mark)}", 30)
         now = census()
         assert {**now, "descriptors": None} == {**self.before, "descriptors": None}
         assert now["descriptors"] <= self.before["descriptors"]
 
     def end(self):
-        """End what is left over after all."""
+        """End the processes that are left."""
         for number in marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)

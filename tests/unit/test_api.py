@@ -28,15 +28,16 @@ def test_no_slice_is_read_twice(inventory):
         asked.extend(file.path for file in files)
         return read_contents(inventory.root, files)
 
-    made, contents = api.plan_with_contents(inventory, read=read)
+    planned, contents = api.plan_with_evidence(inventory, read=read)
     assert sorted(asked) == sorted(contents.digests)
     assert asked
-    assert made == api.plan(inventory)
+    assert planned.plan == api.plan(inventory)
 
 
 def test_nothing_is_read_for_a_quick_plan(inventory):
-    made, contents = api.plan_with_contents(inventory, PlanOptions(quick=True), read=lambda files: pytest.fail("read"))
-    assert made.recoverable
+    quick = PlanOptions(quick=True)
+    planned, contents = api.plan_with_evidence(inventory, quick, read=lambda files: pytest.fail("read"))
+    assert planned.plan.recoverable
     assert contents == Contents()
 
 

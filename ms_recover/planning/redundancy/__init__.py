@@ -1,1 +1,1 @@
-"""Who holds the same bytes: pure decisions by rank group and by structure."""
+"""Which ranks hold the same bytes, by rank lists and by layouts."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ms_recover.errors import ContradictionError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, SliceFile
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 
 _MOST_NAMED = 5
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
+from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,20 @@ class Stages:
         kinds = self.kinds.get(self.of(one), ())
         same_stage = bool(kinds) and self.of(one) == self.of(other)
         return same_stage and all(cell_of(kind, one) == cell_of(kind, other) for kind in kinds)
+
+    def copies(self, rank: int) -> int:
+        """Return the number of ranks that hold the same part of every parameter that has a layout."""
+        cells = self._cells.get(self.of(rank))
+        return cells[0][cells[1][rank]] if cells is not None else 1
+
+    @cached_property
+    def _cells(self) -> dict[int, tuple[Counter[tuple[Cell, ...]], dict[int, tuple[Cell, ...]]]]:
+        """For each stage how many ranks have the same cells, and the cells of each rank."""
+        found = {}
+        for stage, kinds in self.kinds.items():
+            of = {rank: tuple(cell_of(kind, rank) for kind in kinds) for rank in self.ranks(stage)}
+            found[stage] = (Counter(of.values()), of)
+        return found
 
     @cached_property
     def kinds(self) -> dict[int, tuple[Layout, ...]]:

@@ -17,7 +17,7 @@ from ms_recover.execution import targets
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.system_errors import user_name
+from ms_recover.system_errors import denied_text
 from ms_recover.testing.trees import make_tree, slice_bytes
 from tests.support.convert import as_safetensors
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -259,7 +259,7 @@ def test_a_directory_without_permission_is_one_error_with_path_and_user_and_the_
             (first, second) = outcome.results
             assert (first.status, second.status, outcome.exit_code) == ("failed", "copied", 1)
             assert str(tree / "ckpt_dir0") in first.error
-            assert f"user {user_name()} has no permission" in first.error
+            assert denied_text() in first.error
             assert "\n" not in first.error
 
         assert in_a_child(work) == 0

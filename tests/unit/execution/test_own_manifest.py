@@ -8,10 +8,11 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import VerificationError
 from ms_recover.execution.manifests import check_against, own_manifest, write_manifest
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import encode_manifest, read_manifest
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
-from ms_recover.model.manifest import MANIFEST_SUFFIX, Digests
+from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step

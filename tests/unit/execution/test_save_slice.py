@@ -5,9 +5,9 @@ import stat
 import pytest
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.save_slice import STAGING, SliceOrder, clear_leftovers, commit_slice, withdraw
+from ms_recover.execution.save_slice import SliceOrder, clear_leftovers, commit_slice, withdraw
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.testing.trees import PARAMETERS, slice_bytes, strategy_bytes
@@ -42,7 +42,7 @@ def test_a_committed_slice_has_its_manifest(order, tmp_path):
     assert manifest.digests.file == digest_file(path).file
     assert len(manifest.digests.parameters) == len(PARAMETERS)
     assert manifest.strategy_digest == digest_file(tmp_path / "strategy.ckpt").file
-    assert not (tmp_path / STAGING).exists()
+    assert not (tmp_path / SAVING_DIRECTORY).exists()
 
 
 def test_another_slice_of_that_name_is_never_touched(order, tmp_path):
@@ -58,7 +58,7 @@ def test_a_manifest_whose_slice_is_gone_does_not_meet_the_new_one(order, tmp_pat
     with faults.installed():
         manifest = commit_slice(order, writer(WHOLE))
     renames = [call for call in faults.trace if call.startswith(("unlink", "rename"))]
-    assert renames[:2] == [f"unlink test-2_8.ckpt{MANIFEST_SUFFIX}", f"rename {STAGING}/test-2_8.ckpt"]
+    assert renames[:2] == [f"unlink test-2_8.ckpt{MANIFEST_SUFFIX}", f"rename {SAVING_DIRECTORY}/test-2_8.ckpt"]
     assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
 
 
@@ -91,8 +91,8 @@ def test_a_directory_that_is_gone_is_an_error(order, tmp_path):
 def test_leftovers_of_a_killed_save_are_removed_and_nothing_else(order, tmp_path):
     stale = tmp_path / f".test-1_8.ckpt{MANIFEST_SUFFIX}.ms_recover.tmp"
     stale.write_text("cut o")
-    (tmp_path / STAGING).mkdir()
-    (tmp_path / STAGING / "test-1_8.tmp").write_bytes(b"cut off")
+    (tmp_path / SAVING_DIRECTORY).mkdir()
+    (tmp_path / SAVING_DIRECTORY / "test-1_8.tmp").write_bytes(b"cut off")
     others = {"test-1_4.ckpt", "test-1_4.tmp", ".test-1_4.ckpt.ms_recover.tmp", "group_info.pb"}
     for name in others:
         (tmp_path / name).write_bytes(b"other")

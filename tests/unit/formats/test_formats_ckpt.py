@@ -216,6 +216,7 @@ def test_no_descriptor_is_left_open(data: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.processes
 def test_importing_the_readers_is_cheap() -> None:
     code = (
         "import sys, ms_recover.formats.ckpt, ms_recover.formats.group_info, ms_recover.formats.strategy;"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ms_recover.errors import FormatError, InputError, MissingInputError
-from ms_recover.formats import source
+from ms_recover.formats import reading
 from ms_recover.formats.group_info import (
     MAX_RANK,
     encode_group_info,
@@ -140,7 +140,7 @@ def test_a_long_list_is_not_printed_whole(wire: Any, put: Put) -> None:
 def test_large_files_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "group_info.pb"
     path.touch()
-    os.truncate(path, source.MAX_SMALL_FILE + 1)
+    os.truncate(path, reading.MAX_SMALL_FILE + 1)
     monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("the file was read"))
     with pytest.raises(FormatError, match=r"16777217 bytes, and a group_info\.pb never has more than 16777216"):
         read_group_info(path)

@@ -93,6 +93,7 @@ def test_the_description_is_that_of_mindspore() -> None:
     assert list(theirs.message_type) == list(ours.message_type)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("implementation", ["python", "upb"])
 def test_both_implementations_of_the_installed_protobuf(data: Path, implementation: str) -> None:
     files = [str(path) for path in sorted((data / "fixtures").glob("*/ckpt_dir[05]/*")) if "_77" not in path.name]

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.formats.manifest import parse_origin
-from ms_recover.model.contents import Contents
+from ms_recover.formats.manifest_origin import parse_origin
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.planner import make_plan, wanted_contents
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.planner import make_plan, plan_facts, required_reads
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 
 TRIPLES = {rank: [rank % 2, rank % 2 + 2, rank % 2 + 4] for rank in range(6)}
@@ -81,17 +82,18 @@ def test_another_groups_slice_is_found_among_two():
     assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 2)]
 
 
+def reads(inventory, known=NOTHING_READ):
+    planned = plan_facts(inventory, gather_facts(inventory, contents=known))
+    return {(file.rank, file.step) for file in required_reads(planned)}
+
+
 def test_what_must_be_read():
     slices = [slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)]
     inventory = tree(slices, PAIRS)
-    first = make_plan(inventory)
-    assert {(file.rank, file.step) for file in wanted_contents(inventory, first)} == {(r, STEP) for r in range(4)}
-    undecided = make_plan(inventory, contents=contents(r0="a", r2="x", r1="b", r3="b"))
-    assert {(file.rank, file.step) for file in wanted_contents(inventory, undecided)} == {
-        (rank, step) for rank in (0, 2) for step in (OLDER, STEP)
-    }
-    alone = tree([slice_file(0), slice_file(1)], {0: [0], 1: [1]})
-    assert wanted_contents(alone, make_plan(alone)) == ()
+    assert reads(inventory) == {(rank, STEP) for rank in range(4)}
+    undecided = reads(inventory, contents(r0="a", r2="x", r1="b", r3="b"))
+    assert undecided == {(rank, step) for rank in (0, 2) for step in (OLDER, STEP)}
+    assert reads(tree([slice_file(0), slice_file(1)], {0: [0], 1: [1]})) == set()
 
 
 def test_a_slice_without_manifest_is_not_committed_where_its_run_writes_them():
@@ -107,7 +109,7 @@ def test_a_slice_without_manifest_is_not_committed_where_its_run_writes_them():
 
 def test_a_manifest_settles_between_two():
     slices = [slice_file(rank) for rank in range(4)]
-    slices[2] = backed(slices[2], "a", origin="sealed")
+    slices[2] = backed(slices[2], "a", origin="sealed by vote")
     plan = make_plan(tree(slices, PAIRS), contents=contents(r0="x", r2="a", r1="b", r3="b"))
     assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 2)]
     assert plan.ranks[2].evidence == "manifest"

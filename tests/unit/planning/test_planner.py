@@ -123,16 +123,24 @@ def test_two_slices_for_one_step_are_ambiguous_without_newest():
     assert not plan.recoverable
     assert "--newest" in plan.ranks[0].reason
     assert any("test_1-2_8" in note.reason for note in plan.notes)
+
+
+def test_newest_chooses_one_run_for_all_ranks_and_never_rank_by_rank():
+    slices = [*whole(), slice_file(0, prefix="test_1", mtime=9)]
     chosen = make_plan(tree(slices, lists()), PlanOptions(newest=True))
     assert chosen.recoverable
-    assert chosen.ranks[0].path == "ckpt_dir0/test_1-2_8.ckpt"
+    assert not chosen.actions
+    assert {rank.path for rank in chosen.ranks} == {f"ckpt_dir{rank}/test-2_8.ckpt" for rank in range(8)}
+    rerun = [slice_file(rank, prefix="test_1", mtime=9) for rank in range(4)]
+    completed = make_plan(tree([*whole(), *rerun], lists()), PlanOptions(newest=True))
+    assert {rank.path for rank in completed.ranks} == {f"ckpt_dir{rank}/test_1-2_8.ckpt" for rank in range(8)}
 
 
 def test_an_ambiguous_slice_is_no_source():
     slices = [*whole(without=[4]), slice_file(0, prefix="test_1", mtime=9)]
     assert make_plan(tree(slices, lists())).ranks[4].verdict == "unrecoverable"
     (action,) = make_plan(tree(slices, lists()), PlanOptions(newest=True)).actions
-    assert action.source == "ckpt_dir0/test_1-2_8.ckpt"
+    assert action.source == "ckpt_dir0/test-2_8.ckpt"
 
 
 def test_a_damaged_and_a_sound_slice_for_one_step_are_not_ambiguous():

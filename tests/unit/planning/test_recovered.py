@@ -2,18 +2,23 @@
 
 from dataclasses import replace
 
-from ms_recover.formats.manifest import parse_origin
-from ms_recover.model.contents import Contents
+from ms_recover.formats.manifest_origin import parse_origin
+from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.audit import judge_slices, make_verification
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.verification import judge_slices, make_verification
 from ms_recover.planning.planner import make_plan
-from ms_recover.planning.situation import understand
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
 TRIPLE = {rank: [0, 1, 2] for rank in range(3)}
 RECOVERED = "recovered from rank 2 (ckpt_dir2/test-2_8.ckpt), by manifest"
+
+
+def compared_slices(inventory, contents=NOTHING_READ):
+    return compare_slices(gather_facts(inventory, contents=contents))
 
 
 def digests(value):
@@ -79,8 +84,8 @@ def test_a_lone_slice_that_is_not_sealed_though_its_step_is_does_not_count():
     assert plan.step == OLDER
     assert "not sealed" in plan.rejected_steps[0].reason
     assert "seal again" in plan.rejected_steps[0].reason
-    found = make_verification(understand(tree(slices, PAIRS), contents=read(r2="x")), "/tree")
-    assert [check.rank for check in found.wrong] == [2]
+    found = make_verification(compared_slices(tree(slices, PAIRS), contents=read(r2="x")))
+    assert [(check.rank, check.status) for check in found.wrong] == [(0, "missing"), (2, "uncommitted")]
 
 
 def test_it_counts_where_another_of_its_group_holds_the_same():
@@ -104,10 +109,10 @@ def test_where_the_operator_settles_a_disagreement_it_counts():
 
 
 def test_whoever_seals_vouches_for_it():
-    situation = understand(tree([file for file in sealed_but(2) if file.rank != 0], PAIRS), contents=read(r2="a"))
-    judged, _ = judge_slices(situation)
+    compared = compared_slices(tree([file for file in sealed_but(2) if file.rank != 0], PAIRS), contents=read(r2="a"))
+    judged = judge_slices(compared).slices
     assert {judgement.status for _, judgement in judged} == {"sound"}
-    assert not make_verification(situation, "/tree", sealing=True).wrong
+    assert not make_verification(compared, sealing=True).wrong
 
 
 def test_a_step_of_which_nothing_is_sealed_counts_as_before():
@@ -138,7 +143,7 @@ def test_a_run_with_fewer_slices_whose_peers_conflict_is_damaged():
     for rank in (0, 2):
         file = slice_file(rank, prefix="test_1", names=names[rank // 2])
         slices.append(backed(file, "f", run="other"))
-    found = make_verification(understand(tree(slices, PAIRS)), "/tree")
+    found = make_verification(compared_slices(tree(slices, PAIRS)))
     assert not found.disagreements
     assert [check.rank for check in found.checks if check.status == "sound"] == [0, 1, 2, 3]
     plan = make_plan(tree(slices, PAIRS))
@@ -172,5 +177,5 @@ def test_a_foreign_network_and_a_slice_without_manifest_in_its_group_are_told_ap
     lists = {rank: list(TRIPLE[rank]) for rank in range(3)}
     foreign = backed(slice_file(0, names=("x", "y")), "f", groups=TRIPLE, run="other", origin="sealed by vote")
     sealed = backed(slice_file(1), "a", groups=TRIPLE, run="", origin="sealed by vote")
-    found = make_verification(understand(tree([foreign, sealed, slice_file(2)], lists), contents=read(r2="a")), "/tree")
+    found = make_verification(compared_slices(tree([foreign, sealed, slice_file(2)], lists), contents=read(r2="a")))
     assert [check.rank for check in found.checks if check.status == "sound"] == [1, 2]

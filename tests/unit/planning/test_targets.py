@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.formats.manifest import parse_origin
+from ms_recover.formats.manifest_origin import parse_origin
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
-from tests.unit.planning.redundancy.test_vote import manifest
+from tests.unit.planning.judging.test_votes import manifest
 
 GROUP = {rank: list(range(4)) for rank in range(4)}
 CKPT, SAFETENSORS = ".ckpt", ".safetensors"

@@ -9,13 +9,14 @@ import xxhash
 
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import transfer
-from ms_recover.worlds.transfer import Kind, Line, SaidInsteadError, TransferError, give_file, take_file
+from ms_recover.worlds.channel import Channel, PayloadKind, TransferError
+from ms_recover.worlds.transfer import TRANSFER_WORLD, UnexpectedMessageError, receive_file, send_file
 
 DATA = bytes(range(256)) * 40
 
 
 class Script:
-    """A line that breaks when it is told to; the host gives from the offset that is asked for."""
+    """A channel that breaks where it should; the host gives from the offset that is asked for."""
 
     def __init__(self, chunk, breaks=()):
         self.chunk, self.breaks = chunk, list(breaks)
@@ -25,25 +26,25 @@ class Script:
         self.joined += 1
         return self
 
-    async def say(self, message):
+    async def send_message(self, message):
         self.asked.append(int(message))
         self.at = int(message)
 
-    async def receive(self, most, timeout=None, into=None):
+    async def receive(self, limit, timeout=None, buffer=None):
         if self.breaks and self.at >= self.breaks[0]:
             self.breaks.pop(0)
             raise BrokenWorldError("w", 0, 0, "eof")
         data = DATA[self.at : self.at + self.chunk]
         self.at += len(data)
-        return Kind.CHUNK, memoryview(data)
+        return PayloadKind.CHUNK, memoryview(data)
 
-    async def hear(self, most):
+    async def receive_message(self, limit):
         return b"the end"
 
 
 def taken(script, size=256 * 40, **options):
     got = bytearray()
-    end = asyncio.run(take_file(script.connect, lambda at: str(at).encode(), size, got.extend, **options))
+    end = asyncio.run(receive_file(script.connect, lambda at: str(at).encode(), size, got.extend, **options))
     return bytes(got), end
 
 
@@ -73,10 +74,10 @@ def test_chunks_have_to_fit(size):
 
 def test_a_message_instead_of_a_chunk_is_handed_on():
     class Talking(Script):
-        async def receive(self, most, timeout=None, into=None):
-            return Kind.SAID, memoryview(b"no")
+        async def receive(self, limit, timeout=None, buffer=None):
+            return PayloadKind.MESSAGE, memoryview(b"no")
 
-    with pytest.raises(SaidInsteadError, match="no"):
+    with pytest.raises(UnexpectedMessageError, match="no"):
         taken(Talking(1))
 
 
@@ -92,7 +93,7 @@ class Pipe:
     async def recv(self, src, *, world, out, timeout):
         data = self.sent.pop(0)
         assert data.shape == out.shape  # the world would break
-        out[:] = data
+        out.cast("B")[:] = data.tobytes()
         return out
 
 
@@ -101,29 +102,29 @@ class Manager:
         self.communicator = Pipe()
 
 
-def test_lines_check_length_kind_and_digest():
+def test_channels_check_length_kind_and_digest():
     async def run():
         manager = Manager()
-        line, sent = Line(manager, 1), manager.communicator.sent
-        await line.say(b"hello")
-        assert await line.hear(5) == b"hello"
-        await line.say(b"")
-        assert await line.hear(5) == b""
-        await line.say(b"hello")
+        channel, sent = Channel(manager.communicator, TRANSFER_WORLD, 1), manager.communicator.sent
+        await channel.send_message(b"hello")
+        assert await channel.receive_message(5) == b"hello"
+        await channel.send_message(b"")
+        assert await channel.receive_message(5) == b""
+        await channel.send_message(b"hello")
         with pytest.raises(TransferError, match="5 bytes"):
-            await line.hear(4)
+            await channel.receive_message(4)
         sent.clear()
-        await line.send(Kind.CHUNK, b"hello")
-        with pytest.raises(TransferError, match="a piece of a file"):
-            await line.hear(5)
-        await line.say(b"hello")
+        await channel.send(PayloadKind.CHUNK, b"hello")
+        with pytest.raises(TransferError, match="a chunk of a file"):
+            await channel.receive_message(5)
+        await channel.send_message(b"hello")
         sent[1][2] ^= 4
-        with pytest.raises(TransferError, match="changed on their way"):
-            await line.hear(5)
+        with pytest.raises(TransferError, match="changed in transit"):
+            await channel.receive_message(5)
         for head in ([3, 5, 0, 0], [1, 1 << 60, 0, 0], [0, 0, 0, 0]):
             sent[:] = [np.array(head, np.uint64)]
             with pytest.raises(TransferError):
-                await line.receive(1 << 20)
+                await channel.receive(1 << 20)
 
     asyncio.run(run())
 
@@ -136,13 +137,13 @@ def test_a_file_is_given_in_chunks(tmp_path, monkeypatch):
         manager = Manager()
         descriptor = os.open(tmp_path / "file", os.O_RDONLY)
         try:
-            reached = await give_file(Line(manager, 1), descriptor, offset, size)
+            reached = await send_file(Channel(manager.communicator, TRANSFER_WORLD, 1), descriptor, offset, size)
         finally:
             os.close(descriptor)
         heads, bodies = manager.communicator.sent[::2], manager.communicator.sent[1::2]
         for head, body in zip(heads, bodies, strict=True):
             digest = xxhash.xxh3_128_intdigest(body.tobytes())
-            assert [int(one) for one in head] == [Kind.CHUNK, len(body), digest >> 64, digest & (1 << 64) - 1]
+            assert [int(one) for one in head] == [PayloadKind.CHUNK, len(body), digest >> 64, digest & (1 << 64) - 1]
             assert len(body) <= 4096
         return reached, b"".join(body.tobytes() for body in bodies)
 

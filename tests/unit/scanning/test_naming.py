@@ -53,6 +53,53 @@ def test_mindformers_names_carry_the_rank(suffix):
 
 
 @pytest.mark.parametrize(
+    ("name", "prefix", "of_eleven"),
+    [
+        ("CKP_rank_3_1-1_2.ckpt", "CKP_1", "CKP_rank_11_1-1_2.ckpt"),  # MindFormers, started again
+        ("CKP_rank_3_x-1_2.ckpt", "CKP_x", "CKP_rank_11_x-1_2.ckpt"),
+        ("rank_3-1_2.ckpt", "", "rank_11-1_2.ckpt"),
+        ("lora_rank_8_rank_3-1_2.ckpt", "lora_rank_8", "lora_rank_8_rank_11-1_2.ckpt"),  # the last is the rank
+        ("CKP_rank_3x-1_2.ckpt", "CKP_rank_3x", "CKP_rank_3x-1_2.ckpt"),  # no rank
+    ],
+)
+@pytest.mark.parametrize("pattern", [None, "rank_{rank}/{prefix}-{epoch}_{step}.ckpt"])
+def test_the_rank_in_a_name_is_replaced_for_another_rank_wherever_it_stands(name, prefix, of_eleven, pattern):
+    if pattern is None:
+        found = read_slice_name(RankPath(("rank_", "")), 3, name)
+    else:
+        found = Pattern.parse(pattern).slice_name(f"rank_3/{name}")
+    assert isinstance(found, SliceName)
+    assert (found.prefix, found.path) == (prefix, f"rank_3/{name}")
+    assert found.place.of(11) == f"rank_11/{of_eleven}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CKP_rank_2-1_2.ckpt",
+        "CKP_rank_2_1-1_2.ckpt",
+        "rank_2-1_2.ckpt",
+        "CKP_rank_2_x-1_2.ckpt",
+        "CKP_rank_03-1_2.ckpt",
+    ],
+)
+@pytest.mark.parametrize("pattern", [None, "rank_{rank}/{prefix}-{epoch}_{step}.ckpt"])
+def test_a_name_of_another_rank_is_no_slice(name, pattern):
+    if pattern is None:
+        found = read_slice_name(RankPath(("rank_", "")), 3, name)
+    else:
+        found = Pattern.parse(pattern).slice_name(f"rank_3/{name}")
+    assert isinstance(found, Unused)
+    assert found.kind == "other rank"
+
+
+def test_a_rank_in_the_prefix_of_a_pattern_that_names_the_rank_itself_stays():
+    found = Pattern.parse("x/{prefix}_rank_{rank}-{epoch}_{step}.ckpt").slice_name("x/lora_rank_8_rank_3-1_2.ckpt")
+    assert isinstance(found, SliceName)
+    assert (found.prefix, found.place.of(5)) == ("lora_rank_8", "x/lora_rank_8_rank_5-1_2.ckpt")
+
+
+@pytest.mark.parametrize(
     ("name", "rank"),
     [
         ("strategy.ckpt", -1),

@@ -14,7 +14,7 @@ from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.scanning import strategies
+from ms_recover.scanning import strategy_files as reading_strategies
 from ms_recover.storage.digest import digest_file
 from tests.support.convert import as_safetensors
 
@@ -116,7 +116,7 @@ def test_equal_files_are_decoded_once_and_shared(tree, monkeypatch):
         decoded.append(where)
         return strategy_files.decode_strategy(data, where)
 
-    monkeypatch.setattr(strategies, "decode_strategy", counting)
+    monkeypatch.setattr(reading_strategies, "decode_strategy", counting)
     data = (tree / "ckpt_dir0" / "strategy.ckpt").read_bytes()
     for rank in range(8):
         (tree / f"ckpt_dir{rank}" / "strategy.ckpt").write_bytes(data)

@@ -31,7 +31,7 @@ def brute_force(costs, parts):
 
 @settings(deadline=None, max_examples=400)
 @given(st.lists(numbers, min_size=1, max_size=9), st.data())
-def test_it_is_the_best_of_all_cuts(costs, data):
+def test_no_other_cut_is_better(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     assert partition(costs, parts) == brute_force(costs, parts)
 
@@ -57,7 +57,7 @@ def test_parts_are_contiguous_whole_and_not_empty(costs, data):
         ([0.1, 0.2, 0.3, 0.6], 2, [3, 1]),
     ],
 )
-def test_examples(costs, parts, lengths):
+def test_ties_go_to_even_parts_that_are_short_at_the_front(costs, parts, lengths):
     assert [len(part) for part in partition(costs, parts)] == lengths
 
 
@@ -71,14 +71,14 @@ def test_hundreds_of_stages_take_no_time(costs):
 
 
 @pytest.mark.parametrize("bad", [-1, -1e-300, math.nan, math.inf, -math.inf])
-def test_costs_have_to_be_costs(bad):
+def test_invalid_costs_are_refused(bad):
     for call in (lambda: partition([1, bad], 1), lambda: assign([1, bad], [range(2)], 1)):
         with pytest.raises(UsageError, match="stage 1 costs"):
             call()
 
 
 @pytest.mark.parametrize(("costs", "parts"), [([], 1), ([1], 0), ([1], 2), ([1, 2], -1)])
-def test_numbers_that_cannot_be(costs, parts):
+def test_invalid_numbers_of_parts_are_refused(costs, parts):
     with pytest.raises(UsageError):
         partition(costs, parts)
 

@@ -17,9 +17,9 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import StorageError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.lock import lock_tree
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.splitting.slices import NAME, STEP, SliceStore
 from ms_recover.testing.trees import slice_bytes
 from tests.support.faults import Faults
@@ -72,7 +72,7 @@ def drop(path):
     path.with_name(NAME + MANIFEST_SUFFIX).unlink()
 
 
-def test_what_lies_there(store):
+def test_each_part_has_two_slices_with_manifests_and_rank_lists(store):
     for rank in range(6):
         assert at(store, rank).read_bytes() == content(rank % 3)
         assert read_group_info(at(store, rank).with_name("group_info.pb"), owner=rank).restore_ranks == (
@@ -172,7 +172,7 @@ def test_slices_of_other_parts_are_not_needed_for_it(store):
 
 
 @pytest.mark.parametrize("spoil", [damage, drop, lambda path: shutil.rmtree(path.parent)])
-def test_when_nothing_is_left_it_says_so(store, spoil):
+def test_a_part_without_a_whole_slice_is_unrecoverable(store, spoil):
     spoil(at(store, 1))
     spoil(at(store, 4))
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_a_directory_that_is_gone_is_a_clear_error(store):
         store.path(0)
 
 
-def test_slices_without_any_manifest_are_judged_by_what_was_saved(store):
+def test_slices_without_any_manifest_are_compared_with_the_saved_digest(store):
     for rank in (1, 4):
         at(store, rank).with_name(NAME + MANIFEST_SUFFIX).unlink()
     assert store.path(1)[1] is not None
@@ -278,7 +278,7 @@ def test_a_save_that_fails_leaves_the_slices_before_it(store):
     assert Path(store.path(1)[0]).read_bytes() == content(1)
 
 
-def test_a_copy_that_is_not_the_same_is_refused(tmp_path, monkeypatch):
+def test_a_copy_that_differs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ms_recover.splitting.slices._copy", lambda source, target: writer(content(0, 3))(target))
     store = SliceStore(tmp_path, 1)
     with pytest.raises(VerificationError, match="of which it is a copy"):
@@ -287,7 +287,7 @@ def test_a_copy_that_is_not_the_same_is_refused(tmp_path, monkeypatch):
     assert store.path(0)[1] is None
 
 
-def test_wrong_numbers(store, tmp_path):
+def test_invalid_part_and_replica_numbers_are_refused(store, tmp_path):
     for parts, replicas in ((0, 2), (2, 0)):
         with pytest.raises(UsageError, match="at least 1"):
             SliceStore(tmp_path / "new", parts, replicas)
@@ -301,7 +301,7 @@ def test_wrong_numbers(store, tmp_path):
         empty.path(1)
 
 
-def test_a_temporary_directory_goes(tmp_path, monkeypatch):
+def test_close_removes_a_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = fill(SliceStore(None, 3))
     assert Path(store.directory).stat().st_mode & 0o777 == 0o700
@@ -338,13 +338,15 @@ def python(code, *arguments, **more):
     )
 
 
-def test_a_temporary_directory_goes_with_the_interpreter(tmp_path):
+@pytest.mark.processes
+def test_the_end_of_the_interpreter_removes_a_temporary_directory(tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     assert python("store = fill(SliceStore(None, 3))", env=env).wait(timeout=60) == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forked_child_takes_nothing_away(tmp_path):
+@pytest.mark.processes
+def test_a_forked_child_removes_nothing(tmp_path):
     code = (
         "store = fill(SliceStore(None, 3))\n"
         "child = os.fork()\n"
@@ -400,7 +402,7 @@ def test_an_earlier_splitter_is_withdrawn_manifests_first(store):
         ".hidden",
     ],
 )
-def test_what_is_not_ours_is_in_the_way(store, name):
+def test_a_directory_with_foreign_files_is_refused(store, name):
     store.close()
     path = Path(store.directory) / name
     if "split-1_1.ckpt/" in name:
@@ -408,12 +410,12 @@ def test_what_is_not_ours_is_in_the_way(store, name):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"precious")
     before = sorted(Path(store.directory).rglob("*"))
-    with pytest.raises(UsageError, match=r"holds what is no splitter's: .*Give a directory that is empty"):
+    with pytest.raises(UsageError, match=r"holds files that are not a splitter's: .*Give a directory that is empty"):
         SliceStore(store.directory, 3)
     assert sorted(Path(store.directory).rglob("*")) == before
 
 
-def test_links_are_in_the_way(store, tmp_path):
+def test_a_directory_with_links_is_refused(store, tmp_path):
     store.close()
     outside = tmp_path / "outside"
     shutil.move(at(store, 0).parent, outside)
@@ -422,7 +424,7 @@ def test_links_are_in_the_way(store, tmp_path):
         SliceStore(store.directory, 3)
 
 
-def test_what_came_after_it_was_made_is_not_removed_either(store):
+def test_a_foreign_file_that_appears_later_is_not_removed(store):
     store.close()
     later = SliceStore(store.directory, 3)
     precious = at(store, 0).with_name("precious")
@@ -434,13 +436,14 @@ def test_what_came_after_it_was_made_is_not_removed_either(store):
     fill(later)
 
 
-def test_a_file_is_no_directory(tmp_path):
+def test_a_file_as_directory_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="File exists"):
         SliceStore(tmp_path / "file", 3)
 
 
-def test_a_directory_is_one_stores_alone(store, tmp_path):
+@pytest.mark.processes
+def test_only_one_store_can_use_a_directory(store, tmp_path):
     for name in (store.directory, os.path.relpath(store.directory)):
         with pytest.raises(UsageError, match="another splitter keeps its slices in"):
             SliceStore(name, 3)
@@ -451,6 +454,7 @@ def test_a_directory_is_one_stores_alone(store, tmp_path):
     SliceStore(store.directory, 3).close()
 
 
+@pytest.mark.processes
 def test_a_killed_process_leaves_no_lock(tmp_path):
     code = f"store = fill(SliceStore({str(tmp_path)!r}, 3))\nprint('ready', flush=True)\ntime.sleep(60)"
     holder = python(code, stdout=subprocess.PIPE)
@@ -472,6 +476,7 @@ print(faults.count)
 """
 
 
+@pytest.mark.processes
 def test_killed_at_any_call_the_next_store_works(tmp_path):
     fill(SliceStore(tmp_path, 3), seed=9)
     counted = python(KILLED, 0, tmp_path, stdout=subprocess.PIPE, text=True)
@@ -514,7 +519,7 @@ def test_mindspore_saves_and_loads_them(tmp_path):
     assert api.plan(api.scan(tmp_path)).actions == ()
 
 
-def test_temporary_directories_of_killed_splitters_go_with_the_next(tmp_path, monkeypatch):
+def test_the_next_store_removes_temporary_directories_of_killed_splitters(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with closing(fill(SliceStore(None, 3))) as used:
         killed, foreign, young = (tmp_path / f"ms_recover-split-{name}" for name in ("killed", "foreign", "young"))

@@ -10,20 +10,20 @@ from mindspore import nn  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
 from ms_recover.splitting.stages import (  # noqa: E402
-    Part,
+    ModelPart,
     Stage,
+    absorb_first_operator_error,
     estimated_costs,
     measured_costs,
     parameters_of,
-    rouse,
     stages_of,
-    whole,
+    whole_model,
 )
 
 
 @pytest.fixture(autouse=True, scope="module")
-def roused():
-    rouse()
+def first_operator_error_absorbed():
+    absorb_first_operator_error()
 
 
 def rows(*shape):
@@ -95,7 +95,7 @@ def test_a_sequence_is_its_cells_and_so_are_sequences_in_it():
     x = rows(7, 4)
     want = model(x).asnumpy()
     for cut in range(1, 4):
-        assert np.array_equal(Part(stages[cut:])(Part(stages[:cut])(x)).asnumpy(), want)
+        assert np.array_equal(ModelPart(stages[cut:])(ModelPart(stages[:cut])(x)).asnumpy(), want)
 
 
 def test_named_cells_and_cells_that_are_used_twice():
@@ -106,7 +106,7 @@ def test_named_cells_and_cells_that_are_used_twice():
     assert stages[0].parameters == stages[2].parameters
     assert len(parameters_of(stages)) == 2
     x = rows(3, 4)
-    assert np.array_equal(Part(stages)(x).asnumpy(), model(x).asnumpy())
+    assert np.array_equal(ModelPart(stages)(x).asnumpy(), model(x).asnumpy())
 
 
 def test_a_cell_can_declare_its_stages():
@@ -115,7 +115,7 @@ def test_a_cell_can_declare_its_stages():
     assert [stage.name for stage in stages] == ["first", "then", "rest.0", "rest.1"]
     assert list(parameters_of(stages)) == [parameter.name for parameter in model.get_parameters()]
     x, y = rows(3, 4), rows(3, 4)
-    got = Part(stages[1:])(Part(stages[:1])(x, y, factor=2.0))
+    got = ModelPart(stages[1:])(ModelPart(stages[:1])(x, y, factor=2.0))
     assert np.array_equal(got.asnumpy(), model(x, y, 2.0).asnumpy())
     assert [stage.name for stage in stages_of(Declared(lambda: nn.CellList([nn.ReLU(), Sum()])))] == ["0", "1"]
 
@@ -125,7 +125,7 @@ class Extended(nn.SequentialCell):
         return super().construct(x) + 1
 
 
-def test_sequences_that_do_more_are_not_cut():
+def test_a_sequence_with_own_construct_or_hooks_is_one_stage():
     inner = Extended(nn.Dense(3, 3))
     hooked = nn.SequentialCell(nn.Dense(3, 3))
     hooked.register_forward_hook(lambda cell, inputs, output: output * 2)
@@ -140,7 +140,7 @@ def test_sequences_that_do_more_are_not_cut():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: nn.Dense(2, 2), r"Dense does not say what its stages are.*split=\"batch\""),
+        (lambda: nn.Dense(2, 2), r"Dense does not define its stages.*split=\"batch\""),
         (nn.SequentialCell, "no stages"),
         (lambda: nn.SequentialCell(nn.SequentialCell()), "no stages"),
         (lambda: Declared(list), "no stages"),
@@ -151,7 +151,7 @@ def test_sequences_that_do_more_are_not_cut():
         (lambda: nn.SequentialCell(nn.BatchNorm2d(3, use_batch_statistics=True)), "BatchNorm2d 0 normalizes"),
     ],
 )
-def test_what_cannot_be_cut(model, words):
+def test_models_that_cannot_be_cut_are_refused(model, words):
     with pytest.raises(UsageError, match=words):
         stages_of(model())
 
@@ -159,44 +159,44 @@ def test_what_cannot_be_cut(model, words):
 def test_one_cell_in_training_mode_is_found():
     model = nn.SequentialCell(nn.Dense(2, 2), nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5)))
     model[1][1].set_train()
-    for find in (stages_of, whole):
+    for find in (stages_of, whole_model):
         with pytest.raises(UsageError, match=r"Dropout 1\.1 is in training mode"):
             find(model)
 
 
 def test_a_whole_model_is_one_stage():
     model = Declared()
-    (stage,) = whole(model)
+    (stage,) = whole_model(model)
     assert (stage.index, stage.cell) == (0, model)
     assert list(stage.parameters) == [parameter.name for parameter in model.get_parameters()]
     x, y = rows(3, 4), rows(3, 4)
-    assert np.array_equal(Part([stage])(x, y, factor=3.0).asnumpy(), model(x, y, 3.0).asnumpy())
+    assert np.array_equal(ModelPart([stage])(x, y, factor=3.0).asnumpy(), model(x, y, 3.0).asnumpy())
     with pytest.raises(UsageError, match="not list"):
-        whole([model])
+        whole_model([model])
 
 
-def test_parameters_of_one_name_are_told_apart():
+def test_parameters_with_the_same_name_get_different_ones():
     stages = stages_of(Clashing())
     assert [list(stage.parameters) for stage in stages] == [["own"], ["stage_1.own_2"], ["stage_1.own"]]
     assert [parameter.shape for parameter in parameters_of(stages).values()] == [(2,), (3,), (4,)]
     assert [parameter.name for parameter in parameters_of(stages).values()] == ["own", "own", "stage_1.own"]
 
 
-def test_stages_of_two_models_do_not_go_together():
+def test_stages_of_two_models_cannot_be_one_part():
     one, other = (stages_of(nn.SequentialCell(nn.Dense(2, 2)))[0] for _ in range(2))
     with pytest.raises(UsageError, match=r"two parameters are named '0\.weight'"):
         parameters_of([one, other])
 
 
-def test_a_part_takes_what_it_can():
+def test_a_part_refuses_invalid_stages_and_arguments():
     stages = stages_of(nn.SequentialCell(nn.ReLU(), nn.ReLU(), nn.ReLU()))
     for wrong in ([], stages[::2], stages[::-1]):
         with pytest.raises(UsageError, match="consecutive"):
-            Part(wrong)
+            ModelPart(wrong)
     x = rows(2)
     for args, kwargs in (((), {}), ((x, x), {}), ((x,), {"x": x})):
         with pytest.raises(UsageError, match=r"stage 1 \(1\) takes one argument"):
-            Part(stages[1:])(*args, **kwargs)
+            ModelPart(stages[1:])(*args, **kwargs)
 
 
 def test_estimated_costs_are_numbers_of_elements():
@@ -211,12 +211,12 @@ def test_measured_costs_are_the_fastest_runs():
         measured_costs(stages, (), {}, 0)
 
 
-def test_measured_costs_tell_large_from_small():
+def test_measured_costs_of_large_stages_are_larger():
     model = nn.SequentialCell(nn.Dense(64, 64), nn.Dense(64, 2048), nn.Dense(2048, 2048), nn.Dense(2048, 8))
     costs = measured_costs(stages_of(model), (rows(512, 64),), {}, repeats=5)
     assert max(costs) == costs[2]
     assert min(costs) > 0
 
 
-def test_stages_are_told_by_identity():
+def test_stages_are_compared_by_identity():
     assert Stage(0, "", None) != Stage(0, "", None)

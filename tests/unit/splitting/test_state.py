@@ -2,19 +2,17 @@
 
 import pytest
 
-from ms_recover.splitting.state import (
-    DEPTH,
-    IN_A_ROW,
-    Dropped,
-    End,
-    Fail,
-    Finish,
-    Load,
-    Note,
-    Run,
-    SplitterState,
-    Start,
+from ms_recover.splitting.instructions import (
+    EmitEvent,
+    EndWorker,
+    FailForward,
+    FinishForward,
+    LoadPart,
+    RunChunk,
+    StartWorker,
 )
+from ms_recover.splitting.progress import Loss
+from ms_recover.splitting.state import DEPTH, IN_A_ROW, SplitterState
 
 LINE = ([0], [1], [2])
 WHOLE = ([0], [0], [0])
@@ -30,7 +28,7 @@ def come(state, device):
     """Let the process of a device be there and hold its parts; return what that leads to."""
     generation = state.devices[device].generation
     done = state.ready(device, generation)
-    for load in [one for one in done if isinstance(one, Load)]:
+    for load in [one for one in done if isinstance(one, LoadPart)]:
         done += state.held(device, generation, load.part)
     return done
 
@@ -59,21 +57,21 @@ def kill(state, device, cause="eof"):
 def of(kind, instructions):
     """The instructions of a kind, or the notes of one."""
     if isinstance(kind, str):
-        return [one for one in instructions if isinstance(one, Note) and one.kind == kind]
+        return [one for one in instructions if isinstance(one, EmitEvent) and one.kind == kind]
     return [one for one in instructions if isinstance(one, kind)]
 
 
 def go_through(state, chunks, outcome=None):
     """Let the devices compute what they are sent until the forward ends; return everything that was said."""
     said = state.asked(chunks)
-    sent = of(Run, said)
+    sent = of(RunChunk, said)
     while sent:
         run = sent.pop(0)
         more = ran(state, run.device, run.chunk, run.part)
-        sent += of(Run, more)
+        sent += of(RunChunk, more)
         said += more
-    assert [one for one in said if isinstance(one, Finish | Fail)] == [outcome or Finish()]
-    assert not state.busy
+    assert [one for one in said if isinstance(one, FinishForward | FailForward)] == [outcome or FinishForward()]
+    assert not state.forward.busy
     return said
 
 
@@ -83,43 +81,45 @@ def go_through(state, chunks, outcome=None):
 def test_devices_start_load_and_are_ready():
     state = made("plain", ([0], [1, 2]))
     assert not any(device.serving for device in state.devices)
-    assert state.begun() == [Start(0, 1), Start(1, 1)]
+    assert state.begun() == [StartWorker(0, 1), StartWorker(1, 1)]
     assert not state.settled
-    assert state.ready(1, 1) == [Load(1, 1), Load(1, 2)]
+    assert state.ready(1, 1) == [LoadPart(1, 1), LoadPart(1, 2)]
     assert state.held(1, 1, 2) == []
     assert not state.devices[1].alive
-    assert state.held(1, 1, 1) == [Note("ready", 1)]
+    assert state.held(1, 1, 1) == [EmitEvent(kind="ready", device=1)]
     assert state.devices[1].alive
     assert not state.settled
-    assert come(state, 0) == [Load(0, 0), Note("ready", 0)]
+    assert come(state, 0) == [LoadPart(0, 0), EmitEvent(kind="ready", device=0)]
     assert state.settled
     assert state.start_fault() is None
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip"])
-def test_a_device_that_does_not_start_is_the_end_of_the_beginning(policy):
+def test_a_device_that_does_not_start_fails_the_start(policy):
     state = made(policy)
     state.begun()
     come(state, 0), come(state, 2)
     assert state.lost(1, 1, "start", "no memory") == [
-        End(1, 1),
-        Note("lost", 1, None, None, "start", "no memory"),
+        EndWorker(1, 1),
+        EmitEvent(kind="lost", device=1, part=None, chunk=None, cause="start", words="no memory"),
     ]
     assert state.settled
-    assert state.start_fault() == Fail("lost", 1, None, "start", "no memory")
+    assert state.start_fault() == FailForward(kind="lost", device=1, part=None, cause="start", words="no memory")
 
 
 def test_a_device_that_does_not_start_tries_again_and_then_leaves_its_part_to_another():
     state = made("recover", max_restarts=1)
     state.begun()
     come(state, 0)
-    assert state.lost(1, 1, "start", "no")[-1] == Start(1, 2)
+    assert state.lost(1, 1, "start", "no")[-1] == StartWorker(1, 2)
     assert not state.settled
     said = state.lost(1, 2, "start", "still no")
-    assert of("retired", said) == [Note("retired", 1, None, None, "start", "still no")]
-    assert not of(Start, said)
-    assert of("moved", said) == [Note("moved", 0, 1, None, "", "from device 1")]
-    assert said[-1] == Load(0, 1)
+    assert of("retired", said) == [
+        EmitEvent(kind="retired", device=1, part=None, chunk=None, cause="start", words="still no")
+    ]
+    assert not of(StartWorker, said)
+    assert of("moved", said) == [EmitEvent(kind="moved", device=0, part=1, chunk=None, cause="", words="from device 1")]
+    assert said[-1] == LoadPart(0, 1)
     come(state, 2)
     assert state.settled
     assert state.start_fault() is None
@@ -127,17 +127,17 @@ def test_a_device_that_does_not_start_tries_again_and_then_leaves_its_part_to_an
     go_through(state, range(4))
 
 
-def test_when_no_device_starts_it_ends_however_often_they_may_try():
+def test_starting_ends_when_no_device_ever_starts():
     state = made("recover", max_restarts=5)
-    starts = of(Start, state.begun())
+    starts = of(StartWorker, state.begun())
     tried = 0
     while starts:
-        device, generation = starts.pop()
-        starts += of(Start, state.lost(device, generation, "start", "no"))
+        start = starts.pop()
+        starts += of(StartWorker, state.lost(start.device, start.generation, "start", "no"))
         tried += 1
     assert tried == 3 * (1 + IN_A_ROW)
     assert state.settled
-    assert state.start_fault() == Fail("lost", 0, None, "start", "no")
+    assert state.start_fault() == FailForward(kind="lost", device=0, part=None, cause="start", words="no")
     assert [(fail.kind, fail.cause) for fail in state.asked([0])] == [("none left", "start")]
 
 
@@ -146,25 +146,25 @@ def test_when_no_device_starts_it_ends_however_often_they_may_try():
 
 def test_chunks_go_through_the_parts_in_order_all_parts_at_work():
     state = at_work("plain")
-    assert state.asked([0, 1, 2]) == [Run(0, 0, 0), Run(0, 0, 1)]
-    assert ran(state, 0, 0, 0) == [Run(1, 1, 0), Run(0, 0, 2)]
-    assert ran(state, 0, 1, 0) == [Run(1, 1, 1)]
-    assert ran(state, 1, 0, 1) == [Run(2, 2, 0)]
+    assert state.asked([0, 1, 2]) == [RunChunk(0, 0, 0), RunChunk(0, 0, 1)]
+    assert ran(state, 0, 0, 0) == [RunChunk(1, 1, 0), RunChunk(0, 0, 2)]
+    assert ran(state, 0, 1, 0) == [RunChunk(1, 1, 1)]
+    assert ran(state, 1, 0, 1) == [RunChunk(2, 2, 0)]
     assert ran(state, 2, 0, 2) == []
-    assert ran(state, 0, 2, 0) == [Run(1, 1, 2)]
-    assert ran(state, 1, 1, 1) == [Run(2, 2, 1)]
-    assert ran(state, 1, 2, 1) == [Run(2, 2, 2)]
+    assert ran(state, 0, 2, 0) == [RunChunk(1, 1, 2)]
+    assert ran(state, 1, 1, 1) == [RunChunk(2, 2, 1)]
+    assert ran(state, 1, 2, 1) == [RunChunk(2, 2, 2)]
     assert ran(state, 2, 1, 2) == []
-    assert state.busy
-    assert ran(state, 2, 2, 2) == [Finish()]
-    assert not state.busy
-    assert (state.dropped, state.lost_now, state.redone) == ({}, [], 0)
+    assert state.forward.busy
+    assert ran(state, 2, 2, 2) == [FinishForward()]
+    assert not state.forward.busy
+    assert (state.forward.dropped, state.forward.lost, state.forward.redone) == ({}, [], 0)
 
 
 def test_a_device_gets_no_more_than_it_computes_and_one_on_its_way():
     state = at_work("plain", ([0],))
-    assert len(of(Run, state.asked(range(5)))) == DEPTH == 2
-    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+    assert len(of(RunChunk, state.asked(range(5)))) == DEPTH == 2
+    assert ran(state, 0, 0, 0) == [RunChunk(0, 0, 2)]
 
 
 def test_the_whole_model_everywhere_spreads_the_chunks():
@@ -177,40 +177,40 @@ def test_the_whole_model_everywhere_spreads_the_chunks():
         (1, 4),
         (2, 5),
     ]
-    assert ran(state, 1, 1, 0) == [Run(1, 0, 6)]
+    assert ran(state, 1, 1, 0) == [RunChunk(1, 0, 6)]
 
 
 def test_a_part_held_twice_works_twice():
     state = at_work("plain", ([0], [1], [1]))
     state.asked([0, 1])
-    assert ran(state, 0, 0, 0) == [Run(1, 1, 0)]
-    assert ran(state, 0, 1, 0) == [Run(2, 1, 1)]
+    assert ran(state, 0, 0, 0) == [RunChunk(1, 1, 0)]
+    assert ran(state, 0, 1, 0) == [RunChunk(2, 1, 1)]
 
 
 def test_older_chunks_go_first():
     state = at_work("plain", ([0, 1],))
-    assert state.asked([0, 1, 2]) == [Run(0, 0, 0), Run(0, 0, 1)]
-    assert ran(state, 0, 0, 0) == [Run(0, 1, 0)]
-    assert ran(state, 0, 1, 0) == [Run(0, 1, 1)]
-    assert ran(state, 0, 0, 1) == [Run(0, 0, 2)]
+    assert state.asked([0, 1, 2]) == [RunChunk(0, 0, 0), RunChunk(0, 0, 1)]
+    assert ran(state, 0, 0, 0) == [RunChunk(0, 1, 0)]
+    assert ran(state, 0, 1, 0) == [RunChunk(0, 1, 1)]
+    assert ran(state, 0, 0, 1) == [RunChunk(0, 0, 2)]
 
 
 def test_no_chunks_are_done_at_once():
-    assert at_work("plain").asked([]) == [Finish()]
+    assert at_work("plain").asked([]) == [FinishForward()]
 
 
 def test_a_chunk_waits_for_a_device_that_is_on_its_way():
     state = made("skip")
     state.begun()
     assert state.asked([0]) == []
-    assert come(state, 0) == [Load(0, 0), Note("ready", 0), Run(0, 0, 0)]
+    assert come(state, 0) == [LoadPart(0, 0), EmitEvent(kind="ready", device=0), RunChunk(0, 0, 0)]
 
 
-def test_a_part_that_nobody_was_given_is_nobodys_fault():
+def test_a_part_without_any_device_fails_without_naming_one():
     state = SplitterState([[0]], [1.0, 1.0], "plain")
     state.begun()
     come(state, 0)
-    assert state.asked([0]) == [Fail("lost", None, 1, "", "no device holds it")]
+    assert state.asked([0]) == [FailForward(kind="lost", device=None, part=1, cause="", words="no device holds it")]
 
 
 # --- plain and raise --------------------------------------------------------------------------------------------
@@ -222,49 +222,54 @@ def test_work_that_is_lost_raises(policy):
     state.asked([0, 1, 2])
     ran(state, 0, 0, 0)
     assert kill(state, 1) == [
-        End(1, 1),
-        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
-        Fail("lost", 1, 1, "eof", "killed by SIGKILL"),
+        EndWorker(1, 1),
+        EmitEvent(kind="lost", device=1, part=1, chunk=0, cause="eof", words="killed by SIGKILL"),
+        FailForward(kind="lost", device=1, part=1, cause="eof", words="killed by SIGKILL"),
     ]
-    assert not state.busy
-    assert state.lost_now == [1]
+    assert not state.forward.busy
+    assert state.forward.lost == [1]
     assert [device.alive for device in state.devices] == [True, False, True]
     assert state.settled
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise"])
-def test_a_device_that_every_chunk_still_needs_is_missed_at_once(policy):
+def test_a_lost_device_that_every_chunk_still_needs_fails_the_forward_at_once(policy):
     state = at_work(policy)
     state.asked([0, 1])
-    assert kill(state, 2)[-1] == Fail("lost", 2, 2, "eof", "killed by SIGKILL")
+    assert kill(state, 2)[-1] == FailForward(kind="lost", device=2, part=2, cause="eof", words="killed by SIGKILL")
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise"])
-def test_a_device_that_no_chunk_needs_any_more_is_not_missed(policy):
+def test_a_lost_device_that_no_chunk_needs_any_more_fails_nothing(policy):
     state = at_work(policy)
     state.asked([0])
     ran(state, 0, 0, 0)
-    assert kill(state, 0) == [End(0, 1), Note("lost", 0, None, None, "eof", "killed by SIGKILL")]
+    assert kill(state, 0) == [
+        EndWorker(0, 1),
+        EmitEvent(kind="lost", device=0, part=None, chunk=None, cause="eof", words="killed by SIGKILL"),
+    ]
     ran(state, 1, 0, 1)
-    assert ran(state, 2, 0, 2) == [Finish()]
-    assert state.asked([1]) == [Fail("lost", 0, 0, "eof", "killed by SIGKILL")]
+    assert ran(state, 2, 0, 2) == [FinishForward()]
+    assert state.asked([1]) == [FailForward(kind="lost", device=0, part=0, cause="eof", words="killed by SIGKILL")]
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise"])
 def test_others_that_hold_the_part_do_without_an_idle_device(policy):
     state = at_work(policy, WHOLE)
     kill(state, 1)
-    assert state.lost_now == []
+    assert state.forward.lost == []
     said = go_through(state, range(6))
-    assert {run.device for run in of(Run, said)} == {0, 2}
+    assert {run.device for run in of(RunChunk, said)} == {0, 2}
 
 
 def test_plain_raises_and_keeps_the_device():
     state = at_work("plain")
     state.asked([0, 1])
-    assert raised(state, 0, 0, 0) == [Fail("part", 0, 0, "raised", "ValueError: no")]
+    assert raised(state, 0, 0, 0) == [
+        FailForward(kind="part", device=0, part=0, cause="raised", words="ValueError: no")
+    ]
     assert state.devices[0].alive
-    assert state.lost_now == []
+    assert state.forward.lost == []
     assert raised(state, 0, 1, 0) == []
     go_through(state, [2, 3])
 
@@ -273,9 +278,9 @@ def test_raise_loses_a_device_that_raises():
     state = at_work("raise")
     state.asked([0, 1])
     assert raised(state, 0, 0, 0) == [
-        End(0, 1),
-        Note("lost", 0, 0, 0, "raised", "ValueError: no"),
-        Fail("lost", 0, 0, "raised", "ValueError: no"),
+        EndWorker(0, 1),
+        EmitEvent(kind="lost", device=0, part=0, chunk=0, cause="raised", words="ValueError: no"),
+        FailForward(kind="lost", device=0, part=0, cause="raised", words="ValueError: no"),
     ]
     assert not state.devices[0].alive
 
@@ -287,24 +292,27 @@ def test_skip_leaves_out_what_a_device_was_at():
     state = at_work("skip", WHOLE)
     state.asked(range(6))
     said = kill(state, 1)
-    why = Dropped(1, 0, "eof", "killed by SIGKILL")
-    assert of("dropped", said) == [Note("dropped", 1, 0, chunk, "eof", "killed by SIGKILL") for chunk in (1, 4)]
-    assert not of(Start, said)
+    why = Loss(1, 0, "eof", "killed by SIGKILL")
+    assert of("dropped", said) == [
+        EmitEvent(kind="dropped", device=1, part=0, chunk=chunk, cause="eof", words="killed by SIGKILL")
+        for chunk in (1, 4)
+    ]
+    assert not of(StartWorker, said)
     for device, chunk in ((0, 0), (2, 2), (0, 3)):
         assert ran(state, device, chunk, 0) == []
-    assert ran(state, 2, 5, 0) == [Finish()]
-    assert state.dropped == {1: why, 4: why}
-    assert state.lost_now == [1]
+    assert ran(state, 2, 5, 0) == [FinishForward()]
+    assert state.forward.dropped == {1: why, 4: why}
+    assert state.forward.lost == [1]
 
 
 def test_skip_loses_a_device_that_raises_and_does_not_try_again():
     state = at_work("skip", WHOLE)
     state.asked(range(3))
     said = raised(state, 1, 1, 0)
-    assert said[0] == End(1, 1)
-    assert state.dropped == {1: Dropped(1, 0, "raised", "ValueError: no")}
+    assert said[0] == EndWorker(1, 1)
+    assert state.forward.dropped == {1: Loss(1, 0, "raised", "ValueError: no")}
     ran(state, 0, 0, 0)
-    assert ran(state, 2, 2, 0) == [Finish()]
+    assert ran(state, 2, 2, 0) == [FinishForward()]
 
 
 def test_skip_gives_up_at_once_what_can_never_come_through():
@@ -314,18 +322,24 @@ def test_skip_gives_up_at_once_what_can_never_come_through():
     ran(state, 1, 0, 1)
     ran(state, 2, 0, 2)
     said = kill(state, 1)
-    assert said[-1] == Finish()
-    assert {chunk: (why.device, why.part) for chunk, why in state.dropped.items()} == {1: (1, 1), 2: (1, 1), 3: (1, 1)}
-    assert state.asked([4, 5])[-1] == Fail("none left", 1, 1, "eof", "killed by SIGKILL")
+    assert said[-1] == FinishForward()
+    assert {chunk: (why.device, why.part) for chunk, why in state.forward.dropped.items()} == {
+        1: (1, 1),
+        2: (1, 1),
+        3: (1, 1),
+    }
+    assert state.asked([4, 5])[-1] == FailForward(
+        kind="none left", device=1, part=1, cause="eof", words="killed by SIGKILL"
+    )
 
 
 def test_skip_with_nothing_left_fails():
     state = at_work("skip", ([0], [0]))
     state.asked(range(4))
-    assert not of(Fail, kill(state, 0))
+    assert not of(FailForward, kill(state, 0))
     said = kill(state, 1, "heartbeat")
     assert said[-1].kind == "none left"
-    assert set(state.dropped) == {0, 1, 2, 3}
+    assert set(state.forward.dropped) == {0, 1, 2, 3}
 
 
 def test_skip_waits_for_a_device_that_starts_again():
@@ -333,8 +347,8 @@ def test_skip_waits_for_a_device_that_starts_again():
     kill(state, 0)
     state.reset()
     assert state.asked([0]) == []
-    assert Run(0, 0, 0) in come(state, 0)
-    assert ran(state, 0, 0, 0) == [Finish()]
+    assert RunChunk(0, 0, 0) in come(state, 0)
+    assert ran(state, 0, 0, 0) == [FinishForward()]
 
 
 def test_a_chunk_given_up_keeps_its_place_at_the_device_until_it_answers():
@@ -344,7 +358,7 @@ def test_a_chunk_given_up_keeps_its_place_at_the_device_until_it_answers():
     state.reset()
     come(state, 1)
     assert state.asked([2, 3]) == []
-    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+    assert ran(state, 0, 0, 0) == [RunChunk(0, 0, 2)]
 
 
 # --- recover ----------------------------------------------------------------------------------------------------
@@ -356,30 +370,39 @@ def test_recover_does_the_lost_work_again_in_a_fresh_process():
     ran(state, 0, 0, 0)
     ran(state, 0, 1, 0)
     assert kill(state, 1) == [
-        End(1, 1),
-        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
-        Start(1, 2),
-        Note("redone", 1, 1, 0),
-        Note("redone", 1, 1, 1),
+        EndWorker(1, 1),
+        EmitEvent(kind="lost", device=1, part=1, chunk=0, cause="eof", words="killed by SIGKILL"),
+        StartWorker(1, 2),
+        EmitEvent(kind="redone", device=1, part=1, chunk=0),
+        EmitEvent(kind="redone", device=1, part=1, chunk=1),
     ]
     assert not state.devices[1].alive
-    assert come(state, 1) == [Load(1, 1), Note("recovered", 1, cause="eof"), Run(1, 1, 0), Run(1, 1, 1)]
+    assert come(state, 1) == [
+        LoadPart(1, 1),
+        EmitEvent(kind="recovered", device=1, cause="eof"),
+        RunChunk(1, 1, 0),
+        RunChunk(1, 1, 1),
+    ]
     for device, chunk, part in ((1, 0, 1), (2, 0, 2), (1, 1, 1), (2, 1, 2), (0, 2, 0), (1, 2, 1)):
-        assert not of(Finish, ran(state, device, chunk, part))
-    assert ran(state, 2, 2, 2) == [Finish()]
-    assert (state.lost_now, state.redone, state.dropped) == ([1], 2, {})
+        assert not of(FinishForward, ran(state, device, chunk, part))
+    assert ran(state, 2, 2, 2) == [FinishForward()]
+    assert (state.forward.lost, state.forward.redone, state.forward.dropped) == ([1], 2, {})
 
 
 def test_recover_lets_others_that_hold_the_part_do_it_at_once():
     state = at_work("recover", WHOLE)
     state.asked([0, 1, 2])
-    assert of(Run, kill(state, 2)) == [Run(0, 0, 2)]
+    assert of(RunChunk, kill(state, 2)) == [RunChunk(0, 0, 2)]
 
 
-def test_recover_while_idle():
+def test_a_device_lost_between_forwards_recovers():
     state = at_work("recover")
-    assert kill(state, 2) == [End(2, 1), Note("lost", 2, None, None, "eof", "killed by SIGKILL"), Start(2, 2)]
-    assert state.lost_now == []
+    assert kill(state, 2) == [
+        EndWorker(2, 1),
+        EmitEvent(kind="lost", device=2, part=None, chunk=None, cause="eof", words="killed by SIGKILL"),
+        StartWorker(2, 2),
+    ]
+    assert state.forward.lost == []
     assert not state.settled
     come(state, 2)
     go_through(state, range(3))
@@ -387,16 +410,19 @@ def test_recover_while_idle():
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
 @pytest.mark.parametrize("when", ["before ready", "while loading"])
-def test_lost_on_its_way(policy, when):
+def test_a_fresh_process_that_is_lost_before_it_works_is_replaced_only_under_recover(policy, when):
     state = at_work(policy)
     kill(state, 1)
     if policy != "recover":
-        assert state.reset() == [Note("reset"), Start(1, 2)]
+        assert state.reset() == [EmitEvent(kind="reset"), StartWorker(1, 2)]
     if when == "while loading":
         state.ready(1, 2)
     said = state.lost(1, 2, "timeout", "slow")
-    assert said[:2] == [End(1, 2), Note("lost", 1, None, None, "timeout", "slow")]
-    assert said[2:] == ([Start(1, 3)] if policy == "recover" else [])
+    assert said[:2] == [
+        EndWorker(1, 2),
+        EmitEvent(kind="lost", device=1, part=None, chunk=None, cause="timeout", words="slow"),
+    ]
+    assert said[2:] == ([StartWorker(1, 3)] if policy == "recover" else [])
     assert state.settled == (policy != "recover")
     assert state.ready(1, 2) == []
     assert state.held(1, 2, 1) == []
@@ -407,11 +433,14 @@ def test_a_chunk_that_raises_is_done_again_elsewhere():
     state = at_work("recover", WHOLE)
     state.asked([0, 1, 2])
     said = raised(state, 0, 0, 0)
-    assert said[:2] == [End(0, 1), Note("lost", 0, 0, 0, "raised", "ValueError: no")]
-    assert of(Run, said) == [Run(1, 0, 0)]
+    assert said[:2] == [
+        EndWorker(0, 1),
+        EmitEvent(kind="lost", device=0, part=0, chunk=0, cause="raised", words="ValueError: no"),
+    ]
+    assert of(RunChunk, said) == [RunChunk(1, 0, 0)]
     ran(state, 1, 1, 0)
     ran(state, 2, 2, 0)
-    assert ran(state, 1, 0, 0) == [Finish()]
+    assert ran(state, 1, 0, 0) == [FinishForward()]
     assert state.devices[0].losses == 1
 
 
@@ -419,7 +448,9 @@ def test_a_chunk_that_raises_again_is_the_fault_of_what_it_was_given():
     state = at_work("recover", WHOLE)
     state.asked([0])
     raised(state, 0, 0, 0)
-    assert raised(state, 1, 0, 0) == [Fail("part", 1, 0, "raised", "ValueError: no")]
+    assert raised(state, 1, 0, 0) == [
+        FailForward(kind="part", device=1, part=0, cause="raised", words="ValueError: no")
+    ]
     assert state.devices[1].alive
     assert [device.losses for device in state.devices] == [0, 0, 0]
     come(state, 0)
@@ -431,8 +462,12 @@ def test_inputs_of_which_every_chunk_raises_wear_out_no_device():
     for number in range(0, 60, 6):
         said = state.asked(range(number, number + 6))
         while at := next((device for device in state.devices if device.running or not device.alive), None):
-            said += raised(state, at.number, *at.running[0]) if at.running else come(state, at.number)
-        assert [fail.kind for fail in of(Fail, said)] == ["part"]
+            said += (
+                raised(state, at.number, at.running[0].chunk, at.running[0].part)
+                if at.running
+                else come(state, at.number)
+            )
+        assert [fail.kind for fail in of(FailForward, said)] == ["part"]
         assert [device.losses for device in state.devices] == [0, 0, 0]
     go_through(state, range(100, 104))
 
@@ -442,9 +477,12 @@ def test_a_device_retired_over_what_raises_everywhere_comes_back():
     state.asked([0])
     said = raised(state, 0, 0, 0)
     assert of("retired", said)
-    assert of("moved", said) == [Note("moved", 1, 0, None, "", "from device 0")]
-    assert state.held(1, 1, 0) == [Run(1, 0, 0)]
-    assert raised(state, 1, 0, 0) == [Start(0, 2), Fail("part", 1, 0, "raised", "ValueError: no")]
+    assert of("moved", said) == [EmitEvent(kind="moved", device=1, part=0, chunk=None, cause="", words="from device 0")]
+    assert state.held(1, 1, 0) == [RunChunk(1, 0, 0)]
+    assert raised(state, 1, 0, 0) == [
+        StartWorker(0, 2),
+        FailForward(kind="part", device=1, part=0, cause="raised", words="ValueError: no"),
+    ]
     assert not state.devices[0].retired
     assert state.devices[1].alive
 
@@ -461,26 +499,26 @@ def test_what_an_abandoned_chunk_raises_is_no_loss_under_recover():
 # --- retiring ---------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_keeps_failing_is_retired_and_its_part_moves_to_who_has_least_to_do():
+def test_a_device_that_keeps_failing_is_retired_and_its_part_moves_to_the_survivor_with_the_least_cost():
     state = at_work("recover", costs=[1.0, 5.0, 0.5], max_restarts=2)
     state.asked([0])
     ran(state, 0, 0, 0)
     for _ in range(2):
-        assert of(Start, kill(state, 1))
+        assert of(StartWorker, kill(state, 1))
         come(state, 1)
     said = kill(state, 1)
     assert said == [
-        End(1, 3),
-        Note("lost", 1, 1, 0, "eof", "killed by SIGKILL"),
-        Note("retired", 1, None, None, "eof", "killed by SIGKILL"),
-        Note("moved", 2, 1, None, "", "from device 1"),
-        Load(2, 1),
-        Note("redone", 1, 1, 0),
+        EndWorker(1, 3),
+        EmitEvent(kind="lost", device=1, part=1, chunk=0, cause="eof", words="killed by SIGKILL"),
+        EmitEvent(kind="retired", device=1, part=None, chunk=None, cause="eof", words="killed by SIGKILL"),
+        EmitEvent(kind="moved", device=2, part=1, chunk=None, cause="", words="from device 1"),
+        LoadPart(2, 1),
+        EmitEvent(kind="redone", device=1, part=1, chunk=0),
     ]
     assert state.settled
-    assert state.held(2, 1, 1) == [Run(2, 1, 0)]
-    assert ran(state, 2, 0, 1) == [Run(2, 2, 0)]
-    assert ran(state, 2, 0, 2) == [Finish()]
+    assert state.held(2, 1, 1) == [RunChunk(2, 1, 0)]
+    assert ran(state, 2, 0, 1) == [RunChunk(2, 2, 0)]
+    assert ran(state, 2, 0, 2) == [FinishForward()]
 
 
 def test_the_parts_of_one_device_are_spread():
@@ -489,7 +527,7 @@ def test_the_parts_of_one_device_are_spread():
     assert [(note.device, note.part) for note in moved] == [(1, 0), (2, 1)]
 
 
-def test_a_part_that_somebody_else_holds_does_not_move():
+def test_a_part_that_another_device_holds_does_not_move():
     state = at_work("recover", ([0], [1], [1]), max_restarts=0)
     assert not of("moved", kill(state, 2))
     go_through(state, range(3))
@@ -501,34 +539,34 @@ def test_a_part_may_move_to_a_device_that_starts_again_itself():
     kill(state, 1)
     kill(state, 0)
     said = kill(state, 1)
-    assert of("moved", said) == [Note("moved", 0, 1, None, "", "from device 1")]
-    assert not of(Load, said)
-    assert state.ready(0, 2) == [Load(0, 0), Load(0, 1)]
-    assert state.held(0, 2, 0) == [Run(0, 0, 0)]
+    assert of("moved", said) == [EmitEvent(kind="moved", device=0, part=1, chunk=None, cause="", words="from device 1")]
+    assert not of(LoadPart, said)
+    assert state.ready(0, 2) == [LoadPart(0, 0), LoadPart(0, 1)]
+    assert state.held(0, 2, 0) == [RunChunk(0, 0, 0)]
     assert not state.devices[0].alive
-    assert state.held(0, 2, 1) == [Note("recovered", 0, cause="eof")]
-    assert ran(state, 0, 0, 0) == [Run(0, 1, 0)]
-    assert ran(state, 0, 0, 1) == [Finish()]
+    assert state.held(0, 2, 1) == [EmitEvent(kind="recovered", device=0, cause="eof")]
+    assert ran(state, 0, 0, 0) == [RunChunk(0, 1, 0)]
+    assert ran(state, 0, 0, 1) == [FinishForward()]
 
 
 def test_an_heir_that_cannot_load_the_part_is_lost_and_tries_again():
     state = at_work("recover", ([0], [1]), max_restarts=1)
     kill(state, 1)
-    assert of(Load, kill(state, 1)) == [Load(0, 1)]
-    assert of(Start, kill(state, 0, "weights")) == [Start(0, 2)]
-    assert state.ready(0, 2) == [Load(0, 0), Load(0, 1)]
+    assert of(LoadPart, kill(state, 1)) == [LoadPart(0, 1)]
+    assert of(StartWorker, kill(state, 0, "weights")) == [StartWorker(0, 2)]
+    assert state.ready(0, 2) == [LoadPart(0, 0), LoadPart(0, 1)]
 
 
-def test_a_hundred_forwards_with_a_kill_in_each_retire_nobody():
+def test_a_hundred_forwards_with_a_kill_in_each_retire_no_device():
     state = at_work("recover", ([0], [1]), max_restarts=100)
     for call in range(100):
         state.asked([2 * call, 2 * call + 1])
         ran(state, 0, 2 * call, 0)
-        assert of(Start, kill(state, call % 2))
+        assert of(StartWorker, kill(state, call % 2))
         come(state, call % 2)
-        while at_it := [(device.number, *task) for device in state.devices for task in device.running]:
+        while at_it := [(device.number, task.chunk, task.part) for device in state.devices for task in device.running]:
             ran(state, *at_it[0])
-        assert not state.busy
+        assert not state.forward.busy
     assert all(device.alive for device in state.devices)
 
 
@@ -536,18 +574,18 @@ def test_a_device_that_dies_over_the_same_chunk_again_and_again_is_retired_howev
     state = at_work("recover", ([0], [1]), max_restarts=100)
     state.asked([0])
     for _ in range(IN_A_ROW):
-        assert of(Start, kill(state, 0))
+        assert of(StartWorker, kill(state, 0))
         come(state, 0)
     said = kill(state, 0)
     assert of("retired", said)
-    assert of("moved", said) == [Note("moved", 1, 0, None, "", "from device 0")]
+    assert of("moved", said) == [EmitEvent(kind="moved", device=1, part=0, chunk=None, cause="", words="from device 0")]
 
 
 def test_a_device_that_never_comes_to_hold_its_part_is_retired_however_often_it_may_try():
     state = at_work("recover", max_restarts=100)
-    assert of(Start, kill(state, 1))  # this one held it
+    assert of(StartWorker, kill(state, 1))  # this one held it
     for _ in range(IN_A_ROW):
-        assert of(Start, kill(state, 1, "start"))
+        assert of(StartWorker, kill(state, 1, "start"))
     assert of("retired", kill(state, 1, "start"))
 
 
@@ -556,27 +594,33 @@ def test_with_all_devices_retired_none_is_left():
     state.asked(range(3))
     kill(state, 0)
     kill(state, 1)
-    assert kill(state, 2)[-1] == Fail("none left", 0, 0, "eof", "killed by SIGKILL")
+    assert kill(state, 2)[-1] == FailForward(kind="none left", device=0, part=0, cause="eof", words="killed by SIGKILL")
     assert all(device.retired for device in state.devices)
     assert state.settled
-    assert state.asked([3]) == [Fail("none left", 0, 0, "eof", "killed by SIGKILL")]
+    assert state.asked([3]) == [FailForward(kind="none left", device=0, part=0, cause="eof", words="killed by SIGKILL")]
 
 
-def test_a_chunk_that_strikes_down_every_process_is_to_blame():
+def test_a_chunk_that_kills_every_process_is_at_fault():
     state = at_work("recover", WHOLE, max_restarts=1)
     said = state.asked([0])
     struck = 0
-    while state.busy:
-        (run,) = of(Run, said)
+    while state.forward.busy:
+        (run,) = of(RunChunk, said)
         struck += 1
         said = kill(state, run.device)
-        if of(Start, said) and state.busy:
+        if of(StartWorker, said) and state.forward.busy:
             said += come(state, run.device)
     assert struck == 2 * (1 + 1) + 1
-    assert said[-1] == Fail("part", 2, 0, "eof", "killed by SIGKILL, as every process that got these rows")
+    assert said[-1] == FailForward(
+        kind="part",
+        device=2,
+        part=0,
+        cause="eof",
+        words="killed by SIGKILL; every process that got these rows was lost",
+    )
     assert [device.losses for device in state.devices] == [0, 0, 0]
     assert not any(device.retired for device in state.devices)
-    assert of(Start, said) == [Start(0, 3), Start(1, 3), Start(2, 2)]
+    assert of(StartWorker, said) == [StartWorker(0, 3), StartWorker(1, 3), StartWorker(2, 2)]
     for device in range(3):
         come(state, device)
     go_through(state, range(1, 7))
@@ -586,8 +630,11 @@ def test_a_neighbour_of_a_deadly_chunk_is_not_blamed():
     state = at_work("recover", WHOLE, max_restarts=5)
     state.asked([0, 1, 2, 3])
     said = kill(state, 0)  # at 0, with 3 on its way
-    assert of("redone", said) == [Note("redone", 0, 0, 0), Note("redone", 0, 0, 3)]
-    assert set(state._strikes) == {0}
+    assert of("redone", said) == [
+        EmitEvent(kind="redone", device=0, part=0, chunk=0),
+        EmitEvent(kind="redone", device=0, part=0, chunk=3),
+    ]
+    assert set(state.forward.strikes) == {0}
 
 
 # --- reset ------------------------------------------------------------------------------------------------------
@@ -598,9 +645,9 @@ def test_reset_brings_back_what_was_lost(policy):
     state = at_work(policy)
     kill(state, 0)
     kill(state, 2)
-    assert state.reset() == [Note("reset"), Start(0, 2), Start(2, 2)]
+    assert state.reset() == [EmitEvent(kind="reset"), StartWorker(0, 2), StartWorker(2, 2)]
     assert not state.settled
-    assert come(state, 0) == [Load(0, 0), Note("recovered", 0, cause="eof")]
+    assert come(state, 0) == [LoadPart(0, 0), EmitEvent(kind="recovered", device=0, cause="eof")]
     come(state, 2)
     assert state.settled
     go_through(state, range(5))
@@ -611,7 +658,7 @@ def test_reset_brings_back_the_retired_with_the_parts_they_had():
     kill(state, 1)
     kill(state, 0)
     assert state.devices[2].parts == {0, 1, 2}
-    assert state.reset() == [Note("reset"), Start(0, 2), Start(1, 2)]
+    assert state.reset() == [EmitEvent(kind="reset"), StartWorker(0, 2), StartWorker(1, 2)]
     assert [device.parts for device in state.devices] == [{0}, {1}, {2}]
     assert not any(device.retired or device.losses for device in state.devices)
     come(state, 0), come(state, 1)
@@ -622,8 +669,8 @@ def test_reset_while_devices_start_starts_none_twice():
     state = at_work("recover", max_restarts=1)
     kill(state, 0), kill(state, 1), kill(state, 1)
     assert state.devices[2].parts | state.devices[0].parts == {0, 1, 2}
-    assert state.reset() == [Note("reset"), Start(1, 3)]
-    assert state.ready(0, 2) == [Load(0, 0)]
+    assert state.reset() == [EmitEvent(kind="reset"), StartWorker(1, 3)]
+    assert state.ready(0, 2) == [LoadPart(0, 0)]
     state.held(0, 2, 0)
     come(state, 1)
     assert state.settled
@@ -634,25 +681,25 @@ def test_after_reset_a_device_may_fail_as_often_as_before():
     state = at_work("recover", ([0],), max_restarts=1)
     kill(state, 0)
     state.reset()
-    assert of(Start, kill(state, 0))
+    assert of(StartWorker, kill(state, 0))
     assert of("retired", kill(state, 0))
 
 
 def test_reset_with_nothing_lost_does_nothing():
-    assert at_work("skip").reset() == [Note("reset")]
+    assert at_work("skip").reset() == [EmitEvent(kind="reset")]
 
 
 def test_reset_loads_again_what_has_not_come_yet():
     state = made("skip")
     state.begun()
     state.ready(0, 1)
-    assert state.reset() == [Note("reset"), Load(0, 0)]
+    assert state.reset() == [EmitEvent(kind="reset"), LoadPart(0, 0)]
 
 
 # --- what comes late --------------------------------------------------------------------------------------------
 
 
-def test_a_former_process_is_not_heard_any_more():
+def test_messages_of_a_former_process_are_ignored():
     state = at_work("recover")
     state.asked([0, 1])
     kill(state, 0)
@@ -667,13 +714,13 @@ def test_a_former_process_is_not_heard_any_more():
     assert state.ran(0, 2, 0, 0) != []
 
 
-def test_what_a_device_was_not_sent_is_not_believed():
+def test_answers_for_chunks_that_were_not_sent_are_ignored():
     state = at_work("plain")
     state.asked([0])
     assert ran(state, 1, 0, 1) == []
     assert ran(state, 0, 7, 0) == []
     assert raised(state, 2, 0, 2) == []
-    assert state.busy
+    assert state.forward.busy
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
@@ -681,11 +728,11 @@ def test_answers_to_a_forward_that_was_abandoned_only_make_room(policy):
     state = at_work(policy, ([0],))
     state.asked([0, 1])
     assert state.abandoned() == []
-    assert not state.busy
+    assert not state.forward.busy
     assert state.asked([2]) == []
-    assert ran(state, 0, 0, 0) == [Run(0, 0, 2)]
+    assert ran(state, 0, 0, 0) == [RunChunk(0, 0, 2)]
     assert ran(state, 0, 1, 0) == []
-    assert ran(state, 0, 2, 0) == [Finish()]
+    assert ran(state, 0, 2, 0) == [FinishForward()]
 
 
 @pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
@@ -694,7 +741,7 @@ def test_a_device_lost_over_an_abandoned_chunk_takes_nothing_along(policy):
     state.asked([0, 1, 2, 3])
     state.abandoned()
     said = kill(state, 0)
-    assert said[2:] == ([Start(0, 2)] if policy == "recover" else [])
-    assert (state.dropped, state.redone, state.lost_now) == ({}, 0, [])
+    assert said[2:] == ([StartWorker(0, 2)] if policy == "recover" else [])
+    assert (state.forward.dropped, state.forward.redone, state.forward.lost) == ({}, 0, [])
     assert state.asked([4]) == []
-    assert ran(state, 1, 1, 0) == [Run(1, 0, 4)]
+    assert ran(state, 1, 1, 0) == [RunChunk(1, 0, 4)]

@@ -8,29 +8,37 @@ from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
 from ms_recover.splitting.summary import EVENTS, WORDS, DeviceRow, seconds_text, summary, totals
 
 DEVICES = [
-    DeviceRow(0, True, False, (0, 2), 4711, 0),
-    DeviceRow(1, False, False, (1,), None, 1),
-    DeviceRow(2, False, True, (), None, 3),
+    DeviceRow(device=0, state="ok", parts=(0, 2), process=4711, restarts=0),
+    DeviceRow(device=1, state="lost", parts=(1,), process=None, restarts=1),
+    DeviceRow(device=2, state="retired", parts=(), process=None, restarts=3),
 ]
 SPANS = [
-    Span(0, 0, 0, (0, 5), 10.0, 11.0),
-    Span(1, 1, 0, (0, 5), 11.0, 12.0, "lost"),
-    Span(0, 0, 0, (5, 9), 11.0, 12.5),
-    Span(2, 2, 0, (0, 5), 13.0, 14.0, "raised"),
-    Span(0, 2, 0, (0, 5), 19.5, 20.0),
+    Span(device=0, part=0, call=0, rows=(0, 5), began=10.0, ended=11.0),
+    Span(device=1, part=1, call=0, rows=(0, 5), began=11.0, ended=12.0, outcome="lost"),
+    Span(device=0, part=0, call=0, rows=(5, 9), began=11.0, ended=12.5),
+    Span(device=2, part=2, call=0, rows=(0, 5), began=13.0, ended=14.0, outcome="raised"),
+    Span(device=0, part=2, call=0, rows=(0, 5), began=19.5, ended=20.0),
 ]
 EVENTS_THEN = [
-    Event(9.5, "ready", 0),
-    Event(12.0, "lost", 1, 1, None, "eof", "process 4712 ended by SIGKILL"),
-    Event(12.0, "redone", 1, 1, (0, 5)),
-    Event(14.0, "lost", 2, 2, None, "raised", "ValueError: bad\nshape"),
-    Event(14.2, "retired", 2, None, None, "raised"),
-    Event(14.25, "moved", 0, 2, None, "", "from device 2"),
-    Event(1234.5678, "recovered", 1, None, None, "eof", "", 2.345),
+    Event(at=9.5, kind="ready", device=0),
+    Event(at=12.0, kind="lost", device=1, part=1, rows=None, cause="eof", words="process 4712 ended by SIGKILL"),
+    Event(at=12.0, kind="redone", device=1, part=1, rows=(0, 5)),
+    Event(at=14.0, kind="lost", device=2, part=2, rows=None, cause="raised", words="ValueError: bad\nshape"),
+    Event(at=14.2, kind="retired", device=2, part=None, rows=None, cause="raised"),
+    Event(at=14.25, kind="moved", device=0, part=2, rows=None, cause="", words="from device 2"),
+    Event(at=1234.5678, kind="recovered", device=1, part=None, rows=None, cause="eof", words="", seconds=2.345),
 ]
 REPORTS = [
-    ForwardReport(0, 9, 2, (Missing(5, 9, 1, 1, "eof", ""),), 1, (1, 2), 10.0),
-    ForwardReport(1, 9, 2, (), 0, (), 0.05),
+    ForwardReport(
+        call=0,
+        rows=9,
+        chunks=2,
+        missing=(Missing(start=5, stop=9, device=1, part=1, cause="eof", words=""),),
+        redone=1,
+        lost=(1, 2),
+        seconds=10.0,
+    ),
+    ForwardReport(call=1, rows=9, chunks=2, missing=(), redone=0, lost=(), seconds=0.05),
 ]
 GOLDEN = """\
 device  state    parts  process  chunks  rows  busy s  busy  lost  restarts
@@ -50,43 +58,43 @@ events:
   1234.568 s  recovered device 1 after 2.35 s: eof"""
 
 
-def test_the_whole_text() -> None:
+def test_the_report_lists_devices_totals_and_events() -> None:
     assert summary(DEVICES, SPANS, EVENTS_THEN, REPORTS) == GOLDEN
 
 
-def test_nothing_at_all() -> None:
+def test_a_splitter_without_devices_and_forwards_says_so() -> None:
     assert summary([], [], [], []) == "no devices\n\nno forwards yet"
 
 
 def test_devices_that_did_nothing_yet_have_no_share() -> None:
-    text = summary([DeviceRow(0, True, False, (0, 1, 2), 7, 0)], [], [], [])
+    text = summary([DeviceRow(device=0, state="ok", parts=(0, 1, 2), process=7, restarts=0)], [], [], [])
     assert text.splitlines()[1].split() == ["0", "ok", "0-2", "7", "0", "0", "0.00", "-", "0", "0"]
 
 
 def test_a_span_of_no_length_has_no_share() -> None:
-    text = summary(DEVICES[:1], [Span(0, 0, 0, (0, 1), 3.0, 3.0)], [], [])
+    text = summary(DEVICES[:1], [Span(device=0, part=0, call=0, rows=(0, 1), began=3.0, ended=3.0)], [], [])
     assert text.splitlines()[1].split()[-3:] == ["-", "0", "0"]
 
 
 def test_only_the_last_events_are_shown_newest_last() -> None:
-    lines = summary([], [], [Event(float(at), "lost", at) for at in range(35)], []).splitlines()
+    lines = summary([], [], [Event(at=float(at), kind="lost", device=at) for at in range(35)], []).splitlines()
     assert f"last {EVENTS} of 35 events:" in lines
     assert lines[-1].endswith("lost device 34")
     assert lines[-EVENTS].endswith("lost device 15")
 
 
 def test_long_words_are_cut() -> None:
-    line = summary([], [], [Event(1.0, "lost", 0, words="x" * 5000)], []).splitlines()[-1]
+    line = summary([], [], [Event(at=1.0, kind="lost", device=0, words="x" * 5000)], []).splitlines()[-1]
     assert line.endswith("xxx...")
     assert len(line) < WORDS + 20
 
 
 def test_an_event_about_no_device_leaves_no_trailing_space() -> None:
-    assert summary([], [], [Event(1.0, "reset")], []).splitlines()[-1] == "     1.000 s  reset"
+    assert summary([], [], [Event(at=1.0, kind="reset")], []).splitlines()[-1] == "     1.000 s  reset"
 
 
 def test_totals_of_one_forward() -> None:
-    assert totals([ForwardReport(0, 1, 1, (), 2, (), 0.0123)]) == (
+    assert totals([ForwardReport(call=0, rows=1, chunks=1, missing=(), redone=2, lost=(), seconds=0.0123)]) == (
         "1 forward, 1 row, 0 missing, 2 chunks redone, median 12.3 ms, worst 12.3 ms"
     )
 
@@ -104,5 +112,5 @@ def test_totals_of_one_forward() -> None:
         (200.2, "3 min 20 s"),
     ],
 )
-def test_times_as_people_read_them(seconds: float, text: str) -> None:
+def test_durations_have_a_unit_that_fits(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text

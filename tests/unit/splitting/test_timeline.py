@@ -7,14 +7,15 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
 
 from ms_recover.errors import StorageError, UsageError
-from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
-from ms_recover.splitting.summary import losses, outages, redone_spans, ticks, together
-from ms_recover.splitting.timeline import EVENTS, SPANS, timeline_html, write_timeline
+from ms_recover.splitting.events import Event, EventKind, ForwardReport, Missing, Span
+from ms_recover.splitting.timeline.drawing import SPANS, ticks
+from ms_recover.splitting.timeline.page import EVENTS, timeline_html, write_timeline
 
 ROWS = [(start, start + 5) for start in range(0, 80, 5)]
 LOST, BACK = 10.62, 12.92
@@ -28,18 +29,18 @@ def pipeline() -> tuple[list[Span], list[Event], list[ForwardReport]]:
         for number, rows in enumerate(ROWS):
             began = max(free, ended[rows])
             if device == 2 and number == 4:
-                spans.append(Span(2, 2, 0, rows, began, LOST, "lost"))
+                spans.append(Span(device=2, part=2, call=0, rows=rows, began=began, ended=LOST, outcome="lost"))
                 began = BACK
             free = ended[rows] = began + 0.25
-            spans.append(Span(device, device, 0, rows, began, free))
-    events = [Event(8.0 + device / 10, "ready", device) for device in range(4)]
+            spans.append(Span(device=device, part=device, call=0, rows=rows, began=began, ended=free))
+    events = [Event(at=8.0 + device / 10, kind="ready", device=device) for device in range(4)]
     events += [
-        Event(LOST, "lost", 2, 2, None, "eof", "process ended by SIGKILL"),
-        Event(LOST, "redone", 2, 2, ROWS[4]),
-        Event(LOST, "redone", 2, 2, ROWS[5]),
-        Event(BACK, "recovered", 2, None, None, "eof", "", BACK - LOST),
+        Event(at=LOST, kind="lost", device=2, part=2, rows=None, cause="eof", words="process ended by SIGKILL"),
+        Event(at=LOST, kind="redone", device=2, part=2, rows=ROWS[4]),
+        Event(at=LOST, kind="redone", device=2, part=2, rows=ROWS[5]),
+        Event(at=BACK, kind="recovered", device=2, part=None, rows=None, cause="eof", words="", seconds=BACK - LOST),
     ]
-    return spans, events, [ForwardReport(0, 80, 16, (), 2, (2,), 7.5)]
+    return spans, events, [ForwardReport(call=0, rows=80, chunks=16, missing=(), redone=2, lost=(2,), seconds=7.5)]
 
 
 class Page(HTMLParser):
@@ -78,6 +79,14 @@ def test_the_page_shows_every_span_and_every_fault_and_loads_nothing() -> None:
     assert "default-src 'none'" in text
 
 
+@pytest.mark.parametrize("kind", get_args(EventKind))
+def test_every_kind_of_event_has_a_sign_and_all_but_ready_a_place_in_the_legend(kind: str) -> None:
+    page = Page(timeline_html(*pipeline()))
+    assert [attrs for attrs in (attrs for tag, attrs in page.tags if tag == "g") if attrs.get("id") == f"e-{kind}"]
+    legend = timeline_html([], [], [])
+    assert (f'href="#e-{kind}"' in legend) == (kind != "ready")
+
+
 def test_a_chunk_has_one_colour_on_all_devices() -> None:
     text = timeline_html(*pipeline())
     colours: dict[str, set[str]] = {}
@@ -89,7 +98,10 @@ def test_a_chunk_has_one_colour_on_all_devices() -> None:
 
 
 def test_spans_stand_where_they_were() -> None:
-    spans = [Span(0, 0, 0, (0, 1), 100.0, 110.0), Span(0, 0, 0, (1, 2), 190.0, 200.0)]
+    spans = [
+        Span(device=0, part=0, call=0, rows=(0, 1), began=100.0, ended=110.0),
+        Span(device=0, part=0, call=0, rows=(1, 2), began=190.0, ended=200.0),
+    ]
     plot = next(d for d in Page(timeline_html(spans, [], [])).drawings if d.get("id") == "plot")
     start, length = float(plot.get("data-start") or ""), float(plot.get("data-length") or "")
     assert start < 100
@@ -102,7 +114,7 @@ def test_spans_stand_where_they_were() -> None:
         assert width == pytest.approx(10.0, abs=0.001)
 
 
-def test_nothing_at_all() -> None:
+def test_a_page_without_spans_and_events_says_so() -> None:
     text = timeline_html([], [], [])
     assert "Nothing to draw yet" in text
     assert "No device was lost" in text
@@ -110,27 +122,42 @@ def test_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize("moment", [0.0, 5.0, 1e9])
-def test_one_moment_only(moment: float) -> None:
-    Page(timeline_html([Span(0, 0, 0, (0, 1), moment, moment)], [Event(moment, "lost", 0)], []))
+def test_a_timeline_of_one_moment_is_drawn(moment: float) -> None:
+    Page(
+        timeline_html(
+            [Span(device=0, part=0, call=0, rows=(0, 1), began=moment, ended=moment)],
+            [Event(at=moment, kind="lost", device=0)],
+            [],
+        )
+    )
 
 
-def test_texts_are_escaped() -> None:
+def test_texts_of_models_are_escaped() -> None:
     bad = "<script>alert(1)</script> & \" ' \x00\x1b\ud800\n"
-    text = timeline_html(*pipeline()[:1], [Event(9.5, "lost", 1, 1, (0, 5), bad, bad)], [], title=bad)
+    text = timeline_html(
+        *pipeline()[:1],
+        [Event(at=9.5, kind="lost", device=1, part=1, rows=(0, 5), cause=bad, words=bad)],
+        [],
+        title=bad,
+    )
     assert "<script>alert" not in text
     assert text.isprintable() or not set(text) & {"\x00", "\x1b", "\ud800"}
     text.encode()
     assert sum(tag == "script" for tag, _ in Page(text).tags) == 1
 
 
-def test_raised_missing_and_unreported_forwards() -> None:
+def test_raised_missing_and_unreported_forwards_are_marked() -> None:
     spans = [
-        Span(0, 0, 0, (0, 5), 1.0, 2.0, "raised"),
-        Span(0, 0, 1, (0, 5), 3.0, 4.0),
-        Span(0, 1, 1, (0, 5), 4.0, 5.0),
+        Span(device=0, part=0, call=0, rows=(0, 5), began=1.0, ended=2.0, outcome="raised"),
+        Span(device=0, part=0, call=1, rows=(0, 5), began=3.0, ended=4.0),
+        Span(device=0, part=1, call=1, rows=(0, 5), began=4.0, ended=5.0),
     ]
-    gap = Missing(0, 5, 0, 0, "raised", "no")
-    text = timeline_html(spans, [Event(2.0, "reset")], [ForwardReport(0, 5, 1, (gap,)), ForwardReport(7, 5, 1)])
+    gap = Missing(start=0, stop=5, device=0, part=0, cause="raised", words="no")
+    text = timeline_html(
+        spans,
+        [Event(at=2.0, kind="reset")],
+        [ForwardReport(call=0, rows=5, chunks=1, missing=(gap,)), ForwardReport(call=7, rows=5, chunks=1)],
+    )
     assert "5 rows missing" in text
     assert "forward 1: no report" in text
     assert "1 forward without a span here cannot be placed" in text
@@ -140,7 +167,7 @@ def test_raised_missing_and_unreported_forwards() -> None:
     assert len(page.having("m")) == 1
 
 
-def test_many_spans_and_events_make_no_endless_page() -> None:
+def test_many_spans_and_events_make_a_page_of_limited_size() -> None:
     spans, events, reports = pipeline()
     times = 20_000 // len(spans) + 1
     many = [replace(s, call=n, began=s.began + n * 9, ended=s.ended + n * 9) for n in range(times) for s in spans]
@@ -154,29 +181,6 @@ def test_many_spans_and_events_make_no_endless_page() -> None:
     assert len(text) < 3_000_000
 
 
-def test_outages_end_with_what_ended_them() -> None:
-    events = [Event(1, "ready", 0), Event(2, "lost", 0), Event(3, "lost", 0), Event(4, "recovered", 0)]
-    events += [Event(5, "lost", 1), Event(6, "retired", 1), Event(7, "lost", 2)]
-    assert [(loss.at, end and end.at) for loss, end in outages(events)[0]] == [(2, 3), (3, 4)]
-    assert [words for _, words in losses(events)] == [
-        "at 2.000 s, failed again after 1.00 s",
-        "at 3.000 s, back after 1.00 s",
-        "at 5.000 s, retired",
-        "at 7.000 s, not back since",
-    ]
-
-
-def test_a_chunk_is_redone_by_the_first_span_after_the_event() -> None:
-    spans = [Span(0, 1, 0, (0, 5), at, at + 0.5) for at in (1.0, 2.0, 3.0)]
-    assert redone_spans(spans, [Event(1.7, "redone", 9, 1, (0, 5))]) == {1}
-    assert redone_spans(spans, [Event(1.7, "redone", 9, 2, (0, 5)), Event(4.0, "redone", 9, 1, (0, 5))]) == set()
-
-
-def test_events_of_a_kind_and_moment_are_one() -> None:
-    events = [Event(1.0, "lost", 0), Event(1.0, "redone", 0), Event(1.0, "redone", 0), Event(3.0, "redone", 0)]
-    assert [len(group) for group in together(events, 0.5)] == [1, 2, 1]
-
-
 @pytest.mark.parametrize(
     ("start", "end", "names"),
     [
@@ -187,14 +191,14 @@ def test_events_of_a_kind_and_moment_are_one() -> None:
         (10.0, 3600.0, ["10 min", "20 min", "30 min"]),
     ],
 )
-def test_ticks(start: float, end: float, names: list[str]) -> None:
+def test_ticks_are_round_moments_with_names(start: float, end: float, names: list[str]) -> None:
     found = ticks(start, end, 11)
     assert [name for _, name in found][:3] == names
     assert len(found) <= 12
     assert all(start <= moment <= end for moment, _ in found)
 
 
-def test_written_whole_over_what_was_there(tmp_path: Path) -> None:
+def test_the_page_replaces_an_existing_file(tmp_path: Path) -> None:
     target = tmp_path / "timeline.html"
     target.write_text("old")
     write_timeline(target, *pipeline(), title="mine")
@@ -202,20 +206,22 @@ def test_written_whole_over_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["timeline.html"]
 
 
-def test_a_name_alone_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_directory_is_written_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_timeline("t.html", [], [], [])
     assert (tmp_path / "t.html").exists()
 
 
-def test_names_that_cannot_be_meant(tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     for name in ("", tmp_path, tmp_path / "no" / "t.html", "a\0b"):
         with pytest.raises(UsageError):
             write_timeline(name, [], [], [])
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 
 from ms_recover.errors import StorageError, UsageError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.strategy import read_strategy
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.strategy import Layout
 from ms_recover.storage.digest import digest_file
 from ms_recover.training.layouts import cut, same_slice, write_strategy

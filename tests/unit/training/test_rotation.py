@@ -1,6 +1,6 @@
 import pytest
 
-from ms_recover.model.manifest import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore

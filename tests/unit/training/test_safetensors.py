@@ -8,9 +8,9 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import InputError, UsageError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore

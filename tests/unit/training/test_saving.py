@@ -10,8 +10,8 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError, VerificationError
 from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore

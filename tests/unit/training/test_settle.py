@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.manifest import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree

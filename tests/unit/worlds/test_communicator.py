@@ -7,6 +7,8 @@ from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import SyncWorldManager, WorldManager
 from ms_recover.worlds.link import Link
 
+pytestmark = pytest.mark.processes  # every world has a helper process
+
 SIZES = (1, 2, 3, 5)
 
 
@@ -39,7 +41,7 @@ def test_tags_are_streams_of_their_own(together, length):
     assert together(work)[1] == [1, 1, 2, 3]
 
 
-def test_receiving_into_a_given_array(together):
+def test_receive_fills_the_given_array(together):
     async def work(manager, rank):
         c = manager.communicator
         if rank == 0:
@@ -71,7 +73,7 @@ def test_out_of_another_shape_breaks_the_world_on_both_sides(together):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("elements", [0, 1, 7, 700_000])
-def test_collectives(together, size, elements):
+def test_collectives_give_the_right_results_on_worlds_of_every_size(together, size, elements):
     async def work(manager, rank):
         c = manager.communicator
         mine = np.arange(elements, dtype=np.float64) + rank
@@ -138,7 +140,7 @@ def test_collectives_with_different_tags_run_at_once(together):
     together(work, 3)
 
 
-def test_timeout_breaks_the_world_for_all(together):
+def test_a_timeout_breaks_the_world_for_all_members(together):
     async def work(manager, rank):
         c = manager.communicator
         with pytest.raises(BrokenWorldError) as caught:
@@ -150,7 +152,7 @@ def test_timeout_breaks_the_world_for_all(together):
     assert together(work) == [("timeout",) * 2, ("peer_reported",) * 2]
 
 
-def test_cancelled_before_it_began_is_harmless_and_half_way_is_not(together):
+def test_cancelling_breaks_the_world_only_after_data_has_begun_to_move(together):
     async def work(manager, rank):
         c = manager.communicator
         if rank == 0:
@@ -171,7 +173,7 @@ def test_cancelled_before_it_began_is_harmless_and_half_way_is_not(together):
     together(work)
 
 
-def test_a_blocked_send_times_out_and_one_who_does_not_receive_hears_of_it(together):
+def test_a_blocked_send_times_out_and_the_peer_that_does_not_receive_is_informed(together):
     """The connection is full of what nobody receives: the news come by way of the helpers."""
 
     async def work(manager, rank):
@@ -187,7 +189,7 @@ def test_a_blocked_send_times_out_and_one_who_does_not_receive_hears_of_it(toget
     assert together(work) == ["timeout", "peer_reported"]
 
 
-def test_arguments_that_cannot_be_meant(together):
+def test_invalid_arguments_are_refused_and_do_not_break_the_world(together):
     async def work(manager, rank):
         c = manager.communicator
         for wrong in (
@@ -268,7 +270,7 @@ def test_a_peer_that_has_left_does_not_keep_the_loop_busy(together, monkeypatch)
     assert len(reads) < 20
 
 
-def test_who_looks_for_answers_lets_others_run(together):
+def test_polling_for_answers_lets_other_tasks_run(together):
     rounds = 2000
 
     async def work(manager, rank):
@@ -296,7 +298,7 @@ def test_who_looks_for_answers_lets_others_run(together):
     assert min(together(work)) > rounds / 20
 
 
-def test_a_world_whose_members_do_not_come(port):
+def test_a_world_whose_members_do_not_join_is_forgotten(port):
     async def main():
         async with WorldManager() as manager:
             for rank in (0, 1):
@@ -308,7 +310,7 @@ def test_a_world_whose_members_do_not_come(port):
     asyncio.run(main())
 
 
-def test_a_manager_that_ends_while_a_world_is_being_made(port):
+def test_a_manager_may_end_while_a_world_is_being_made(port):
     at = port()
 
     async def main():
@@ -325,7 +327,7 @@ def test_a_manager_that_ends_while_a_world_is_being_made(port):
     asyncio.run(main())
 
 
-def test_synchronous_facade(port):
+def test_synchronous_managers_send_reduce_and_break(port):
     import threading
 
     at, got = port(), []

@@ -24,32 +24,32 @@ def beat(key=KEY, kind=heartbeat.BEAT, epoch=3, sender=1, cause=0, accused=0):
     return heartbeat.pack(key, kind, cause, (WORLD, epoch), sender, accused)
 
 
-def test_helper_and_wire_know_the_same_causes():
+def test_helper_and_wire_have_the_same_causes():
     assert heartbeat.CAUSES == wire.CAUSES
 
 
 def test_a_beat_counts_once(watched):
     data = beat()
-    assert watched.hear(data, 11.0) is None
-    assert watched.heard == {1: 11.0, 2: 10.0}
-    watched.hear(data, 12.0)
-    assert watched.heard[1] == 11.0, "a datagram was replayed"
-    watched.hear(beat(), 13.0)
-    assert watched.heard[1] == 13.0
+    assert watched.receive(data, 11.0) is None
+    assert watched.last_received == {1: 11.0, 2: 10.0}
+    watched.receive(data, 12.0)
+    assert watched.last_received[1] == 11.0, "a datagram was replayed"
+    watched.receive(beat(), 13.0)
+    assert watched.last_received[1] == 13.0
 
 
 @pytest.mark.parametrize("wrong", [{"key": b"x" * 32}, {"epoch": 2}, {"sender": 7}])
 def test_forged_and_stray_beats_do_not_count(watched, wrong):
-    watched.hear(beat(**wrong), 11.0)
-    watched.hear(beat()[:-1], 11.0)
-    watched.hear(b"", 11.0)
-    assert watched.heard == {1: 10.0, 2: 10.0}
+    watched.receive(beat(**wrong), 11.0)
+    watched.receive(beat()[:-1], 11.0)
+    watched.receive(b"", 11.0)
+    assert watched.last_received == {1: 10.0, 2: 10.0}
 
 
-def test_a_peer_that_left_is_watched_no_longer_and_one_that_reports_is_believed(watched):
-    watched.hear(beat(kind=heartbeat.LEFT), 11.0)
-    assert set(watched.heard) == set(watched.peers) == {2}
-    assert watched.hear(beat(kind=heartbeat.GONE, sender=2, cause=2, accused=1), 11.0) == (2, 2, 1)
+def test_a_peer_that_left_is_forgotten_and_the_report_of_another_is_returned(watched):
+    watched.receive(beat(kind=heartbeat.LEFT), 11.0)
+    assert set(watched.last_received) == set(watched.peers) == {2}
+    assert watched.receive(beat(kind=heartbeat.GONE, sender=2, cause=2, accused=1), 11.0) == (2, 2, 1)
 
 
 @pytest.fixture
@@ -80,18 +80,18 @@ def losses(control):
         return found
 
 
-def test_who_is_accused_of_silence_is_told_what_becomes_of_the_world(silent):
+def test_a_peer_accused_of_silence_still_receives_that_the_world_broke(silent):
     helper, world, control, peer = silent
-    helper._look()
+    helper._check()
     assert losses(control) == [(1, "heartbeat", 1)]
-    world.hear(beat(), 11.0)
-    helper._look()
+    world.receive(beat(), 11.0)
+    helper._check()
     assert losses(control) == []  # once is enough, also when it is heard again
     assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.BEAT
-    world.say(heartbeat.GONE, 2, 1)
+    world.send(heartbeat.GONE, 2, 1)
     assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.GONE
     world.forget(1)  # it left meanwhile
-    helper._look()
+    helper._check()
     assert losses(control) == []
 
 
@@ -100,16 +100,16 @@ def test_a_loss_is_reported_again_when_the_process_did_not_read(silent, monkeypa
     with pytest.raises(BlockingIOError):
         while True:
             helper._control.send(b"{}", socket.MSG_DONTWAIT)
-    helper._look()
+    helper._check()
     assert helper._wait() > 0
     assert losses(control) == []
     later = time.monotonic() + 0.4
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    helper._look()
+    helper._check()
     assert losses(control) == [(1, "heartbeat", 1)]
 
 
-def test_heartbeat_that_is_too_short():
+def test_a_heartbeat_that_is_too_short_is_refused():
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError):
             WatchDog(wrong, lambda *_: None)

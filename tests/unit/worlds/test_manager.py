@@ -1,4 +1,4 @@
-"""Making worlds: what cannot be meant, what is told when nobody comes, and addresses that are names."""
+"""Making worlds: invalid arguments, the message when members are missing, and addresses that are names."""
 
 import asyncio
 import socket
@@ -7,23 +7,23 @@ import time
 import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import WorldManager, manager
+from ms_recover.worlds import WorldManager, stream
 
 
 @pytest.mark.parametrize(
     ("rank", "size", "port", "timeout", "words"),
     [
-        (2, 2, 29999, 1, "no world has a rank 2 of 2: the size is 1 to 1024, and ranks are 0 to size - 1"),
+        (2, 2, 29999, 1, "invalid rank 2 of 2: the size is 1 to 1024, and ranks are 0 to size - 1"),
         (-1, 2, 29999, 1, "rank -1 of 2"),
         (0, 0, 29999, 1, "rank 0 of 0"),
         (0, 1025, 29999, 1, "the size is 1 to 1024"),
-        (0, 2, 0, 1, "port 0 cannot be used: ports are 1 to 65535$"),
-        (0, 2, 65536, 1, "port 65536 cannot be used"),
-        (0, 2, 29999, 0, "a timeout of 0 s cannot be kept: it has to be more than 0 s$"),
+        (0, 2, 0, 1, "invalid port 0: ports are 1 to 65535$"),
+        (0, 2, 65536, 1, "invalid port 65536"),
+        (0, 2, 29999, 0, "invalid timeout of 0 s: it must be more than 0 s$"),
         (0, 2, 29999, float("nan"), "timeout of nan s"),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_what_can(rank, size, port, timeout, words):
+def test_an_invalid_argument_is_named_with_the_valid_range(rank, size, port, timeout, words):
     async def main():
         async with WorldManager() as made:
             with pytest.raises(UsageError, match=words):
@@ -33,7 +33,7 @@ def test_what_cannot_be_meant_is_told_with_what_can(rank, size, port, timeout, w
 
 
 def fails(rank, port, timeout, addr="127.0.0.1"):
-    """Return the error of a member for whom nobody comes."""
+    """Return the error of a member that no other member joins."""
 
     async def main():
         async with WorldManager() as made:
@@ -45,21 +45,21 @@ def fails(rank, port, timeout, addr="127.0.0.1"):
     return asyncio.run(main())
 
 
-def test_time_that_is_up_is_told_in_few_digits_and_with_the_last_error(port):
+def test_a_timeout_has_few_digits_and_the_last_error(port):
     error = fails(1, port(), 0.299999)
     assert error.cause == "timeout"
-    assert error.words == "not all came within 0.3 s; the last try failed: nobody listens there"
-    assert fails(0, port(), 0.1).words == "not all came within 0.1 s"
+    assert error.words == "not all members joined within 0.3 s; the last attempt failed: no program listens there"
+    assert fails(0, port(), 0.1).words == "not all members joined within 0.1 s"
 
 
-def test_who_came_is_not_blamed(port):
+def test_a_timeout_says_that_rank_0_was_reached(port):
     at = port()
 
     async def main():
-        async with WorldManager() as host, WorldManager() as guest:
+        async with WorldManager() as host, WorldManager() as client:
             making = asyncio.ensure_future(host.initialize_world("w", 0, 3, port=at, timeout=60))
-            with pytest.raises(BrokenWorldError, match="rank 0 is there, and waits for others"):
-                await guest.initialize_world("w", 1, 3, port=at, timeout=1)
+            with pytest.raises(BrokenWorldError, match="connected with rank 0, which waits for other members"):
+                await client.initialize_world("w", 1, 3, port=at, timeout=1)
             making.cancel()
             await asyncio.wait([making])
 
@@ -83,9 +83,10 @@ def has_ipv6():
     return True
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_guest_tries_each_address_of_a_name(port, monkeypatch, host, order):
+def test_a_connecting_member_tries_each_address_of_a_name(port, monkeypatch, host, order):
     if not has_ipv6():
         pytest.skip("no IPv6 here")
     resolving_to(monkeypatch, *["::1", "127.0.0.1"][::order])
@@ -121,13 +122,13 @@ def test_looking_up_a_name_counts_as_waiting(port, monkeypatch):
     assert "looking up 'a-name' took longer than 0.2 s" in error.words
     assert time.monotonic() - began < 30
     resolving_to(monkeypatch, "127.0.0.1", after=0.2)
-    assert "not all came within 0.4 s" in fails(1, port(), 0.4, "a-name").words
+    assert "not all members joined within 0.4 s" in fails(1, port(), 0.4, "a-name").words
 
 
-def test_what_is_no_address():
+def test_an_unknown_host_is_an_invalid_address():
     async def main():
         for name in ("no such host", "a" * 70 + ".example"):
-            with pytest.raises(UsageError, match="is no address"):
-                await manager._resolve(name)
+            with pytest.raises(UsageError, match="is not a valid address"):
+                await stream.resolve(name)
 
     asyncio.run(main())

@@ -20,7 +20,7 @@ def test_segments_cover_a_range():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tree_reaches_everybody_once(size):
+def test_the_tree_reaches_every_rank_once(size):
     for root in range(size):
         reached = [root]
         for rank in reached:
@@ -33,7 +33,7 @@ def test_tree_reaches_everybody_once(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_barrier_hears_of_everybody(size):
+def test_every_rank_has_arrived_after_the_rounds_of_a_barrier(size):
     known = [{rank} for rank in range(size)]
     rounds = [list(schedules.barrier(rank, size)) for rank in range(size)]
     for number in range(len(rounds[0])):

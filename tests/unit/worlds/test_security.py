@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import Security, WorldManager, hello, meeting, wire
-from ms_recover.worlds.hello import Hello, Purpose, Type
+from ms_recover.worlds import Security, WorldManager, authentication, handshake, wire
+from ms_recover.worlds.handshake import Hello, MessageType, Purpose
 from ms_recover.worlds.security import TLS_VARIABLES, prove
 
+pytestmark = pytest.mark.processes  # every world has a helper process
+
 TOKEN = b"0123456789abcdef"
-GREETING = Hello(Purpose.MEETING, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
+HELLO = Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w")
 
 
 async def barrier(manager, rank):
@@ -20,7 +22,7 @@ async def barrier(manager, rank):
     return int((await manager.communicator.all_reduce(np.array([rank + 1]), world="w"))[0])
 
 
-def test_token_from_file_or_environment(tmp_path):
+def test_the_token_is_read_from_a_file_or_the_environment(tmp_path):
     path = tmp_path / "token"
     path.write_bytes(TOKEN + b"\n")
     path.chmod(0o600)
@@ -39,7 +41,7 @@ def test_token_from_file_or_environment(tmp_path):
             Security.from_environment(environment)
 
 
-def test_no_token_off_loopback():
+def test_an_address_that_is_not_loopback_needs_a_token():
     async def main():
         async with WorldManager(security=Security()) as manager:
             for rank in (0, 1):
@@ -50,7 +52,7 @@ def test_no_token_off_loopback():
     asyncio.run(main())
 
 
-def test_same_token(together):
+def test_members_with_the_same_token_make_a_world(together):
     assert together(barrier, 3, [Security(TOKEN)] * 3) == [6] * 3
 
 
@@ -59,27 +61,27 @@ def test_the_transcript_is_unambiguous():
     assert prove(b"k", "host", b"ab") != prove(b"k", "guest", b"ab")
 
 
-def with_strangers(port, visit, *, security=None, size=2):
-    """Make a world while strangers visit its meeting point; it has to come to be all the same."""
+def with_intruders(port, visit, *, security=None, size=2):
+    """Make a world while others connect to its rendezvous; the world must be made all the same."""
     at = port()
     security = security or Security()
 
     async def main():
-        async with WorldManager(security=security) as host, WorldManager(security=security) as guest:
+        async with WorldManager(security=security) as host, WorldManager(security=security) as client:
             making = asyncio.ensure_future(host.initialize_world("w", 0, size, port=at, timeout=60))
             await asyncio.sleep(0.05)
             result = await asyncio.wait_for(visit(at), 60)
             assert not making.done()
-            await guest.initialize_world("w", 1, size, port=at, timeout=60)
+            await client.initialize_world("w", 1, size, port=at, timeout=60)
             await making
-            assert await asyncio.gather(barrier(host, 0), barrier(guest, 1)) == [3, 3]
+            assert await asyncio.gather(barrier(host, 0), barrier(client, 1)) == [3, 3]
         return result
 
     return asyncio.run(main())
 
 
 async def talk(port, *pieces):
-    """Say something to the meeting point; return what comes back until it closes."""
+    """Send bytes to the rendezvous; return the answer, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for piece in pieces:
         writer.write(piece)
@@ -94,57 +96,61 @@ async def talk(port, *pieces):
         (b"GET / HTTP/1.0\r\n\r\n", b"not a handshake"),
         (b"MSRH\x63\x01\x00\x10" + b"x" * 16, b"version 99"),
         (b"MSRH\x01\x01\xff\xff" + b"x" * 16, b"65535 bytes"),
-        (b"MSRH\x01\x03\x00\x20" + b"x" * 32, b"PROOF instead of HELLO"),
-        (hello.pack(Type.HELLO, b""), b"greeting of 0 bytes"),
-        (hello.pack(Type.HELLO, hello.pack_hello(GREETING)[:-1] + b"\xff"), b"UTF-8"),
+        (b"MSRH\x01\x03\x00\x20" + b"x" * 32, b"received PROOF, expected HELLO"),
+        (handshake.pack(MessageType.HELLO, b""), b"invalid HELLO of 0 bytes"),
+        (handshake.pack(MessageType.HELLO, handshake.pack_hello(HELLO)[:-1] + b"\xff"), b"UTF-8"),
     ],
 )
-def test_strangers_are_refused_and_disturb_nobody(port, said, answer):
-    assert answer in with_strangers(port, lambda at: talk(at, said))
+def test_invalid_handshakes_are_refused_and_do_not_disturb_the_world(port, said, answer):
+    assert answer in with_intruders(port, lambda at: talk(at, said))
 
 
 def test_wrong_proof_and_wrong_world_are_refused(port):
     async def wrong_proof(at):
-        return await talk(at, hello.pack(Type.HELLO, hello.pack_hello(GREETING)), hello.pack(Type.PROOF, b"x" * 32))
+        return await talk(
+            at,
+            handshake.pack(MessageType.HELLO, handshake.pack_hello(HELLO)),
+            handshake.pack(MessageType.PROOF, b"x" * 32),
+        )
 
-    assert b"wrong token" in with_strangers(port, wrong_proof, security=Security(TOKEN))
+    assert b"wrong token" in with_intruders(port, wrong_proof, security=Security(TOKEN))
 
     async def wrong_world(at):
         refused = []
         for change in ({"world": "other"}, {"size": 3}, {"purpose": Purpose.PEER}):
-            sock, _ = await meeting.knock("127.0.0.1", at, GREETING._replace(**change), b"", Security())
-            with pytest.raises(meeting.RefusedError) as caught:
-                await meeting.read_message(sock, Type.WELCOME, hello.MAX_MESSAGE)
+            sock, _ = await authentication.connect("127.0.0.1", at, HELLO._replace(**change), b"", Security())
+            with pytest.raises(authentication.HandshakeRefusedError) as caught:
+                await authentication.read_message(sock, MessageType.WELCOME, handshake.MAX_MESSAGE)
             sock.close()
             refused.append(str(caught.value))
         return refused
 
-    assert all("this is the meeting of world 'w' of 2" in words for words in with_strangers(port, wrong_world))
+    assert all("this is the rendezvous of world 'w' of size 2" in words for words in with_intruders(port, wrong_world))
 
 
-def test_wrong_token_fails_the_guest_at_once(port):
+def test_a_wrong_token_fails_the_connecting_member_at_once(port):
     async def visit(at):
-        async with WorldManager(security=Security(TOKEN[::-1])) as guest:
+        async with WorldManager(security=Security(TOKEN[::-1])) as client:
             with pytest.raises(BrokenWorldError, match="another token") as caught:
-                await guest.initialize_world("w", 1, 2, port=at, timeout=60)
+                await client.initialize_world("w", 1, 2, port=at, timeout=60)
             return caught.value.cause
 
-    assert with_strangers(port, visit, security=Security(TOKEN)) == "protocol"
+    assert with_intruders(port, visit, security=Security(TOKEN)) == "protocol"
 
 
-def test_second_claim_to_a_rank_is_refused_and_a_dead_one_is_replaced(port):
+def test_a_second_claim_to_a_rank_is_refused_and_a_dead_one_is_replaced(port):
     at = port()
 
     async def main():
         async with WorldManager() as host, WorldManager() as b, WorldManager() as c:
             making = [asyncio.ensure_future(host.initialize_world("w", 0, 3, port=at, timeout=60))]
             await asyncio.sleep(0.05)
-            greeting = GREETING._replace(size=3)
-            first, _ = await meeting.knock("127.0.0.1", at, greeting, b"", Security())
+            greeting = HELLO._replace(size=3)
+            first, _ = await authentication.connect("127.0.0.1", at, greeting, b"", Security())
             await asyncio.sleep(0.05)
-            second, _ = await meeting.knock("127.0.0.1", at, greeting, b"", Security())
-            with pytest.raises(meeting.RefusedError, match="here already"):
-                await meeting.read_message(second, Type.WELCOME, hello.MAX_MESSAGE)
+            second, _ = await authentication.connect("127.0.0.1", at, greeting, b"", Security())
+            with pytest.raises(authentication.HandshakeRefusedError, match="duplicate rank 1"):
+                await authentication.read_message(second, MessageType.WELCOME, handshake.MAX_MESSAGE)
             second.close()
             first.close()
             making += [
@@ -155,8 +161,8 @@ def test_second_claim_to_a_rank_is_refused_and_a_dead_one_is_replaced(port):
     asyncio.run(main())
 
 
-def test_slow_strangers_are_dropped(port, monkeypatch):
-    monkeypatch.setattr(meeting, "HANDSHAKE_S", 0.3)
+def test_connections_that_are_not_authenticated_in_time_are_closed(port, monkeypatch):
+    monkeypatch.setattr(authentication, "HANDSHAKE_S", 0.3)
 
     async def visit(at):
         silent = [asyncio.open_connection("127.0.0.1", at) for _ in range(100)]
@@ -167,11 +173,11 @@ def test_slow_strangers_are_dropped(port, monkeypatch):
             writer.close()
         return answers
 
-    assert with_strangers(port, visit) == [b""] * 100
+    assert with_intruders(port, visit) == [b""] * 100
 
 
 def test_garbage_in_an_open_world_breaks_it_and_it_alone(port):
-    """What a member sends that is no frame is a fault of this world; another world of the same process is well."""
+    """Invalid bytes from a member are a fault of this world; another world of the same process is not affected."""
     ports = [port(), port()]
 
     async def main():
@@ -216,7 +222,7 @@ def certificates(tmp_path):
     return security
 
 
-def test_tls(together, certificates):
+def test_all_traffic_works_over_tls(together, certificates):
     async def work(manager, rank):
         c = manager.communicator
         for length in (1, 100_000, 2_000_000):
@@ -236,34 +242,34 @@ def test_tls(together, certificates):
     ("authority", "words"), [("right", "does not accept this member's certificate"), ("wrong", "not accepted here")]
 )
 def test_certificate_of_another_authority_is_refused_at_once(port, certificates, authority, words):
-    """Whichever side it is that does not accept the other's."""
+    """On either side."""
 
     async def visit(at):
-        async with WorldManager(security=certificates("wrong", authority)) as guest:
+        async with WorldManager(security=certificates("wrong", authority)) as client:
             with pytest.raises(BrokenWorldError, match=words) as caught:
-                await guest.initialize_world("w", 1, 2, port=at, timeout=3600)
+                await client.initialize_world("w", 1, 2, port=at, timeout=3600)
             return caught.value.cause
 
-    assert with_strangers(port, visit, security=certificates("right")) == "protocol"
+    assert with_intruders(port, visit, security=certificates("right")) == "protocol"
 
 
-@pytest.mark.parametrize("host_speaks_it", [True, False])
-def test_tls_on_one_side_only_is_told_when_time_is_up(port, certificates, host_speaks_it):
-    """Somebody else may listen there at the moment: that is no reason to give up at once."""
+@pytest.mark.parametrize("host_uses_tls", [True, False])
+def test_tls_on_one_side_only_is_named_in_the_timeout(port, certificates, host_uses_tls):
+    """Another program may listen there at the moment: that is no reason to give up at once."""
     plain, secured = Security(TOKEN), certificates("right")
 
     async def visit(at):
-        async with WorldManager(security=plain if host_speaks_it else secured) as guest:
+        async with WorldManager(security=plain if host_uses_tls else secured) as client:
             with pytest.raises(BrokenWorldError) as caught:
-                await guest.initialize_world("w", 1, 2, port=at, timeout=1)
+                await client.initialize_world("w", 1, 2, port=at, timeout=1)
             return caught.value
 
-    error = with_strangers(port, visit, security=secured if host_speaks_it else plain)
+    error = with_intruders(port, visit, security=secured if host_uses_tls else plain)
     assert error.cause == "timeout"
     assert "TLS" in error.words
 
 
-def test_tls_by_the_environment(together, certificates, tmp_path):
+def test_tls_is_set_up_from_the_environment(together, certificates, tmp_path):
     certificates("right")
     names = dict(zip(TLS_VARIABLES, ("right.pem", "right.key", "right.ca"), strict=True))
     files = {variable: str(tmp_path / name) for variable, name in names.items()}
@@ -280,7 +286,7 @@ def test_tls_by_the_environment(together, certificates, tmp_path):
         Security.from_environment({**files, TLS_VARIABLES[2]: str(tmp_path / "wrong.ca")})
 
 
-def test_files_for_tls_that_will_not_do_are_told_and_nobody_is_asked_for_a_password(certificates, tmp_path):
+def test_invalid_files_for_tls_are_named_and_no_password_is_asked_for(certificates, tmp_path):
     certificates("right")
     encrypt = ["pkey", "-in", "right.key", "-aes128", "-passout", "pass:a password", "-out", "encrypted.key"]
     subprocess.run(["openssl", *encrypt], cwd=tmp_path, check=True, capture_output=True, timeout=60)
@@ -294,7 +300,7 @@ def test_files_for_tls_that_will_not_do_are_told_and_nobody_is_asked_for_a_passw
         ("right.key", "right.key", "right.ca", "no certificate in PEM"),
         ("right.pem", "right.key", "right.key", "no certificate in PEM"),
         ("right.pem", "right.csr", "right.ca", "no private key"),
-        ("right.pem", "wrong.key", "right.ca", "is not that of the certificate"),
+        ("right.pem", "wrong.key", "right.ca", "does not match the certificate"),
         ("right.pem", "encrypted.key", "right.ca", "is encrypted"),
         ("right.pem", "open.key", "right.ca", "chmod 600"),
     ):

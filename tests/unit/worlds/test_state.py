@@ -1,25 +1,23 @@
-from ms_recover.worlds.state import (
-    MAX_KEPT_UNASKED,
-    SMALL,
+from ms_recover.worlds.instructions import (
+    CloseLinks,
     Deliver,
     Expected,
-    Fail,
+    FailOperation,
     Fault,
-    Fill,
-    Hold,
-    Keep,
+    FillBuffer,
+    ForgetPeer,
+    KeepMessage,
     Key,
-    PeerLeft,
+    Notify,
+    PauseReading,
     Phase,
-    Shut,
-    Tell,
     Transmit,
-    WorldState,
 )
-from ms_recover.worlds.wire import Header, Kind, world_id
+from ms_recover.worlds.state import MAX_KEPT_UNASKED, SMALL, WorldState
+from ms_recover.worlds.wire import FrameKind, Header, world_id
 
 WORLD = world_id("w")
-KEY, OTHER = Key(Kind.MESSAGE, 0), Key(Kind.MESSAGE, 1)
+KEY, OTHER = Key(FrameKind.MESSAGE, 0), Key(FrameKind.MESSAGE, 1)
 
 
 def opened(rank=0, size=3):
@@ -35,121 +33,121 @@ def frame(sequence, length=4, key=KEY, **changes):
 
 def test_nothing_goes_before_the_world_is_formed():
     state = WorldState(WORLD, 0, 2)
-    assert isinstance(state.send_asked(1, 1, KEY, 0, "uint8", (4,), 4)[0], Fail)
-    assert isinstance(state.receive_asked(2, 1, KEY, Expected())[0], Fail)
+    assert isinstance(state.send_requested(1, 1, KEY, 0, "uint8", (4,), 4)[0], FailOperation)
+    assert isinstance(state.receive_requested(2, 1, KEY, Expected())[0], FailOperation)
 
 
 def test_frames_are_numbered_per_peer():
     state = opened()
-    sent = [state.send_asked(n, peer, KEY, 0, "uint8", (4,), 4)[0] for n, peer in enumerate([1, 2, 1])]
+    sent = [state.send_requested(n, peer, KEY, 0, "uint8", (4,), 4)[0] for n, peer in enumerate([1, 2, 1])]
     assert [instruction.header.sequence for instruction in sent] == [0, 0, 1]
     assert all(isinstance(instruction, Transmit) for instruction in sent)
 
 
 def test_receive_before_the_frame_fills_its_buffer():
     state = opened()
-    assert state.receive_asked(1, 1, KEY, Expected()) == []
-    assert state.header_came(1, frame(0)) == [Fill(1, 1, frame(0))]
-    assert state.payload_came(1) == [Deliver(1, frame(0), None)]
+    assert state.receive_requested(1, 1, KEY, Expected()) == []
+    assert state.header_received(1, frame(0)) == [FillBuffer(1, 1, frame(0))]
+    assert state.payload_received(1) == [Deliver(1, frame(0), None)]
     assert state.pending == 0
 
 
 def test_small_frame_before_the_receive_is_kept():
     state = opened()
-    assert state.header_came(1, frame(0)) == [Keep(1, 1, frame(0))]
-    assert state.payload_came(1) == []
-    assert state.receive_asked(1, 1, KEY, Expected()) == [Deliver(1, frame(0), 1)]
+    assert state.header_received(1, frame(0)) == [KeepMessage(1, 1, frame(0))]
+    assert state.payload_received(1) == []
+    assert state.receive_requested(1, 1, KEY, Expected()) == [Deliver(1, frame(0), 1)]
 
 
 def test_large_frame_before_the_receive_is_held_and_then_filled():
     state = opened()
     big = frame(0, SMALL + 1)
-    assert state.header_came(1, big) == [Hold(1)]
-    assert state.receive_asked(1, 1, KEY, Expected()) == [Fill(1, 1, big)]
+    assert state.header_received(1, big) == [PauseReading(1)]
+    assert state.receive_requested(1, 1, KEY, Expected()) == [FillBuffer(1, 1, big)]
 
 
-def test_large_frame_is_kept_when_somebody_waits_for_what_is_behind_it():
+def test_large_frame_is_kept_when_a_receive_waits_for_a_later_one():
     state = opened()
     big = frame(0, SMALL + 1)
-    assert state.header_came(1, big) == [Hold(1)]
-    assert state.receive_asked(1, 1, OTHER, Expected()) == [Keep(1, 1, big)]
-    assert state.payload_came(1) == []
-    assert state.header_came(1, frame(1, key=OTHER)) == [Fill(1, 1, frame(1, key=OTHER))]
+    assert state.header_received(1, big) == [PauseReading(1)]
+    assert state.receive_requested(1, 1, OTHER, Expected()) == [KeepMessage(1, 1, big)]
+    assert state.payload_received(1) == []
+    assert state.header_received(1, frame(1, key=OTHER)) == [FillBuffer(1, 1, frame(1, key=OTHER))]
 
 
-def test_a_peer_that_nobody_reads_is_held_back():
+def test_a_peer_whose_messages_are_not_received_is_paused():
     state = opened()
     count = MAX_KEPT_UNASKED // SMALL
     for sequence in range(count):
-        assert isinstance(state.header_came(1, frame(sequence, SMALL))[0], Keep)
-        state.payload_came(1)
-    assert state.header_came(1, frame(count)) == [Hold(1)]
-    assert state.header_came(2, frame(0)) != [Hold(2)]
+        assert isinstance(state.header_received(1, frame(sequence, SMALL))[0], KeepMessage)
+        state.payload_received(1)
+    assert state.header_received(1, frame(count)) == [PauseReading(1)]
+    assert state.header_received(2, frame(0)) != [PauseReading(2)]
 
 
-def test_a_break_fails_all_and_tells_all():
+def test_a_break_fails_all_operations_and_informs_all_peers():
     state = opened()
-    state.receive_asked(1, 1, KEY, Expected())
-    state.send_asked(2, 2, KEY, 0, "uint8", (4,), 4)
+    state.receive_requested(1, 1, KEY, Expected())
+    state.send_requested(2, 2, KEY, 0, "uint8", (4,), 4)
     fault = Fault(1, "eof", "gone")
     told, first, second, shut = state.lost(1, "eof", "gone")
-    assert isinstance(told, Tell)
+    assert isinstance(told, Notify)
     assert {peer: (header.kind, header.call, header.detail) for peer, header in told.headers} == {
-        1: (Kind.ABORT, 1, 0),
-        2: (Kind.ABORT, 1, 0),
+        1: (FrameKind.ABORT, 1, 0),
+        2: (FrameKind.ABORT, 1, 0),
     }
-    assert [first, second, shut] == [Fail(1, fault), Fail(2, fault), Shut(fault)]
+    assert [first, second, shut] == [FailOperation(1, fault), FailOperation(2, fault), CloseLinks(fault)]
     assert state.phase is Phase.BROKEN
-    assert state.lost(2, "eof") == state.closed() == state.header_came(2, frame(0)) == []
-    assert state.receive_asked(3, 2, KEY, Expected()) == [Fail(3, fault)]
+    assert state.lost(2, "eof") == state.closed() == state.header_received(2, frame(0)) == []
+    assert state.receive_requested(3, 2, KEY, Expected()) == [FailOperation(3, fault)]
 
 
-def test_wrong_place_breaks_the_world():
+def test_a_frame_of_another_world_epoch_or_sequence_breaks_the_world():
     for change in ({"epoch": 4}, {"world": b"x" * 8}, {"sequence": 1}):
         state = opened()
-        state.header_came(1, frame(0)._replace(**change))
+        state.header_received(1, frame(0)._replace(**change))
         assert (state.phase, state.fault[:2]) == (Phase.BROKEN, (1, "protocol"))
 
 
-def test_other_than_expected_breaks_the_world_kept_or_not():
+def test_an_unexpected_frame_breaks_the_world_kept_or_not():
     for expected in (Expected(1), Expected(0, "int8"), Expected(0, None, (2, 2)), Expected(0, None, None, 3)):
         for kept in (True, False):
             state = opened()
             if kept:
-                state.header_came(1, frame(0))
-                state.payload_came(1)
-                state.receive_asked(1, 1, KEY, expected)
+                state.header_received(1, frame(0))
+                state.payload_received(1)
+                state.receive_requested(1, 1, KEY, expected)
             else:
-                state.receive_asked(1, 1, KEY, expected)
-                state.header_came(1, frame(0))
+                state.receive_requested(1, 1, KEY, expected)
+                state.header_received(1, frame(0))
             assert (state.phase, state.fault.cause, state.pending) == (Phase.BROKEN, "protocol", 0)
 
 
 def test_a_report_names_the_accused():
     state = opened()
-    abort = frame(0, 0, Key(Kind.ABORT, 0, 2), dtype="", shape=(), detail=2)
-    state.header_came(1, abort)
+    abort = frame(0, 0, Key(FrameKind.ABORT, 0, 2), dtype="", shape=(), detail=2)
+    state.header_received(1, abort)
     assert state.fault == Fault(2, "peer_reported", "rank 1 reports heartbeat of rank 2")
 
 
 def test_what_a_peer_sent_before_it_left_can_be_received():
     state = opened()
-    state.header_came(1, frame(0))
-    state.payload_came(1)
-    assert state.header_came(1, frame(1, 0, Key(Kind.LEAVE, 0), dtype="", shape=())) == [PeerLeft(1)]
+    state.header_received(1, frame(0))
+    state.payload_received(1)
+    assert state.header_received(1, frame(1, 0, Key(FrameKind.LEAVE, 0), dtype="", shape=())) == [ForgetPeer(1)]
     assert state.lost(1, "eof") == []
-    assert state.receive_asked(1, 1, KEY, Expected()) == [Deliver(1, frame(0), 1)]
+    assert state.receive_requested(1, 1, KEY, Expected()) == [Deliver(1, frame(0), 1)]
     assert state.phase is Phase.OPEN
-    state.receive_asked(2, 1, KEY, Expected())
+    state.receive_requested(2, 1, KEY, Expected())
     assert (state.phase, state.fault[:2]) == (Phase.BROKEN, (1, "closed"))
 
 
-def test_withdrawn_before_and_after_it_began():
+def test_cancelling_a_receive_breaks_the_world_only_after_its_frame_began():
     state = opened()
-    state.receive_asked(1, 1, KEY, Expected())
-    assert state.withdrawn(1) == []
+    state.receive_requested(1, 1, KEY, Expected())
+    assert state.cancelled(1) == []
     assert state.phase is Phase.OPEN
-    state.receive_asked(2, 1, KEY, Expected())
-    state.header_came(1, frame(0))
-    state.withdrawn(2)
+    state.receive_requested(2, 1, KEY, Expected())
+    state.header_received(1, frame(0))
+    state.cancelled(2)
     assert (state.phase, state.fault.cause) == (Phase.BROKEN, "closed")

@@ -1,3 +1,6 @@
+import sys
+from array import array
+
 import numpy as np
 import pytest
 
@@ -22,7 +25,7 @@ def test_contiguous_arrays_are_not_copied():
     assert tensors.to_array(raw)[0, 0] == 42
 
 
-def test_other_layouts_and_byte_orders_are_made_plain():
+def test_other_layouts_and_byte_orders_are_converted():
     array = np.arange(12.0).reshape(3, 4)
     assert np.array_equal(tensors.to_array(tensors.raw(array.T)), array.T)
     assert np.array_equal(tensors.to_array(tensors.raw(array.astype(">f8"))), array)
@@ -37,10 +40,22 @@ def test_what_cannot_be_sent_is_refused(wrong):
         tensors.raw(wrong)
 
 
+def test_buffers_are_sent_and_filled_without_a_copy():
+    for buffer in (b"abcd", bytearray(b"abcd"), memoryview(b"abcd")):
+        raw = tensors.raw(buffer)
+        assert (raw.dtype, raw.shape, bytes(raw.data)) == ("uint8", (4,), b"abcd")
+    numbers = memoryview(array("Q", [1, 2]))
+    raw, filled = tensors.target(numbers)
+    assert (raw.dtype, raw.shape) == ("uint64", (2,))
+    raw.data[:8] = (7).to_bytes(8, sys.byteorder)
+    assert filled() is numbers
+    assert list(numbers) == [7, 2]
+
+
 def test_what_cannot_be_filled_is_refused():
     frozen = np.zeros(3)
     frozen.flags.writeable = False
-    for wrong in (None, frozen, np.zeros((3, 4)).T, np.zeros(3, ">f8"), np.array(["x"])):
+    for wrong in (None, b"abc", frozen, np.zeros((3, 4)).T, np.zeros(3, ">f8"), np.array(["x"])):
         with pytest.raises(UsageError):
             tensors.target(wrong)
 
@@ -55,7 +70,7 @@ def test_what_cannot_be_filled_is_refused():
         ("sum", "complex64", [4, 6]),
     ],
 )
-def test_reductions(operation, dtype, want):
+def test_reductions_are_made_in_the_element_type(operation, dtype, want):
     into, other = tensors.copied(tensors.raw(np.array([1, 2], dtype))), tensors.raw(np.array([3, 4], dtype))
     tensors.accumulate(operation, dtype, into.data, other.data)
     assert tensors.to_array(into).tolist() == want
@@ -75,7 +90,7 @@ def test_bfloat16_is_rounded_to_the_nearest_and_keeps_nan():
 
 
 @pytest.mark.mindspore
-def test_mindspore_tensors():
+def test_mindspore_tensors_survive_as_bytes():
     mindspore = pytest.importorskip("mindspore")
     values = np.array([[1.5, -3.0], [0.0, 4.0]], np.float32)
     for dtype in (mindspore.float32, mindspore.float16, mindspore.bfloat16):

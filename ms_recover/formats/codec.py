@@ -1,0 +1,128 @@
+"""JSON in and out: typed fields with their bounds, and the two ways between JSON values and objects made of them.
+
+The one module that knows the library (msgspec). Modules that describe a document import it when they are needed, so
+that commands which read and print no JSON start without it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ms_recover.model.manifest import DIGEST
+
+__all__ = [
+    "MAX_RANKS",
+    "UNSET",
+    "Count",
+    "Digest",
+    "Extent",
+    "Fields",
+    "Loops",
+    "Meta",
+    "Path",
+    "Positive",
+    "Rank",
+    "Size",
+    "UnsetType",
+    "convert",
+    "decode",
+    "fill",
+    "make",
+    "schema",
+    "to_json",
+]
+
+_T = TypeVar("_T")
+_FieldsT = TypeVar("_FieldsT", bound="Fields")
+
+MAX_RANKS = 1 << 24
+"""Ranks are smaller than this."""
+
+Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+"""A rank."""
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A number of bytes, or an offset."""
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A number of anything else, from 0."""
+Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+"""A number from 1."""
+Extent = tuple[Count, Count]
+"""First index and the one behind the last, in one dimension."""
+Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], Meta(max_length=64)]
+"""Repetitions of byte runs, outermost first: how often, source stride and target stride in bytes."""
+Digest = Annotated[str, Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=len(DIGEST) + 33)]
+"""``xxh3_128:`` and 32 hexadecimal digits; the length rules out a line feed, which ``$`` would let pass."""
+Path = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
+"""A path that stays below its root: not absolute, no empty component, no ``.`` and ``..``, no NUL."""
+
+
+class Fields(msgspec.Struct):
+    """A JSON object with these members, in this order; more members are ignored when it is read."""
+
+
+def fill(kind: type[_FieldsT], noun: object, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the attributes of a noun that have their names."""
+    return kind(**{name: members[name] if name in members else getattr(noun, name) for name in kind.__struct_fields__})
+
+
+def to_json(fields: Fields) -> dict[str, Any]:
+    """Return fields as plain JSON values, members in their order, arrays as tuples.
+
+    A noun in a field stands for fields of the same names.
+    """
+    data: dict[str, Any] = msgspec.to_builtins(fields)
+    return data
+
+
+def convert(value: Any, kind: type[_T]) -> _T:
+    """Check plain JSON values against a type, and build it.
+
+    Raises
+    ------
+    ValueError
+        When they do not fit; the text says where.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def make(kind: type[_T], fields: Fields) -> _T:
+    """Return the noun of type `kind` whose attributes are the members of `fields`."""
+    return msgspec.convert(fields, kind, from_attributes=True)
+
+
+def decode(data: bytes, kind: type[_T]) -> _T:
+    """Decode JSON whose length has been capped, check it against a type, and build that.
+
+    Raises
+    ------
+    ValueError
+        When it is not JSON, nested too deeply, or does not fit; the text says where.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # File names that are not UTF-8 are written with halves of characters, which only the standard library reads.
+        return convert(_loads(data), kind)
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a type."""
+    return msgspec.json.schema(kind)
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -1,0 +1,214 @@
+"""Plans as versioned JSON: ``plan --json`` prints it and ``apply PLAN`` reads it back; see docs/plan.md."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ms_recover.errors import FormatError
+from ms_recover.formats.action_json import (
+    ComposeFields,
+    CopyFields,
+    MissingFields,
+    PartialFields,
+    compose_fields,
+    copy_fields,
+    read_compose,
+    read_copy,
+)
+from ms_recover.formats.bounded_json import decode_object
+from ms_recover.formats.codec import Count, Fields, Path, Rank, Size, convert, fill, make, to_json
+from ms_recover.formats.plan_paths import check_group_path, check_slice_path
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.inventory import Note
+from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, RankState, Verdict
+
+MAX_SIZE = 1 << 30
+"""Longest plan that is read, in bytes."""
+_MOST_BRACKETS = 1 << 25
+_MOST_COMMAS = 1 << 27
+
+
+class StepFields(Fields):
+    """A step: epoch, and step in the epoch."""
+
+    epoch: Count
+    step: Count
+
+
+class NoteFields(Fields):
+    """A file or directory that is reported and not used, and why."""
+
+    path: str
+    reason: str
+
+
+class GroupWriteFields(Fields):
+    """A ``group_info.pb`` that is written because the rank's directory had lost it."""
+
+    rank: Rank
+    target: Path
+    restore_ranks: tuple[Rank, ...]
+
+
+class RankFields(Fields):
+    """The state of one rank at one step, and the plan for it."""
+
+    rank: Rank
+    state: RankState
+    verdict: Verdict
+    reason: str
+    path: Path | None
+    source_rank: Rank | None
+    source: Path | None
+    evidence: Evidence | None
+    missing: tuple[MissingFields, ...]
+    bytes: Size | None
+    missing_share: float | None = None
+
+
+class RejectedFields(Fields):
+    """A step newer than the planned one, and why it cannot be recovered."""
+
+    epoch: Count
+    step: Count
+    reason: str
+    another_run: bool = False
+
+
+class PlanFields(Fields, kw_only=True):
+    """A recovery plan."""
+
+    version: Literal[2]
+    root: str
+    world_size: Rank
+    world_size_from: str
+    world_size_guessed: bool = False
+    step: StepFields | None
+    considered: StepFields | None
+    recoverable: bool
+    run_id: str | None
+    disagreements: tuple[str, ...]
+    actions: tuple[CopyFields | ComposeFields, ...]
+    partials: tuple[PartialFields, ...]
+    group_files: tuple[GroupWriteFields, ...]
+    ranks: tuple[RankFields, ...]
+    rejected_steps: tuple[RejectedFields, ...]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[NoteFields, ...]
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Return `plan` as plain JSON values; the same plan gives the same object."""
+    actions = tuple(
+        copy_fields(action) if isinstance(action, CopyAction) else compose_fields(action, ComposeFields)
+        for action in plan.actions
+    )
+    return to_json(
+        fill(
+            PlanFields,
+            plan,
+            version=PLAN_VERSION,
+            actions=actions,
+            partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
+            ranks=tuple(fill(RankFields, verdict, missing_share=_missing_share(verdict)) for verdict in plan.ranks),
+            rejected_steps=tuple(rejected_fields(rejected) for rejected in plan.rejected_steps),
+        )
+    )
+
+
+def plan_from_json(text: str, where: str) -> Plan:
+    """Read a plan back.
+
+    Parameters
+    ----------
+    text : str
+        JSON as `plan_to_json` makes it.
+    where : str
+        Path for error messages.
+
+    Raises
+    ------
+    FormatError
+        When the text is not a plan of this version, names a path outside its root, or one of another rank or step.
+    """
+    again = "make a plan with: recover-ckpt plan ROOT -o plan.json"
+    try:
+        encoded = text.encode()
+        if len(encoded) > MAX_SIZE:
+            raise FormatError(f"it is longer than {MAX_SIZE} bytes")
+        data = decode_object(encoded, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS, fractions=True)
+    except UnicodeEncodeError:
+        raise FormatError(f"{where} is not text; {again}") from None
+    except FormatError as error:
+        raise FormatError(f"{where} is not a recovery plan: {error}; {again}") from None
+    if "actions" not in data or "version" not in data:
+        raise FormatError(f"{where} is not a recovery plan; {again}")
+    if data["version"] != PLAN_VERSION:
+        raise FormatError(
+            f"{where} is a plan of version {data['version']!r}, this tool reads {PLAN_VERSION}: plan again"
+        )
+    try:
+        plan = _plan(convert(data, PlanFields))
+        _check(plan)
+    except ValueError as error:
+        raise FormatError(f"{where} is not a plan that can be trusted ({error}): plan again") from None
+    return plan
+
+
+def rejected_fields(rejected: RejectedStep) -> RejectedFields:
+    """Return the fields of a rejected step."""
+    return RejectedFields(rejected.step.epoch, rejected.step.step, rejected.reason, rejected.another_run)
+
+
+def _plan(fields: PlanFields) -> Plan:
+    return Plan(
+        root=fields.root,
+        world_size=fields.world_size,
+        world_size_from=fields.world_size_from,
+        step=None if fields.step is None else make(Step, fields.step),
+        actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
+        group_files=tuple(make(GroupWrite, one) for one in fields.group_files),
+        ranks=tuple(make(RankVerdict, one) for one in fields.ranks),
+        rejected_steps=tuple(
+            RejectedStep(Step(one.epoch, one.step), one.reason, one.another_run) for one in fields.rejected_steps
+        ),
+        notes=tuple(make(Note, note) for note in fields.notes),
+        run_id=fields.run_id,
+        disagreements=fields.disagreements,
+        partials=tuple(read_compose(one) for one in fields.partials),
+        considered=None if fields.considered is None else make(Step, fields.considered),
+        world_size_guessed=fields.world_size_guessed,
+        warnings=fields.warnings,
+    )
+
+
+def _check(plan: Plan) -> None:
+    """Refuse a plan whose parts contradict each other."""
+    every: tuple[Action, ...] = (*plan.actions, *plan.partials)
+    targets = [action.target for action in every] + [write.target for write in plan.group_files]
+    written = set(targets)
+    if len(written) != len(targets):
+        raise ValueError("two actions have one target")
+    for action in plan.actions:
+        if any(one.path in written and one.path != action.target for one in action.replicas):
+            raise ValueError(f"a source of {action.target!r} is the target of another action")
+    step = plan.step if plan.actions else plan.considered
+    if step is None and every:
+        raise ValueError("it has actions but no step")
+    if step is not None:
+        for action in every:
+            for path, rank in ((action.target, action.rank), *((one.path, one.rank) for one in action.replicas)):
+                check_slice_path(path, rank, step)
+    for write in plan.group_files:
+        if write.rank not in write.restore_ranks:
+            raise ValueError(f"the rank list of rank {write.rank} is {list(write.restore_ranks)}")
+        check_group_path(write.target, write.rank)
+
+
+def _missing_share(verdict: RankVerdict) -> float | None:
+    """Return the share of a slice's bytes that nobody holds."""
+    if verdict.bytes is None:
+        return None
+    return sum(region.bytes for region in verdict.missing) / verdict.bytes if verdict.bytes else 0.0

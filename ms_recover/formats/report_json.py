@@ -1,0 +1,205 @@
+"""What scan, verify, apply and complete print with ``--json``; nothing reads it back.
+
+The types state the members and their order; docs/schemas/ is made of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ms_recover.formats.codec import Count, Digest, Fields, Rank, Size, fill, to_json
+from ms_recover.formats.plan_json import NoteFields, RejectedFields, StepFields, rejected_fields
+from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
+from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
+from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
+from ms_recover.model.verification import VERIFICATION_VERSION, Verification
+
+
+class FoundSliceFields(Fields):
+    """A slice in a tree."""
+
+    rank: Rank
+    epoch: Count
+    step: Count
+    path: str
+    bytes: Size
+    parameters: Count
+    crc: bool
+    encryption: str | None
+    manifest: bool
+    problem: str | None
+    denied: bool
+
+
+class GroupFileFields(Fields):
+    """A ``group_info.pb`` in a tree."""
+
+    rank: Rank | None
+    path: str
+    restore_ranks: tuple[Rank, ...] | None
+    problem: str | None
+
+
+class StrategyFileFields(Fields):
+    """A strategy file in a tree."""
+
+    rank: Rank
+    path: str
+    stages: tuple[Count, ...]
+    devices_per_stage: Count
+    layouts: Count
+
+
+class DeniedFields(Fields):
+    """A rank's directory that the operating system refused to read, and why."""
+
+    rank: Rank
+    path: str
+    reason: str
+
+
+class OrphanFields(Fields):
+    """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
+
+    rank: Rank
+    epoch: Count
+    step: Count
+    path: str
+    problem: str | None
+
+
+class InventoryFields(Fields):
+    """The slices, steps and rank lists of a tree."""
+
+    version: Literal[1]
+    root: str
+    ranks: tuple[Rank, ...]
+    steps: tuple[StepFields, ...]
+    slices: tuple[FoundSliceFields, ...]
+    group_files: tuple[GroupFileFields, ...]
+    strategy_files: tuple[StrategyFileFields, ...]
+    notes: tuple[NoteFields, ...]
+    denied: tuple[DeniedFields, ...]
+    orphans: tuple[OrphanFields, ...]
+
+
+class CheckedSliceFields(Fields):
+    """The worth of one slice, its ground, and why."""
+
+    rank: Rank
+    epoch: Count
+    step: Count
+    path: str
+    status: SliceStatus
+    evidence: Evidence
+    reason: str
+
+
+class MissingRanksFields(Fields):
+    """The ranks that have no slice of a step."""
+
+    epoch: Count
+    step: Count
+    ranks: tuple[Rank, ...]
+
+
+class VerificationFields(Fields):
+    """The result of verifying a tree."""
+
+    version: Literal[1]
+    root: str
+    ok: bool
+    slices: tuple[CheckedSliceFields, ...]
+    disagreements: tuple[str, ...]
+    missing: tuple[MissingRanksFields, ...]
+
+
+class ResultFields(Fields):
+    """The end of one action."""
+
+    rank: Rank
+    source_rank: Rank | None
+    source: str
+    target: str
+    status: ActionStatus
+    bytes: Size
+    digest: Digest | None
+    error: str | None
+    dropped: tuple[str, ...]
+
+
+class OutcomeFields(Fields):
+    """The result of applying a plan."""
+
+    version: Literal[1]
+    root: str
+    step: StepFields
+    verified: bool
+    partial: bool
+    ok: bool
+    results: tuple[ResultFields, ...]
+    group_files: tuple[str, ...]
+    errors: tuple[str, ...]
+    rejected_steps: tuple[RejectedFields, ...]
+
+
+def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
+    """Return the object that ``scan --json`` prints."""
+    slices = tuple(
+        fill(
+            FoundSliceFields,
+            file,
+            epoch=file.step.epoch,
+            step=file.step.step,
+            bytes=file.size,
+            parameters=len(file.parameters),
+            crc=file.crc is not None,
+            manifest=file.manifest is not None,
+            problem=file.problem or file.manifest_problem,
+        )
+        for file in inventory.slices
+    )
+    group_files = tuple(
+        fill(GroupFileFields, file, restore_ranks=file.info.restore_ranks if file.info else None)
+        for file in inventory.group_files
+    )
+    strategy_files = tuple(
+        fill(StrategyFileFields, file, layouts=len(file.strategy.layouts)) for file in inventory.strategy_files
+    )
+    return to_json(
+        fill(
+            InventoryFields,
+            inventory,
+            version=INVENTORY_VERSION,
+            slices=slices,
+            group_files=group_files,
+            strategy_files=strategy_files,
+            denied=tuple(DeniedFields(rank, note.path, note.reason) for rank, note in inventory.denied),
+            orphans=tuple(
+                fill(OrphanFields, orphan, epoch=orphan.step.epoch, step=orphan.step.step)
+                for orphan in inventory.orphans
+            ),
+        )
+    )
+
+
+def verification_to_json(found: Verification) -> dict[str, Any]:
+    """Return the object that ``verify --json`` prints."""
+    slices = tuple(
+        fill(CheckedSliceFields, check, epoch=check.step.epoch, step=check.step.step) for check in found.checks
+    )
+    missing = tuple(MissingRanksFields(step.epoch, step.step, ranks) for step, ranks in found.missing)
+    version = VERIFICATION_VERSION
+    return to_json(fill(VerificationFields, found, version=version, ok=not found.wrong, slices=slices, missing=missing))
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the object that ``apply --json`` prints."""
+    rejected = tuple(rejected_fields(one) for one in outcome.rejected_steps)
+    ok = outcome.exit_code == 0
+    return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
+
+
+def result_to_json(result: ActionResult) -> dict[str, Any]:
+    """Return the object that ``complete --json`` prints."""
+    return to_json(fill(ResultFields, result))

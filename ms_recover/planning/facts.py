@@ -1,0 +1,263 @@
+"""Facts about a tree, each computed once: the first stage of a plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ms_recover.errors import UsageError
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
+from ms_recover.planning.redundancy.stages import Stages, find_stages
+from ms_recover.planning.redundancy.tolerance import Tolerance
+from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
+from ms_recover.planning.world_size import WorldSize, find_world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SliceFacts:
+    """One slice and the evidence about it.
+
+    Parameters
+    ----------
+    file : SliceFile
+        The slice.
+    listed : ParameterList
+        Its parameters; equal lists are mostly one object.
+    group : tuple of int
+        The ranks that hold the same slice by the rank lists, its own among them.
+    digests : Digests or None
+        Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
+        slices, whose contents cannot be compared because each encryption draws its own initial value.
+    was_read : bool
+        The digests are those of the bytes on the disk.
+    manifest_problem : str or None
+        The mismatch of its manifest with its place, name and header.
+    content_problem : str or None
+        The mismatch of its contents with its manifest, or the reason why they could not be read.
+    """
+
+    file: SliceFile
+    listed: ParameterList
+    group: tuple[int, ...]
+    digests: Digests | None
+    was_read: bool
+    manifest_problem: str | None
+    content_problem: str | None
+
+    @property
+    def path(self) -> str:
+        """Path relative to the root."""
+        return self.file.path
+
+    @property
+    def rank(self) -> int:
+        """Rank."""
+        return self.file.rank
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Its manifest."""
+        return self.file.manifest
+
+    @property
+    def proven(self) -> bool:
+        """Whether its manifest is a verdict: its digests were right when they were written."""
+        return self.file.manifest is not None and self.file.manifest.provenance.proven
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts about a tree, before anything is judged.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path of the tree.
+    options : PlanOptions
+        The operator's decisions.
+    world : WorldSize
+        Number of ranks, and its ground.
+    groups : GroupMap
+        The ranks that hold the same slice by rank lists.
+    stages : Stages
+        Pipeline stages and the layouts of their parameters.
+    steps : mapping of Step to mapping of int to tuple of SliceFacts
+        The slices by step and rank, sorted by path.
+    ranks : frozenset of int
+        Ranks that have a slice or a list.
+    denied : mapping of int to Note
+        Ranks whose directory cannot be read for want of permission.
+    older_runs : OlderRuns
+        Prefixes that the present run did not write.
+    tolerance : Tolerance
+        Parameters that may differ between replicas.
+    committing : frozenset of str
+        Prefixes of slices that training saved with manifests, so that one without is not committed.
+    notes : tuple of Note
+        Evidence that was not used.
+    """
+
+    root: str
+    options: PlanOptions
+    world: WorldSize
+    groups: GroupMap
+    stages: Stages
+    steps: Mapping[Step, Mapping[int, tuple[SliceFacts, ...]]]
+    ranks: frozenset[int]
+    denied: Mapping[int, Note]
+    older_runs: OlderRuns
+    tolerance: Tolerance
+    committing: frozenset[str]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Ranks declared lost; their slices are no evidence."""
+        return self.options.lost
+
+    def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
+        """Return the slices of a rank at a step, whether it is declared lost or not."""
+        return self.steps.get(step, {}).get(rank, ())
+
+    @cached_property
+    def counted(self) -> tuple[SliceFacts, ...]:
+        """Every slice of a rank that is not lost."""
+        return tuple(
+            one
+            for ranks in self.steps.values()
+            for rank, held in ranks.items()
+            if rank not in self.lost
+            for one in held
+        )
+
+    def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
+        """Return the slices of a step, without those of ranks declared lost, by rank and path."""
+        return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
+
+    def why_older(self, step: Step) -> str | None:
+        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+        return self.older_runs.why_older(one.file for one in self.counted_at(step))
+
+    def has_replica_by_layout(self, one: SliceFacts) -> bool:
+        """Whether another rank with a slice of the step holds the same by all layouts."""
+        return self.stages.copies(one.rank) > 1
+
+    def runs(self, step: Step) -> tuple[Run, ...]:
+        """Return the runs that saved slices of a step, the best candidate first."""
+        held = {
+            rank: [one.file for one in files]
+            for rank, files in self.steps.get(step, {}).items()
+            if rank not in self.lost
+        }
+        return find_runs(held, self.older_runs.present, newest=self.options.newest)
+
+
+def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ) -> Facts:
+    """Gather everything that steps are judged by; slices of lost ranks are no evidence.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        The scan.
+    options : PlanOptions
+        The operator's decisions.
+    contents : Contents
+        Digests of the slices that were read.
+
+    Raises
+    ------
+    UsageError
+        When a lost rank is not in the world, or the world size cannot be.
+    ContradictionError
+        When rank lists contradict each other.
+    """
+    world = find_world_size(inventory, options.world_size)
+    for rank in sorted(options.lost):
+        check_rank(rank, world, "declared lost")
+    inside = [file for file in inventory.slices if file.rank < world.ranks]
+    listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
+    groups = merge_groups([file for file in listing if file.rank is None or file.rank < world.ranks], inside)
+    steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
+    for one in _slice_facts(
+        sorted(inside, key=lambda file: (file.rank, file.step, file.path)), world, groups, contents
+    ):
+        steps[one.file.step][one.rank].append(one)
+    counted = [file for file in inside if file.rank not in options.lost]
+    notes = [Note(path, f"{why}; it is not used") for path, why in world.rejected_lists.items()]
+    notes += _outside(inventory, world)
+    strategies = tuple(sorted(inventory.strategy_files, key=lambda file: file.path))
+    named = {
+        file.manifest.strategy_digest
+        for file in inside
+        if file.manifest is not None and file.problem is None and not file.manifest.recovered
+    }
+    return Facts(
+        root=inventory.root,
+        options=options,
+        world=world,
+        groups=groups,
+        stages=find_stages(strategies, groups, world.ranks, {name for name in named if name}),
+        steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
+        ranks=frozenset(inventory.ranks),
+        denied=dict(inventory.denied),
+        older_runs=find_older_runs(counted),
+        tolerance=Tolerance.with_more(options.tolerate),
+        committing=frozenset(
+            file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
+        ),
+        notes=tuple(notes),
+    )
+
+
+def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
+    """Refuse a rank that is not in the world.
+
+    Raises
+    ------
+    UsageError
+        It names the ranks of the world.
+    """
+    if not 0 <= rank < world.ranks:
+        begin = f"rank {rank} is {what}, but the" if what else f"there is no rank {rank}: the"
+        raise UsageError(
+            f"{begin} ranks are 0 to {world.ranks - 1} by {world.source}; give another rank or --world-size"
+        )
+
+
+def _slice_facts(
+    files: list[SliceFile], world: WorldSize, groups: GroupMap, contents: Contents
+) -> Iterator[SliceFacts]:
+    shared: dict[tuple[Parameter, ...], ParameterList] = {}
+    for file in files:
+        listed = file.parameters
+        if not isinstance(listed, ParameterList):
+            listed = shared.setdefault(listed, ParameterList(listed))
+        group = groups.of(file.rank)
+        read = contents.digests.get(file.path)
+        stated = file.manifest.digests if file.manifest is not None else None
+        yield SliceFacts(
+            file=file,
+            listed=shared.setdefault(listed, listed),
+            group=group,
+            digests=None if file.encryption is not None else read or stated,
+            was_read=read is not None,
+            manifest_problem=check_manifest(file, world.ranks, group),
+            content_problem=check_contents(file, contents),
+        )
+
+
+def _outside(inventory: Inventory, world: WorldSize) -> list[Note]:
+    why = f"its rank is outside the world of {world.ranks} ranks by {world.source}"
+    paths = [file.path for file in inventory.slices if file.rank >= world.ranks]
+    return [Note(path, why) for path in paths[:1]] + (
+        [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
+    )

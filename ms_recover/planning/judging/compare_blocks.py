@@ -1,0 +1,276 @@
+"""Compare the contents of slices block by block, with all known claims of who holds the same."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ms_recover.model.slices import ParameterList
+from ms_recover.model.texts import name_some
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.votes import Ballot, Outvoted, Vote, count_witnesses, hold_vote
+from ms_recover.planning.redundancy.blocks import Block, find_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockComparison:
+    """The result of comparing all blocks of a step.
+
+    Parameters
+    ----------
+    outvoted : mapping of str to Outvoted
+        Path of each slice that lost a vote, the parameters and the reason.
+    good : mapping of str to frozenset of str
+        Path of each outvoted slice to the parameters in it that may still be used: not outvoted, in a slice that agrees
+        with others in at least as many parameters as it is outvoted in.
+    disagreements : mapping of tuple of int to str
+        Ranks that should hold the same and differ, with nothing to settle who is right.
+    undecided : mapping of str to str
+        Path of each slice on a side of a disagreement, and the disagreement.
+    witnesses : mapping of str to int
+        Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
+        that is compared; 1 when some parameter was compared with nothing.
+    tolerated : mapping of str to tuple of str
+        Path of a slice to parameters in which its replicas differ as they may.
+    """
+
+    outvoted: Mapping[str, Outvoted] = field(default_factory=dict)
+    good: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    witnesses: Mapping[str, int] = field(default_factory=dict)
+    tolerated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """One vote over some parameters of a block."""
+
+    block: Block
+    names: tuple[str, ...]
+    ballots: tuple[Ballot, ...]
+    vote: Vote
+
+
+def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockComparison:
+    """Let the slices of a step vote, block by block.
+
+    Parameters
+    ----------
+    facts : Facts
+        The tree.
+    slices : sequence of SliceFacts
+        The slices of one step and run that nothing else rules out, at most one a rank; those of which no contents are
+        known do not vote.
+    """
+    by_rank = {one.rank: one for one in slices if one.digests is not None}
+    if not by_rank:
+        return BlockComparison()
+    votes: list[_Counted] = []
+    named: dict[int, set[str]] = defaultdict(set)
+    layout_blocks, list_blocks = _split(find_blocks(by_rank, facts.stages, facts.groups))
+    for blocks in layout_blocks.values():
+        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
+        if not _is_trusted(facts, counted):
+            continue
+        votes += counted
+        for block in blocks:
+            for rank in block.ranks:
+                named[rank] |= block.names or set()
+    for block in list_blocks:
+        done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
+        counted = _count(facts, block, by_rank, done)
+        if done:
+            whole = _count(facts, block, by_rank, frozenset())
+            counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
+        votes += counted
+    votes += _counters_of_stages(facts, by_rank, votes)
+    return _sum_up(facts, by_rank, votes)
+
+
+def _split(blocks: Iterable[Block]) -> tuple[dict[tuple[str, frozenset[str] | None], list[Block]], list[Block]]:
+    """Return the blocks of layouts by way of cutting, and those of rank lists."""
+    by_kind: dict[tuple[str, frozenset[str] | None], list[Block]] = defaultdict(list)
+    listed = []
+    for block in blocks:
+        if block.by_layout:
+            by_kind[block.source, block.names].append(block)
+        else:
+            listed.append(block)
+    return by_kind, listed
+
+
+def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: frozenset[str]) -> list[_Counted]:
+    """Hold the votes of a block: one for all slices that list the same of its parameters."""
+    kinds: dict[tuple[str, ...] | None, list[Ballot]] = defaultdict(list)
+    cache: dict[ParameterList, tuple[str, ...] | None] = {}
+    for rank in block.ranks:
+        one = by_rank[rank]
+        assert one.digests is not None
+        if one.listed not in cache:
+            cache[one.listed] = _names_of(one.listed, block, done)
+        names = cache[one.listed]
+        if names is None or names:
+            kinds[None if names is None else tuple(sorted(names))].append(Ballot(one.file, one.digests))
+    counted = []
+    for names, ballots in kinds.items():
+        known = names if names is not None else tuple(parameter.name for parameter in ballots[0].file.parameters)
+        vote = hold_vote(ballots, facts.tolerance, names)
+        counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote))
+    return counted
+
+
+def _names_of(listed: ParameterList, block: Block, done: frozenset[str]) -> tuple[str, ...] | None:
+    """Return the parameters of a slice that a block compares; None for all of them."""
+    if block.names is None:
+        return None if not done else tuple(one.name for one in listed if one.name not in done)
+    return tuple(one.name for one in listed if one.name in block.names)
+
+
+def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
+    """Whether slices confirm a way of cutting: a strategy file of another job or layout must not outvote anybody.
+
+    It is trusted if manifests name the strategy file, or unless ranks of different groups differ in more than one of
+    its parameters and agree in none, which is the sign of parameters that are cut and not of damage.
+    """
+    stages = facts.stages
+    held = {ballot.file.rank: ballot.file for one in votes for ballot in one.ballots}
+    for rank, file in held.items():
+        digests = stages.digests.get(stages.of(rank), frozenset())
+        if file.manifest is not None and file.manifest.strategy_digest in digests:
+            return True
+    agree: set[str] = set()
+    split: set[str] = set()
+    for one in votes:
+        groups = {facts.groups.of(ballot.file.rank) for ballot in one.ballots}
+        if len(groups) < 2:
+            continue
+        if one.vote.disagreement is None and not one.vote.odd:
+            agree.update(one.names)
+            continue
+        for name in one.names:
+            sides: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+            for ballot in one.ballots:
+                sides[_digest_of(ballot, name)].add(facts.groups.of(ballot.file.rank))
+            if any(len(side) > 1 for side in sides.values()):
+                agree.add(name)
+            else:
+                split.add(name)
+    return len(split - agree) <= max(len(agree), 1)
+
+
+def _digest_of(ballot: Ballot, name: str) -> str:
+    listed = ballot.file.parameters
+    listed = listed if isinstance(listed, ParameterList) else ParameterList(listed)
+    return ballot.digests.parameters[listed.index[name]]
+
+
+def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> list[_Counted]:
+    """Compare small parameters without layout over a whole stage: steps, learning rates, powers of beta.
+
+    No file claims that they are equal, but where all ranks of several groups have one value and a single slice another,
+    that slice is damaged.
+    """
+    if not facts.stages.layouts:
+        return []
+    counted = []
+    by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
+    for rank in sorted(by_rank):
+        by_stage[facts.stages.of(rank)].append(by_rank[rank])
+    for stage, held in by_stage.items():
+        layouts = facts.stages.layouts.get(stage)
+        if layouts is None or len({one.group for one in held}) < 2:
+            continue
+        shared = set.intersection(*(set(one.listed.index) for one in {one.listed: one for one in held}.values()))
+        names = tuple(sorted(name for name in shared - layouts.keys() if not facts.tolerance.covers(name)))
+        for name in names:
+            ballots = tuple(Ballot(one.file, one.digests) for one in held if one.digests is not None)
+            if any(not ballot.digests.parameters for ballot in ballots):
+                break
+            sides: dict[str, list[Ballot]] = defaultdict(list)
+            for ballot in ballots:
+                sides[_digest_of(ballot, name)].append(ballot)
+            *odd, most = sorted(sides.values(), key=count_witnesses)
+            if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
+                continue
+            ranks = tuple(one.rank for one in held)
+            block = Block(ranks=ranks, names=frozenset((name,)), source="", by_layout=True)
+            vote = hold_vote(ballots, facts.tolerance, (name,))
+            if vote.disagreement is None:
+                counted.append(_Counted(block=block, names=(name,), ballots=ballots, vote=vote))
+    return counted
+
+
+def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> BlockComparison:
+    settled = {
+        (path, name)
+        for one in votes
+        if one.block.by_layout
+        for path, lost in one.vote.odd.items()
+        for name in lost.names
+    }
+    odd: dict[str, list[Outvoted]] = defaultdict(list)
+    disagreements: dict[tuple[int, ...], str] = {}
+    undecided: dict[str, str] = {}
+    witnesses: dict[str, int] = {}
+    tolerated: dict[str, list[str]] = defaultdict(list)
+    agreeing: Counter[str] = Counter()
+    for one in votes:
+        vote = one.vote
+        if vote.disagreement is not None and not _settled_elsewhere(one, settled):
+            disagreements[_ranks_of(facts, one.block)] = vote.disagreement
+            undecided |= {ballot.file.path: vote.disagreement for ballot in one.ballots}
+        for path, lost in vote.odd.items():
+            odd[path].append(lost)
+        for path in vote.winners:
+            if one.names:
+                witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
+            agreeing[path] += len(one.names) if vote.agreeing > 1 else 0
+            tolerated[path] += vote.tolerated
+    outvoted = {path: _merge(lost) for path, lost in odd.items()}
+    good = {}
+    for one_slice in by_rank.values():
+        path = one_slice.path
+        if path in outvoted:
+            usable = agreeing[path] + _agreeing_in_lost_votes(path, votes) >= len(outvoted[path].names)
+            names = frozenset(one_slice.listed.index) - set(outvoted[path].names)
+            good[path] = names if usable else frozenset()
+    return BlockComparison(
+        outvoted=outvoted,
+        good=good,
+        disagreements=disagreements,
+        undecided=undecided,
+        witnesses=witnesses,
+        tolerated={path: tuple(dict.fromkeys(names)) for path, names in tolerated.items() if names},
+    )
+
+
+def _agreeing_in_lost_votes(path: str, votes: Sequence[_Counted]) -> int:
+    """Count the parameters in which a slice agrees with the winners of votes that it lost over others."""
+    return sum(len(one.names) - len(one.vote.odd[path].names) for one in votes if path in one.vote.odd)
+
+
+def _settled_elsewhere(one: _Counted, settled: set[tuple[str, str]]) -> bool:
+    """Whether votes over layouts name a wrong slice for each parameter that the members of a rank list dispute."""
+    if not one.vote.disputed:
+        return False
+    paths = [ballot.file.path for ballot in one.ballots]
+    return all(any((path, name) in settled for path in paths) for name in one.vote.disputed)
+
+
+def _ranks_of(facts: Facts, block: Block) -> tuple[int, ...]:
+    """Return all ranks that hold a block by its claim, those without a slice included."""
+    if not block.by_layout:
+        return facts.groups.of(block.ranks[0])
+    return block.ranks
+
+
+def _merge(lost: Sequence[Outvoted]) -> Outvoted:
+    if len(lost) == 1:
+        return lost[0]
+    names = tuple(dict.fromkeys(name for one in lost for name in one.names))
+    first, *more = lost
+    also = [name for one in more for name in one.names if name not in first.names]
+    text = f"{first.reason}; and {name_some(list(dict.fromkeys(also)))} likewise" if also else first.reason
+    return Outvoted(names=names, reason=text)

@@ -1,0 +1,90 @@
+"""Slices that hold the bytes of another slice: renamed, or put in the wrong place."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import SliceFacts
+
+_Class = tuple[tuple[int, ...], Step]
+
+
+@dataclass
+class _Holders:
+    """The slices of one group and step with the same contents."""
+
+    slices: list[SliceFacts] = field(default_factory=list)
+    sound: int = 0
+    backed: SliceFacts | None = None
+    recovered: bool = False
+
+    def add(self, one: SliceFacts) -> None:
+        self.slices.append(one)
+        self.sound += one.file.problem is None
+        self.recovered = self.recovered or (one.manifest is not None and one.manifest.recovered)
+        if self.backed is None and _is_backed(one):
+            self.backed = one
+
+
+def _is_backed(one: SliceFacts) -> bool:
+    manifest = one.manifest
+    return manifest is not None and (manifest.step, manifest.digests) == (one.file.step, one.digests)
+
+
+class ContentIndex:
+    """Find other slices with the bytes of a slice, in time that does not grow with their number.
+
+    Parameters
+    ----------
+    slices : iterable of SliceFacts
+        All that count.
+    are_alike : callable
+        Whether two ranks hold the same by the layouts of their parameters.
+    """
+
+    def __init__(self, slices: Iterable[SliceFacts], are_alike: Callable[[int, int], bool]) -> None:
+        self._are_alike = are_alike
+        self._holders: dict[str, dict[_Class, _Holders]] = defaultdict(lambda: defaultdict(_Holders))
+        self._members: Counter[_Class] = Counter()
+        for one in slices:
+            key = (one.group, one.file.step)
+            self._members[key] += one.file.problem is None
+            if one.digests is not None:
+                self._holders[one.digests.file][key].add(one)
+
+    def why_misplaced(self, one: SliceFacts, *, confirmed: bool = False) -> str | None:
+        """Return the reason why a slice is not what its name and place claim, None when nothing shows it.
+
+        A slice is misplaced if its bytes are those of an older slice of its own group, which a manifest or all others
+        of that step confirm; or those of a slice of another group, which a manifest or another of that group confirms.
+        Slices that were copied from this one do not count, and ranks that are alike by layouts are of one group.
+
+        Parameters
+        ----------
+        one : SliceFacts
+            The slice.
+        confirmed : bool
+            Another of its group holds the same; then only an older slice's manifest speaks against both.
+        """
+        classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
+        for (group, step), holders in classes.items():
+            first = holders.slices[0]
+            own = group == one.group or self._are_alike(first.rank, one.rank)
+            if own and step >= one.file.step:
+                continue
+            candidates = holders.slices if holders.recovered else [holders.backed or first]
+            for other in candidates:
+                if other.manifest is not None and any(
+                    source.path == one.path for source in other.manifest.provenance.sources
+                ):
+                    continue  # a copy is no witness for its source
+                sound = other.file.problem is None
+                equal, others = holders.sound - sound, self._members[group, step] - sound
+                backed = _is_backed(other)
+                by_others = (equal == others if own else equal > 0) and not confirmed
+                if by_others or (backed and (own or not confirmed)):
+                    return f"holds the bytes of {other.path}: it was renamed or put in the wrong place"
+        return None

@@ -1,0 +1,115 @@
+"""Judge every slice of a tree, for verify and seal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ms_recover.model.steps import Step
+from ms_recover.model.verification import SliceCheck, Verification
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judge import Comparison, Judgement, judge_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeJudgement:
+    """The worth of every slice of one step, or of all.
+
+    Parameters
+    ----------
+    slices : tuple of (SliceFacts, Judgement)
+        Newest step first, then by rank and path.
+    disagreements : tuple of str
+        The groups that disagree.
+    """
+
+    slices: tuple[tuple[SliceFacts, Judgement], ...]
+    disagreements: tuple[str, ...]
+
+
+def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement:
+    """Judge the slices of one step, or of all, each among those of its own run.
+
+    A rank without a slice of the step's main run has foreign slices only.
+
+    Parameters
+    ----------
+    compared : Comparison
+        The tree, contents included; its options name the step.
+    sealing : bool
+        See `judge_step`: sealing a slice vouches for it.
+    """
+    facts = compared.facts
+    judged: list[tuple[SliceFacts, Judgement]] = []
+    disagreements: list[str] = []
+    for step in _steps(facts):
+        best: dict[str, Judgement] = {}
+        main: set[int] = set()
+        here = facts.steps.get(step, {})
+        for run in facts.runs(step):
+            found = judge_step(compared, step, run, sealing=sealing)
+            disagreements += [f"step {step}: {text}" for _, text in sorted(found.disagreements.items())]
+            if not best:
+                best = dict(found.slices)
+                main = {rank for rank, held in here.items() if any(_counts(one, best) for one in held)}
+            for one in (one for rank in main for one in here[rank] if not _counts(one, best)):
+                best[one.path] = found.slices[one.path]
+        slices = (one for held in here.values() for one in held if one.path in best)
+        judged += [(one, best[one.path]) for one in sorted(slices, key=lambda one: (one.rank, one.path))]
+    return TreeJudgement(slices=tuple(judged), disagreements=tuple(disagreements))
+
+
+def _steps(facts: Facts) -> list[Step]:
+    wanted = facts.options.step
+    return sorted(facts.steps, reverse=True) if wanted is None else [wanted]
+
+
+def _counts(one: SliceFacts, judged: dict[str, Judgement]) -> bool:
+    return one.path in judged and judged[one.path].status != "foreign"
+
+
+def make_verification(compared: Comparison, *, sealing: bool = False) -> Verification:
+    """Return the worth of every slice of a tree, or of one step; a slice that is not there is wrong as well.
+
+    What lies beside the slice that was recovered for it, in the other format, is passed over.
+
+    Parameters
+    ----------
+    compared : Comparison
+        The tree, contents included; its options name the step.
+    sealing : bool
+        As for `judge_slices`.
+    """
+    facts = compared.facts
+    judged = judge_slices(compared, sealing=sealing)
+    checks = [
+        SliceCheck(
+            rank=one.rank,
+            step=one.file.step,
+            path=one.path,
+            status=judgement.status,
+            evidence=judgement.evidence,
+            reason=judgement.reason,
+        )
+        for one, judgement in judged.slices
+        if judgement.status != "replaced"
+    ]
+    missing = []
+    for step in _steps(facts):
+        here = facts.steps.get(step, {})
+        absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here)
+        if absent and not sealing:
+            missing.append((step, absent))
+            places = next((held[0].file.place for _, held in sorted(here.items())), None)
+            checks += [
+                SliceCheck(
+                    rank=rank,
+                    step=step,
+                    path=places.of(rank) if places is not None else "",
+                    status="missing",
+                    evidence="structure",
+                    reason=f"rank {rank} has no slice of step {step}",
+                )
+                for rank in absent
+            ]
+    checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
+    return Verification(facts.root, tuple(checks), judged.disagreements, tuple(missing))

@@ -1,0 +1,81 @@
+"""Blocks: parameters that are cut alike x the ranks that hold the same region of them.
+
+Every claim about who holds the same gives blocks. The layouts of a strategy file cut the parameters of a stage in a
+few ways; each way and each part of the device matrix is one block. A rank list (``group_info.pb``) is one way of
+cutting with every parameter in it. Where both are there they are used together: layouts for the parameters they name,
+rank lists for the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
+from ms_recover.planning.redundancy.stages import Stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Parameters, and the ranks that hold the same of them.
+
+    Parameters
+    ----------
+    ranks : tuple of int
+        Ranks that have a slice, ascending.
+    names : frozenset of str or None
+        The parameters; None for all that no other block of these ranks names.
+    source : str
+        The file that claims it.
+    by_layout : bool
+        The claim of a strategy file; else that of a rank list.
+    """
+
+    ranks: tuple[int, ...]
+    names: frozenset[str] | None
+    source: str
+    by_layout: bool
+
+
+def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple[Block, ...]:
+    """Return the blocks of the ranks that have a slice, those of layouts first.
+
+    Parameters
+    ----------
+    ranks : iterable of int
+        Ranks with a slice of the step.
+    stages : Stages
+        Layouts by stage.
+    groups : GroupMap
+        Rank lists.
+    """
+    by_stage: dict[int, list[int]] = defaultdict(list)
+    by_group: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in sorted(ranks):
+        by_stage[stages.of(rank)].append(rank)
+        by_group[groups.of(rank)].append(rank)
+    blocks = [block for stage, held in by_stage.items() for block in _blocks_of_stage(stage, held, stages)]
+    for group, held in by_group.items():
+        source = groups.sources.get(group[0], "")
+        blocks.append(Block(ranks=tuple(held), names=None, source=source, by_layout=False))
+    return tuple(blocks)
+
+
+def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[Block]:
+    names: dict[object, set[str]] = defaultdict(set)
+    kinds = {}
+    for name, layout in stages.layouts.get(stage, {}).items():
+        kind = cut_alike(layout)
+        kinds[kind] = layout
+        names[kind].add(name)
+    blocks = []
+    for kind, layout in kinds.items():
+        cells: dict[object, list[int]] = defaultdict(list)
+        for rank in ranks:
+            cells[cell_of(layout, rank)].append(rank)
+        for held in cells.values():
+            named = frozenset(names[kind])
+            blocks.append(Block(ranks=tuple(held), names=named, source=stages.paths[stage], by_layout=True))
+    return blocks

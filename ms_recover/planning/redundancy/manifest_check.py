@@ -1,0 +1,67 @@
+"""Compare a slice with its manifest: place, header and contents."""
+
+from __future__ import annotations
+
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.texts import name_some
+
+
+def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
+    """Compare a slice's place, name and header with its manifest.
+
+    Parameters
+    ----------
+    file : SliceFile
+        The slice.
+    world_size : int
+        Number of ranks.
+    group : tuple of int
+        The ranks that hold the same slice, by the rank lists.
+
+    Returns
+    -------
+    str or None
+        Why the slice is not what its manifest says; None when it is, or has none.
+    """
+    manifest = file.manifest
+    if manifest is None:
+        return None
+    name = file.path.rpartition("/")[2]
+    if manifest.rank != file.rank:
+        return f"its manifest says it is the slice of rank {manifest.rank}"
+    if manifest.step != file.step:
+        return f"its manifest says it is of step {manifest.step}, not {file.step}: it was renamed"
+    if manifest.file != name:
+        return f"its manifest is that of {manifest.file}"
+    if manifest.world_size != world_size:
+        return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
+    if tuple(sorted(manifest.group)) != group:
+        return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
+    if manifest.size != file.size:
+        return f"it has {file.size} bytes, its manifest says {manifest.size}"
+    if manifest.parameters != file.parameters:
+        theirs = {parameter.name: parameter for parameter in manifest.parameters}
+        odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
+        return f"it does not list the parameters that its manifest lists: see {name_some(odd + list(theirs))}"
+    return None
+
+
+def check_contents(file: SliceFile, contents: Contents) -> str | None:
+    """Compare what was read from a slice with its manifest.
+
+    Returns
+    -------
+    str or None
+        Why it is damaged; None when it is not, was not read, or has no manifest.
+    """
+    if file.path in contents.problems:
+        return contents.problems[file.path]
+    read = contents.digests.get(file.path)
+    if read is None or file.manifest is None or read.file == file.manifest.digests.file:
+        return None
+    expected = file.manifest.digests.parameters
+    pairs = zip(file.parameters, read.parameters, expected, strict=False)
+    odd = [parameter.name for parameter, found, one in pairs if found != one]
+    where = f"in {name_some(odd)}" if odd else "outside the parameters"
+    return f"its contents are not those of its manifest, {where}"

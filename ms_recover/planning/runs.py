@@ -1,0 +1,237 @@
+"""Runs: which slices of a step were saved together, so that a step is never put together from two of them.
+
+A slice belongs to a run by the run id of its manifest, and by the prefix of its name. MindSpore appends ``_N`` to the
+prefix of a rerun, in each directory by itself (``_chg_ckpt_file_name_if_same_exist``), so that ranks of one run may
+bear different ``_N``: these are one run as long as no rank has slices of two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ms_recover.file_names import ending_of
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+
+_RERUN = re.compile(r"(?P<base>.*?)(?:_(?P<again>\d{1,9}))?\Z", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The identity of slices that were saved together.
+
+    Parameters
+    ----------
+    run_id : str or None
+        Of the manifests; None when no manifest names a run.
+    base : str or None
+        The prefix without rerun suffix; None when prefixes do not separate the slices.
+    prefix : str or None
+        The whole prefix, where ranks have slices of several reruns.
+    ending : str or None
+        The ending, where ranks have slices of both formats.
+    """
+
+    run_id: str | None = None
+    base: str | None = None
+    prefix: str | None = None
+    ending: str | None = None
+
+    def why_foreign(self, file: SliceFile) -> str | None:
+        """Return the reason why a slice belongs to another run, None when it belongs to this one."""
+        manifest = file.manifest
+        if self.run_id is not None and manifest is not None and manifest.run_id != self.run_id:
+            theirs = f"run {manifest.run_id}" if manifest.run_id else "a run without a name"
+            return f"belongs to {theirs}, not to {self.run_id or 'the one without a name'}"
+        if self.base is not None and base_of(file.prefix) != self.base:
+            return f"its prefix {file.prefix!r} is that of another run than {self.base!r}"
+        if self.prefix is not None and file.prefix != self.prefix:
+            return f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
+        if self.ending is not None and ending_of(file.path) != self.ending:
+            return f"is no {self.ending} file, and those of the step were chosen"
+        return None
+
+    @property
+    def name(self) -> str:
+        """The run in words, empty when there is nothing to tell it by."""
+        return self.run_id or self.prefix or ""
+
+
+def base_of(prefix: str) -> str:
+    """Return a prefix without the ``_N`` of a rerun."""
+    match = _RERUN.match(prefix)
+    return match["base"] if match is not None and match["base"] else prefix
+
+
+def _rerun_of(prefix: str) -> int:
+    match = _RERUN.match(prefix)
+    return int(match["again"] or 0) if match is not None and match["base"] else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderRuns:
+    """Slices that the present run did not save, over all steps of a tree.
+
+    Parameters
+    ----------
+    present : frozenset of str
+        Prefixes, without rerun suffix, of runs that may be recovered.
+    reasons : dict of str to str
+        Every other prefix, and the reason.
+    newest : tuple of (str, Step) or None
+        Run id of the run that was started last, and its newest step, where manifests and times show it.
+    """
+
+    present: frozenset[str]
+    reasons: dict[str, str]
+    newest: tuple[str, Step] | None = None
+
+    def why_older(self, files: Iterable[SliceFile]) -> str | None:
+        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+        bases = {base_of(file.prefix) for file in files}
+        if bases and not bases & self.present:
+            return "; ".join(self.reasons[base] for base in sorted(bases))
+        return None
+
+    def why_not_last(self, step: Step, run_id: str | None) -> str | None:
+        """Return a warning when a step is of a run that another one followed; times prove no more than that."""
+        if self.newest is None or run_id in (None, self.newest[0]) or step <= self.newest[1]:
+            return None
+        last, until = self.newest
+        return (
+            f"step {step} is of the older run {run_id}: run {last} was written later and is at step {until}; if that "
+            f"is the run to recover, name its step with --step {until}"
+        )
+
+
+def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
+    """Tell the present run from those that older runs, or single ranks, left behind.
+
+    A prefix that less than half as many ranks have as another is a leftover. Of several that are left, one whose slices
+    were all written after all slices of the others is the present one; otherwise times prove nothing and all are
+    present. Prefixes of manifests with a run id are present: their runs are told apart by these.
+    """
+    by_base: dict[str, list[SliceFile]] = defaultdict(list)
+    by_id: dict[str, list[SliceFile]] = defaultdict(list)
+    for file in slices:
+        by_base[base_of(file.prefix)].append(file)
+        if file.manifest is not None and file.manifest.run_id:
+            by_id[file.manifest.run_id].append(file)
+    named = {base_of(file.prefix) for files in by_id.values() for file in files}
+    large = _widespread(by_base) | named
+    reasons = {
+        base: f"only {_ranks_text(by_base[base])} the prefix {base!r}, of another run"
+        for base in sorted(by_base.keys() - large)
+    }
+    if not named and (last := _written_last(by_base, large)) is not None:
+        for base in sorted(large - {last}):
+            reasons[base] = f"the slices with the prefix {base!r} are of an older run than those of {last!r}"
+        large = {last}
+    run = _written_last(by_id, _widespread(by_id))
+    newest = (run, max(file.step for file in by_id[run])) if run is not None else None
+    return OlderRuns(present=frozenset(large), reasons=reasons, newest=newest)
+
+
+def _widespread(families: Mapping[str, Sequence[SliceFile]]) -> set[str]:
+    """Return the families that at least half as many ranks have as any other."""
+    ranks = {name: len({file.rank for file in files}) for name, files in families.items()}
+    most = max(ranks.values(), default=0)
+    return {name for name, count in ranks.items() if 2 * count >= most}
+
+
+def _written_last(families: Mapping[str, Sequence[SliceFile]], names: set[str]) -> str | None:
+    """Return the family all of whose slices were written after all slices of the others, None when there is none."""
+    if len(names) < 2:
+        return None
+    first = {name: min(file.mtime_ns for file in families[name]) for name in names}
+    latest = max(names, key=lambda name: (first[name], name))
+    others = (file.mtime_ns for name in names - {latest} for file in families[name])
+    return latest if max(others) < first[latest] else None
+
+
+def _ranks_text(files: Sequence[SliceFile]) -> str:
+    ranks = sorted({file.rank for file in files})
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list_some(ranks)} have"
+
+
+def find_runs(held: Mapping[int, Sequence[SliceFile]], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:
+    """Return the runs that saved slices of a step, the best candidate first.
+
+    The run that most ranks have comes first; of equals the one that was started again most often, by the ``_N`` of its
+    prefix. With `newest` ranks that have several slices are settled for the whole step: by one prefix and one format,
+    the one whose slices were modified last first.
+
+    Parameters
+    ----------
+    held : mapping of int to sequence of SliceFile
+        The slices of the step by rank, without those of lost ranks.
+    present : frozenset of str
+        Prefixes of runs that may be recovered; others count only where the step has no slice of these.
+    newest : bool
+        The operator's choice.
+    """
+    sound = [file for files in held.values() for file in files if file.problem is None]
+    counted = [file for file in sound if base_of(file.prefix) in present] or sound
+    ids = {file.manifest.run_id for file in counted if file.manifest is not None}
+    by_run: dict[Run, list[SliceFile]] = defaultdict(list)
+    if ids <= {""}:
+        for file in counted:
+            by_run[Run(base=base_of(file.prefix))].append(file)
+    else:
+        for file in counted:
+            if file.manifest is not None:
+                by_run[Run(run_id=file.manifest.run_id, base=base_of(file.prefix))].append(file)
+    by_name = sorted(by_run, key=lambda run: (run.run_id or "", run.base or ""))
+    runs = sorted(by_name, key=lambda run: _weight(by_run[run], newest), reverse=True)
+    if len(runs) > 1 and ids <= {""} and not _separate(by_run):
+        runs = [Run()]
+    if newest:
+        runs = [one for run in runs for one in _settled(run, held)]
+    return tuple(runs) or (Run(),)
+
+
+def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:
+    latest = max((file.mtime_ns if newest else 0, _rerun_of(file.prefix)) for file in files)
+    return len({file.rank for file in files}), *latest
+
+
+def _separate(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
+    """Whether no rank has slices of two prefixes, or one prefix clearly prevails."""
+    ranks = sorted((len({file.rank for file in files}) for files in by_run.values()), reverse=True)
+    return ranks[0] > 2 * ranks[1] or not _share_ranks(by_run)
+
+
+def _share_ranks(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
+    seen: set[int] = set()
+    for files in by_run.values():
+        ranks = {file.rank for file in files}
+        if seen & ranks:
+            return True
+        seen |= ranks
+    return False
+
+
+def _settled(run: Run, held: Mapping[int, Sequence[SliceFile]]) -> list[Run]:
+    """Split a run of which ranks have several slices by prefix, then by format; the one modified last first."""
+    own = {rank: [file for file in files if run.why_foreign(file) is None] for rank, files in held.items()}
+    sound = {rank: [file for file in files if file.problem is None] for rank, files in own.items()}
+    if all(len(files) < 2 for files in sound.values()):
+        return [run]
+    latest: dict[Run, int] = {}
+    by_prefix: dict[str, set[int]] = defaultdict(set)
+    both: set[str] = set()
+    for rank, files in sound.items():
+        for file in files:
+            if rank in by_prefix[file.prefix]:
+                both.add(file.prefix)
+            by_prefix[file.prefix].add(rank)
+    for files in sound.values():
+        for file in files:
+            ending = ending_of(file.path) if file.prefix in both else None
+            one = replace(run, prefix=file.prefix, ending=ending)
+            latest[one] = max(latest.get(one, 0), file.mtime_ns)
+    return sorted(latest, key=lambda one: (latest[one], one.prefix or "", one.ending or ""), reverse=True)

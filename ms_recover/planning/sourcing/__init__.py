@@ -1,0 +1,1 @@
+"""The sources of each rank's bytes."""

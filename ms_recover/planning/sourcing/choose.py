@@ -1,0 +1,248 @@
+"""Choose for each rank whether it keeps its slice, and else where its bytes come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ms_recover.model.actions import CopyAction
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.verdicts import RankState
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judge import Judgement, StepJudgement
+from ms_recover.planning.sourcing.compose import Composition, compose_slice
+from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
+from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.sourcing.target_path import same_format_sources, target_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """A rank's sound slice of the step."""
+
+    one: SliceFacts
+    judgement: Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsound:
+    """The reason why a rank has no sound slice of the step."""
+
+    state: RankState
+    reason: str
+    ambiguous: bool = False
+
+
+def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
+    """Choose a source for each rank that needs one.
+
+    Sources within a group are spread evenly: each lost rank takes the member that serves fewest others so far, the
+    lowest rank among equals.
+
+    Parameters
+    ----------
+    facts : Facts
+        The tree.
+    judgement : StepJudgement
+        The worth of the slices of one step and run.
+    """
+    holdings = [_holding(facts, judgement, rank) for rank in range(facts.world.ranks)]
+    sound = {rank: one.one for rank, one in enumerate(holdings) if isinstance(one, Sound)}
+    load: Counter[int] = Counter()
+    settlement: Settlement | None = None
+    verdicts: list[RankVerdict] = []
+    actions: list[CopyAction | ComposeAction] = []
+    partials: list[ComposeAction] = []
+    disputes: list[str] = []
+    for rank, holding in enumerate(holdings):
+        if isinstance(holding, Sound):
+            verdicts.append(_kept(holding))
+            continue
+        own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
+        chosen = _copy_within_group(facts, judgement, rank, holding, holdings, own, load)
+        if isinstance(chosen, str):
+            reason = f"{holding.reason}; {chosen}"
+            if holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
+                verdicts.append(RankVerdict(rank=rank, state=holding.state, verdict="unrecoverable", reason=reason))
+                continue
+            if settlement is None:
+                settlement = Settlement(ParameterIndex(facts, judgement, sound))
+            found = compose_slice(settlement, rank, own, load)
+            verdicts.append(_composed(rank, holding, found, f"{reason}; {found.reason}"))
+            partials += [found.partial] if found.partial is not None else []
+            disputes += [found.dispute] if found.dispute is not None else []
+            if found.action is None:
+                continue
+            action = found.action
+        else:
+            action = chosen
+            verdicts.append(_copied(holding, action, action.reason))
+        actions.append(action)
+        load.update(_givers(action, rank))
+    disagreements = [text for _, text in sorted(judgement.disagreements.items())]
+    return StepAssessment(
+        step=judgement.step,
+        ranks=tuple(verdicts),
+        actions=tuple(actions),
+        run_id=judgement.run.run_id,
+        disagreements=tuple(dict.fromkeys([*disagreements, *disputes])),
+        partials=tuple(partials),
+    )
+
+
+def sound_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts]:
+    """Return the slices of a step that can be relied on, by rank."""
+    found = {rank: _holding(facts, judgement, rank) for rank in facts.steps.get(judgement.step, {})}
+    return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Sound)}
+
+
+def _givers(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
+    if isinstance(action, CopyAction):
+        return (action.source_rank,)
+    return (source for source in action.source_ranks if source != rank)
+
+
+def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
+    """Whether a slice belongs to another run, so that it must stay as it is; slices of lost ranks are not judged."""
+    return (
+        judgement.status_of(one) == "foreign"
+        if one.path in judgement.slices
+        else bool(judgement.run.why_foreign(one.file))
+    )
+
+
+def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsound:
+    if rank in facts.lost:
+        return Unsound(state="lost", reason="declared lost")
+    if rank in facts.denied:
+        note = facts.denied[rank]
+        return Unsound(state="unreadable", reason=f"{note.path}: {note.reason}")
+    slices = facts.at(judgement.step, rank)
+    judged = [(one, judgement.slices[one.path]) for one in slices]
+    for one, found in judged:
+        if found.status == "sound":
+            return Sound(one=one, judgement=found)
+    if judged:
+        statuses = {found.status for _, found in judged}
+        reasons = dict.fromkeys(f"{one.path}: {found.reason}" for one, found in judged)
+        state: RankState = "unreadable" if "unreadable" in statuses else "damaged"
+        if statuses == {"foreign"}:
+            state = "missing" if all(judgement.run.why_foreign(one.file) for one, _ in judged) else "damaged"
+        return Unsound(state=state, reason="; ".join(reasons), ambiguous="ambiguous" in statuses)
+    if rank in facts.ranks:
+        return Unsound(state="missing", reason=f"no slice of step {judgement.step}")
+    return Unsound(state="missing", reason="no directory")
+
+
+def _kept(holding: Sound) -> RankVerdict:
+    return RankVerdict(
+        rank=holding.one.rank,
+        state="ok",
+        verdict="keep",
+        reason=holding.judgement.reason,
+        path=holding.one.path,
+        evidence=holding.judgement.evidence,
+    )
+
+
+def _copied(holding: Unsound, action: CopyAction, reason: str) -> RankVerdict:
+    return RankVerdict(
+        rank=action.rank,
+        state=holding.state,
+        verdict="copy",
+        reason=reason,
+        path=action.target,
+        source_rank=action.source_rank,
+        source=action.source,
+        evidence=action.evidence,
+    )
+
+
+def _composed(rank: int, holding: Unsound, found: Composition, reason: str) -> RankVerdict:
+    if isinstance(found.action, CopyAction):
+        return _copied(holding, found.action, reason)
+    if found.action is None:
+        return RankVerdict(
+            rank=rank,
+            state=holding.state,
+            verdict="unrecoverable",
+            reason=reason,
+            missing=found.missing,
+            bytes=found.bytes,
+        )
+    return RankVerdict(
+        rank=rank,
+        state=holding.state,
+        verdict="compose",
+        reason=reason,
+        path=found.action.target,
+        evidence=found.action.evidence,
+        bytes=found.bytes,
+    )
+
+
+def _copy_within_group(
+    facts: Facts,
+    judgement: StepJudgement,
+    rank: int,
+    holding: Unsound,
+    holdings: Sequence[Sound | Unsound],
+    own: Sequence[SliceFacts],
+    load: Mapping[int, int],
+) -> CopyAction | str:
+    """Return the copy of a slice that a rank list calls the same, or the reason why there is none."""
+    group = facts.groups.of(rank)
+    others = [other for other in group if other != rank and other < facts.world.ranks]
+    refusal = _why_no_copy(facts, judgement, rank, holding, others)
+    if refusal is not None:
+        return refusal
+    able = [one for other in others if isinstance(one := holdings[other], Sound)]
+    if not able:
+        states = ", ".join(f"rank {other} {_state(holdings[other])}" for other in others)
+        return f"nobody else of its group {list(group)} has a sound slice ({states})"
+    able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
+    usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
+    if why is not None:
+        return why
+    found = {one.one.rank: one.judgement for one in able}[usable[0].rank]
+    target, replaces = target_of(facts, rank, usable[0], own)
+    first, *more = map(replica_of, usable)
+    ground = f"rank {first.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
+    return CopyAction(
+        rank=rank,
+        replica=first,
+        target=target,
+        replaces=replaces,
+        reason=f"{holding.reason}; {ground}",
+        evidence=found.evidence,
+        group=group,
+        alternatives=tuple(more),
+        borrowed=found.borrowed,
+    )
+
+
+def _why_no_copy(
+    facts: Facts, judgement: StepJudgement, rank: int, holding: Unsound, others: Sequence[int]
+) -> str | None:
+    group = facts.groups.of(rank)
+    if holding.ambiguous:
+        return "nothing is copied over slices that may be right"
+    if rank in facts.denied:
+        return "nothing can be written there"
+    if not facts.groups.knows(rank):
+        return "no group_info.pb says who holds the same slice"
+    if not others:
+        return f"its group is [{rank}]: no other rank holds the same slice"
+    conflict = judgement.structure.conflicts.get((group, judgement.step))
+    dealt = judgement.structure.deduplicated.get(judgement.step)
+    if conflict is not None or dealt is not None:
+        return f"its group is no set of replicas at this step: {conflict or dealt}"
+    if group in judgement.disagreements:
+        return "its group disagrees and nothing settles who is right"
+    return None
+
+
+def _state(holding: Sound | Unsound) -> str:
+    return "ok" if isinstance(holding, Sound) else holding.state

@@ -1,0 +1,215 @@
+"""The parameters that slices of one step give: who lists them, where they lie, and how layouts cut them."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.strategy import Layout
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judge import StepJudgement
+from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike, fit, region_of
+from ms_recover.planning.redundancy.regions import Box
+from ms_recover.planning.redundancy.stages import Stages
+
+MOST_COMPARED = 64
+"""Sources of one part that are compared and chosen from; more prove nothing more."""
+
+_Kind = tuple[ParameterList, frozenset[str] | None]
+
+
+def replica_of(one: SliceFacts) -> Replica:
+    """Return a slice as a source of bytes."""
+    digests = one.manifest.digests if one.manifest is not None else one.digests
+    state = FileState(one.file.size, one.file.mtime_ns)
+    return Replica(one.rank, one.path, state, digests.file if digests is not None else None)
+
+
+def usable_slices(
+    facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]
+) -> tuple[dict[int, SliceFacts], dict[int, tuple[SliceFacts, frozenset[str]]]]:
+    """Return the slices that parameters may come from: whole ones, and others with their good parameters.
+
+    Slices that were saved under another strategy file give nothing.
+
+    Parameters
+    ----------
+    facts : Facts
+        The tree.
+    judgement : StepJudgement
+        The worth of its slices.
+    sound : mapping of int to SliceFacts
+        The sound slices, by rank.
+    """
+    held = {rank: one for rank, one in sound.items() if facts.stages.covers(one.file)}
+    salvaged: dict[int, tuple[SliceFacts, frozenset[str]]] = {}
+    for one in facts.counted_at(judgement.step):
+        found = judgement.slices.get(one.path)
+        if one.rank not in held and found is not None and found.good and facts.stages.covers(one.file):
+            salvaged[one.rank] = (one, found.good)
+    return held, salvaged
+
+
+class ParameterIndex:
+    """Answers what the slices of a step list and contain.
+
+    Parameters
+    ----------
+    facts : Facts
+        The tree.
+    judgement : StepJudgement
+        The worth of its slices at the step.
+    sound : mapping of int to SliceFacts
+        The sound slices, by rank.
+    """
+
+    def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
+        self.facts = facts
+        self.judgement = judgement
+        held, salvaged = usable_slices(facts, judgement, sound)
+        self.slices = {**{rank: one for rank, (one, _) in salvaged.items()}, **held}
+        self._good = {rank: names for rank, (_, names) in salvaged.items()}
+        self._cells: dict[tuple[int, Layout], dict[Cell, list[int]]] = {}
+        self._fitting: dict[tuple[int, str], Layout | None] = {}
+
+    @property
+    def stages(self) -> Stages:
+        """Pipeline stages and how their parameters are cut."""
+        return self.facts.stages
+
+    @cached_property
+    def by_stage(self) -> dict[int, list[int]]:
+        """Ranks that have a usable slice, by stage, ascending."""
+        stages: dict[int, list[int]] = defaultdict(list)
+        for rank in sorted(self.slices):
+            stages[self.stages.of(rank)].append(rank)
+        return dict(stages)
+
+    @cached_property
+    def kinds(self) -> dict[int, list[list[int]]]:
+        """Ranks of each stage whose slices give the very same parameters, the largest kind first."""
+        found: dict[int, list[list[int]]] = {}
+        for stage, ranks in self.by_stage.items():
+            kinds: dict[_Kind, list[int]] = defaultdict(list)
+            for rank in ranks:
+                kinds[self._kind(rank)].append(rank)
+            found[stage] = sorted(kinds.values(), key=lambda kind: (-len(kind), kind[0]))
+        return found
+
+    def _kind(self, rank: int) -> _Kind:
+        return self.slices[rank].listed, self._good.get(rank)
+
+    def is_sound(self, rank: int) -> bool:
+        """Whether a rank's slice is sound as a whole."""
+        return rank in self.slices and rank not in self._good
+
+    def find(self, rank: int, name: str) -> Parameter | None:
+        """Return a parameter as a rank's slice lists it, None when that slice does not give it."""
+        one = self.slices.get(rank)
+        place = one.listed.index.get(name) if one is not None else None
+        if one is None or place is None or (rank in self._good and name not in self._good[rank]):
+            return None
+        return one.listed[place]
+
+    def digest(self, rank: int, name: str) -> str | None:
+        """Return the digest of a parameter's contents in a rank's slice, None when it is not known."""
+        one = self.slices[rank]
+        place = one.listed.index.get(name)
+        known = one.digests is not None and one.digests.parameters
+        return one.digests.parameters[place] if one.digests is not None and known and place is not None else None
+
+    def layout(self, stage: int, name: str) -> Layout | None:
+        """Return the layout of a parameter, None when the strategy file has none that fits the slices."""
+        key = (stage, name)
+        if key not in self._fitting:
+            layout = self.stages.layouts.get(stage, {}).get(name)
+            kinds = self.kinds.get(stage, ())
+            like = next((found for kind in kinds if (found := self.find(kind[0], name)) is not None), None)
+            self._fitting[key] = fit(layout, like) if layout is not None and like is not None else layout
+        return self._fitting[key]
+
+    def region(self, rank: int, parameter: Parameter) -> Box | None:
+        """Return the region that a rank's slice holds of a parameter, None without a layout."""
+        layout = self.layout(self.stages.of(rank), parameter.name)
+        if layout is None or len(layout.tensor_map) != len(parameter.shape):
+            return None
+        return region_of(layout, cell_of(layout, rank), parameter.shape)
+
+    def sources(self, rank: int, parameter: Parameter) -> tuple[int, ...]:
+        """Return the ranks whose slices list what a rank's slice should hold, whether they agree or not.
+
+        Nothing that is cut, and nothing that is large, comes from another pipeline stage: MindSpore leaves parameters
+        there at their initial values. Only counters without layout that a whole stage lost are taken from others.
+        """
+        stage = self.stages.of(rank)
+        layout = self.layout(stage, parameter.name)
+        ranks: Sequence[int] = self.by_stage.get(stage, ())
+        if layout is not None:
+            ranks = self.in_cell(stage, layout, cell_of(layout, rank))
+        able = self._able(rank, ranks, parameter)
+        if not able and layout is None and self._is_counter(parameter):
+            able = self._able(rank, sorted(self.slices), parameter)
+        return tuple(able)
+
+    def _is_counter(self, parameter: Parameter) -> bool:
+        cut = any(parameter.name in layouts for layouts in self.stages.layouts.values())
+        return not cut and parameter.shape in ((), (1,))
+
+    def whole_tensors(self, rank: int, parameter: Parameter) -> list[tuple[Box, tuple[int, ...]]]:
+        """Return the ranks of a stage whose slices hold the whole tensor of which a rank holds a part."""
+        stage = self.stages.of(rank)
+        full = self._full_shape(stage, parameter)
+        if full is None:
+            return []
+        ranks: list[int] = []
+        for kind in self.kinds.get(stage, ()):
+            theirs = self.find(kind[0], parameter.name)
+            if theirs is not None and (theirs.dtype, theirs.shape) == (parameter.dtype, full):
+                ranks += kind
+        return [(tuple((0, size) for size in full), tuple(sorted(ranks)[:MOST_COMPARED]))] if ranks else []
+
+    def _full_shape(self, stage: int, parameter: Parameter) -> tuple[int, ...] | None:
+        layout = self.layout(stage, parameter.name)
+        if layout is None or layout.field or len(layout.tensor_map) != len(parameter.shape):
+            return None
+        count = cell_of(layout, 0).count
+        rows = sum(layout.split_shape) if layout.split_shape else 0
+        shape = tuple(local * parts for local, parts in zip(parameter.shape, count, strict=True))
+        return (rows, *shape[1:]) if rows and shape else shape
+
+    def _able(self, rank: int, ranks: Sequence[int], parameter: Parameter) -> list[int]:
+        """Return the ranks that list the parameter just so, a cut-out of them around `rank` when there are many."""
+        start = 0
+        if len(ranks) > MOST_COMPARED:
+            start = min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)
+        near = ranks[start : start + MOST_COMPARED]
+        listed: dict[_Kind, bool] = {}
+        for other in near:
+            kind = self._kind(other)
+            if kind not in listed:
+                listed[kind] = self.find(other, parameter.name) == parameter
+        return [other for other in near if listed[self._kind(other)]]
+
+    def in_cell(self, stage: int, layout: Layout, cell: Cell) -> list[int]:
+        """Return the ranks of a stage that have a usable slice and, by a layout, this part."""
+        return self.cells_of(stage, layout).get(cell, [])
+
+    def cells_of(self, stage: int, layout: Layout) -> dict[Cell, list[int]]:
+        """Return the ranks of a stage that have a usable slice, by the part that they hold by a layout."""
+        kind = cut_alike(layout)
+        key = (stage, kind)
+        if key not in self._cells:
+            cells: dict[Cell, list[int]] = defaultdict(list)
+            for rank in self.by_stage.get(stage, ()):
+                cells[cell_of(kind, rank)].append(rank)
+            self._cells[key] = cells
+        return self._cells[key]
+
+    @cached_property
+    def are_read(self) -> bool:
+        """Whether anything is known of the contents of the slices."""
+        return any(one.digests is not None for one in self.slices.values())

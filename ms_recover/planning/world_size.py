@@ -1,0 +1,141 @@
+"""The number of ranks of the job, from the evidence that survived."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
+from ms_recover.model.steps import Step
+
+_MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSize:
+    """The number of ranks, and its ground.
+
+    Parameters
+    ----------
+    ranks : int
+        How many there are.
+    source : str
+        The ground, for messages: ``"as given"``, ``"the manifests of step 2_77"``, ...
+    guessed : bool
+        The evidence bounds the number from below only: neither the operator nor a manifest states it.
+    rejected_lists : dict of str to str
+        Path of each rank list of another world to the reason.
+    """
+
+    ranks: int
+    source: str
+    guessed: bool = False
+    rejected_lists: dict[str, str]
+
+
+def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize:
+    """Return the world size: as given, else by manifests, strategy files, rank lists and files, in this order.
+
+    Manifests state it. A strategy file states the devices of its stage, and stages own consecutive ranks, so it bounds
+    the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
+    files, which name single ranks.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        Its `ranks` have a slice or a list.
+    given : int, optional
+        The operator's number, which wins.
+
+    Raises
+    ------
+    UsageError
+        When `given` is smaller than the ranks that have files.
+    ContradictionError
+        When a rank list names a rank outside the given world, or the evidence gives an absurd number.
+    """
+    highest = max(inventory.ranks, default=-1)
+    listed, by = _highest_listed(inventory.group_files)
+    if given is not None:
+        if given <= highest:
+            raise UsageError(
+                f"the world size is given as {given}, but there are files of rank {highest}: "
+                f"give at least {highest + 1}"
+            )
+        if listed >= given:
+            raise ContradictionError(f"{by} lists rank {listed}, but the world size is given as {given}")
+        return WorldSize(ranks=given, source="as given", rejected_lists={})
+    stated = _by_manifests(inventory.slices)
+    if stated is not None:
+        ranks, step = stated
+        why = f"names ranks of another world than the {ranks} that the manifests state"
+        rejected = {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
+        return WorldSize(ranks=ranks, source=f"the manifests of step {step}", rejected_lists=rejected)
+    return _by_lower_bounds(inventory, highest)
+
+
+def _by_manifests(slices: Iterable[SliceFile]) -> tuple[int, Step] | None:
+    """Return the size that manifests state, and the newest step of those.
+
+    Of several sizes the newest counts, unless less than half as many ranks state it as state another: a slice of an
+    older job that was left behind does not make the world smaller.
+    """
+    stating: dict[int, set[int]] = defaultdict(set)
+    newest: dict[int, Step] = {}
+    for file in slices:
+        if file.manifest is not None:
+            size = file.manifest.world_size
+            stating[size].add(file.rank)
+            newest[size] = max(newest.get(size, file.step), file.step)
+    if not stating:
+        return None
+    most = max(map(len, stating.values()))
+    size = max((size for size in stating if 2 * len(stating[size]) >= most), key=lambda size: (newest[size], size))
+    return size, newest[size]
+
+
+def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
+    best, why = highest + 1, "the ranks that have files"
+    strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
+    sizes = Counter(file.devices_per_stage for file in strategies)
+    devices = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    for file in strategies:
+        ranks = (max(file.stages, default=0) + 1) * devices
+        if devices and file.devices_per_stage == devices and ranks >= best:
+            best, why = ranks, f"the device matrix in {file.path}"
+            break
+    rejected = {}
+    for group in inventory.group_files:
+        if devices and _highest_in(group) >= best and _crosses_stages(group, devices):
+            rejected[group.path] = (
+                f"lists ranks of different stages of {devices} devices by {strategies[0].path}, up to rank "
+                f"{_highest_in(group)}, which nobody holds: it is of another world"
+            )
+    listed, by = _highest_listed(file for file in inventory.group_files if file.path not in rejected)
+    if listed >= best:
+        best, why = listed + 1, f"the ranks listed in {by}"
+    if best > _MOST_RANKS:
+        raise ContradictionError(
+            f"{why} give a world of {best} ranks, more than {_MOST_RANKS}: give the real one with --world-size"
+        )
+    return WorldSize(ranks=best, source=why, guessed=True, rejected_lists=rejected)
+
+
+def _crosses_stages(file: GroupFile, devices: int) -> bool:
+    return file.info is not None and len({rank // devices for rank in file.info.restore_ranks}) > 1
+
+
+def _highest_in(file: GroupFile) -> int:
+    if file.info is None:
+        return -1
+    return max((*file.info.restore_ranks, *(rank for group in file.info.groups for rank in group.ranks)), default=-1)
+
+
+def _highest_listed(files: Iterable[GroupFile]) -> tuple[int, str]:
+    highest, by = -1, ""
+    for file in sorted(files, key=lambda file: file.path):
+        if _highest_in(file) > highest:
+            highest, by = _highest_in(file), file.path
+    return highest, by

@@ -1,0 +1,306 @@
+"""The devices of a splitter: their workers, messages, chunks and clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
+from ms_recover.splitting import batches, weights
+from ms_recover.splitting.events import LossCause, Outcome, Rows
+from ms_recover.splitting.history import History, RecoveryTimes
+from ms_recover.splitting.instructions import (
+    EmitEvent,
+    EndWorker,
+    Instruction,
+    LoadPart,
+    RunChunk,
+    StartWorker,
+)
+from ms_recover.splitting.job import WorkerJobs
+from ms_recover.splitting.process import Worker
+from ms_recover.splitting.protocol import Message
+from ms_recover.splitting.slices import SliceStore
+from ms_recover.splitting.state import SplitterState
+from ms_recover.splitting.worker_pool import WorkerPool
+
+_log = logging.getLogger(__name__)
+_WATCH_S = 0.05
+_EXIT_POLLS = 50
+_EXIT_POLL_S = 0.001
+"""The end of a connection is seen before the end of its process: so often, so long is waited for the latter."""
+
+
+@dataclass
+class _Placement:
+    """The worker of a device.
+
+    Parameters
+    ----------
+    device, generation : int
+    worker : Worker
+    ready_at : float
+        When it was connected.
+    since : float or None
+        When its current chunk began; None while it has none.
+    proof : float
+        Seconds spent on proving the bytes of its slices.
+    """
+
+    device: int
+    generation: int
+    worker: Worker
+    ready_at: float
+    since: float | None = None
+    proof: float = 0.0
+
+
+@dataclass
+class Chunk:
+    """The rows of a chunk, and the value that it carries to its next part."""
+
+    rows: Rows
+    skeleton: Any
+    leaves: list[Any]
+
+
+class Devices:
+    """Gives workers their instructions and passes their messages to the state.
+
+    Parameters
+    ----------
+    state, store, jobs, history
+    chunk_limit : float
+        Seconds that a chunk may take on a device.
+    spares : int
+        Number of idle workers to keep.
+    apply : callable
+        Carries out the state's instructions.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: SplitterState,
+        store: SliceStore,
+        jobs: WorkerJobs,
+        history: History,
+        chunk_limit: float,
+        spares: int,
+        apply: Callable[[Sequence[Instruction]], None],
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._jobs = jobs
+        self._history = history
+        self._chunk_limit = chunk_limit
+        self._apply = apply
+        self._placements: dict[int, _Placement] = {}
+        self._lost_since: dict[int, float | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self.chunks: dict[int, Chunk] = {}
+        """The chunks of the forward that runs, by number."""
+        self.changed = asyncio.Event()
+        """Set after every change of a device or spare."""
+        self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
+
+    @property
+    def processes(self) -> list[int | None]:
+        """For each device the id of the process that serves it."""
+        placements = [self._placements.get(device.number) for device in self._state.devices]
+        return [None if placement is None else placement.worker.process_id for placement in placements]
+
+    def begin(self) -> None:
+        """Watch the clocks, and start the spares."""
+        self._run_in_background(self._watch_clocks())
+        self.pool.start_spares()
+
+    async def close(self) -> None:
+        """End every worker."""
+        self._closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._placements.clear()
+        await self.pool.close()
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Carry out an instruction that concerns a device."""
+        match instruction:
+            case RunChunk(device, part, chunk):
+                placement = self._placements[device]
+                if placement.since is None:
+                    placement.since = self._history.now
+                self._run_in_background(self._send_chunk(placement, part, chunk))
+            case LoadPart(device, part):
+                self._run_in_background(self._load(self._placements[device], part))
+            case StartWorker(device, generation):
+                self._run_in_background(self._serve(device, generation))
+            case EndWorker(device, generation):
+                self._end_worker(device, generation)
+            case EmitEvent():
+                self._emit(instruction)
+
+    def _end_worker(self, device: int, generation: int) -> None:
+        placement = self._placements.get(device)
+        if placement is None or placement.generation != generation:
+            return
+        del self._placements[device]
+        self._lost_since[device] = placement.since
+        placement.worker.kill()
+        self._run_in_background(self.pool.end(placement.worker))
+
+    def _emit(self, event: EmitEvent) -> None:
+        """Record an event, and the chunk that was lost with a device."""
+        device = event.device
+        rows = self.chunks[event.chunk].rows if event.chunk in self.chunks else None
+        recovery = None
+        if device is not None and event.kind == "lost":
+            since = self._lost_since.pop(device, None)
+            if event.part is not None and rows is not None and since is not None:
+                self._history.add_span(device, event.part, rows, since, "lost")
+        if device is not None and event.kind == "recovered":
+            placement = self._placements[device]
+            recovery = RecoveryTimes(ready_at=placement.ready_at, proof=placement.proof)
+        self._history.add_event(event, rows, recovery)
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closing:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, device: int, generation: int) -> None:
+        try:
+            worker = await self.pool.acquire(device)
+        except Exception as error:
+            _log_unexpected(error)
+            self._apply(self._state.lost(device, generation, "start", str(error)))
+            return
+        placement = _Placement(device, generation, worker, ready_at=self._history.now)
+        self._placements[device] = placement
+        self._apply(self._state.ready(device, generation))
+        self._run_in_background(self._receive_all(placement))
+
+    async def _receive_all(self, placement: _Placement) -> None:
+        """Pass a worker's messages to the state, until it is lost."""
+        try:
+            while self._is_current(placement):
+                message = await placement.worker.channel.receive()
+                if self._is_current(placement):
+                    self._receive(placement, message)
+        except BrokenWorldError as error:
+            words = await _exit_reason(placement.worker, error) or error.words or str(error)
+            self._lose(placement, cast(LossCause, error.cause), words)
+        except Exception as error:  # no message of a worker may end the splitter
+            self._lose_by(error, placement, "protocol")
+
+    def _receive(self, placement: _Placement, message: Message) -> None:
+        device, generation, fields = placement.device, placement.generation, message.fields
+        match message.kind:
+            case "held":
+                self._apply(self._state.held(device, generation, fields["part"]))
+            case "ran":
+                part, number = fields["part"], fields["chunk"]
+                self._end_chunk(placement, part, number, fields["seconds"], "done")
+                if number in self.chunks:
+                    self.chunks[number] = Chunk(self.chunks[number].rows, fields["skeleton"], message.tensors)
+                self._apply(self._state.ran(device, generation, number, part))
+            case "raised":
+                part, number = fields["part"], fields["chunk"]
+                self._end_chunk(placement, part, number, None, "raised")
+                self._apply(self._state.raised(device, generation, number, part, fields["words"]))
+            case "unable":
+                self._lose(placement, "weights", fields["words"])
+            case _:
+                raise InputError(f"invalid message of device {device}'s worker: {message.kind!r}")
+
+    async def _send_chunk(self, placement: _Placement, part: int, number: int) -> None:
+        chunk = self.chunks.get(number)
+        if chunk is None:  # the forward was given up meanwhile
+            placement.since = None
+            self._apply(self._state.ran(placement.device, placement.generation, number, part))
+            return
+        try:
+            await placement.worker.channel.send("run", chunk.leaves, part=part, chunk=number, skeleton=chunk.skeleton)
+        except BrokenWorldError:
+            return  # `_receive_all` handles it
+        except Exception as error:
+            self._lose_by(error, placement, "protocol")
+
+    async def _load(self, placement: _Placement, part: int) -> None:
+        """Prove a part's slice, send the part, and lose the device if it does not hold the part in time."""
+        channel = placement.worker.channel
+        try:
+            began = self._history.now
+            path, repaired = await asyncio.to_thread(self._store.path, part)
+            placement.proof += self._history.now - began
+            if repaired:
+                self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
+            if placement.worker.remote:
+                held = await asyncio.to_thread(weights.read, path)
+                tensors = [batches.to_host(value) for value in held.values()]
+                await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
+            else:
+                await channel.send("hold", part=part, path=path, device=placement.device)
+        except BrokenWorldError:
+            return  # `_receive_all` handles it
+        except Exception as error:
+            self._lose_by(error, placement, "weights")
+            return
+        limit = self._jobs.local.timeout
+        await asyncio.sleep(limit)
+        if self._is_current(placement) and part not in self._state.devices[placement.device].held:
+            self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+
+    async def _watch_clocks(self) -> None:
+        """Lose devices that take too long for a chunk, and replace dead spares."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for placement in list(self._placements.values()):
+                if placement.since is not None and self._history.now - placement.since > self._chunk_limit:
+                    self._lose(placement, "timeout", f"a chunk took longer than {self._chunk_limit:g} s")
+            self.pool.replace_dead_spares()
+
+    def _end_chunk(
+        self, placement: _Placement, part: int, number: int, seconds: float | None, outcome: Outcome
+    ) -> None:
+        """Record a chunk that a device has computed or refused; the device goes on to its next one."""
+        now = self._history.now
+        since = placement.since
+        placement.since = now if len(self._state.devices[placement.device].running) > 1 else None
+        if number in self.chunks:
+            began = since if seconds is None else now - seconds
+            self._history.add_span(placement.device, part, self.chunks[number].rows, began or now, outcome)
+
+    def _is_current(self, placement: _Placement) -> bool:
+        return self._placements.get(placement.device) is placement
+
+    def _lose(self, placement: _Placement, cause: LossCause, words: str) -> None:
+        self._apply(self._state.lost(placement.device, placement.generation, cause, words))
+
+    def _lose_by(self, error: Exception, placement: _Placement, cause: LossCause) -> None:
+        _log_unexpected(error)
+        self._lose(placement, cause, str(error))
+
+
+async def _exit_reason(worker: Worker, error: BrokenWorldError) -> str:
+    """Return how a local worker's process ended; empty when it runs or nothing is known."""
+    for _ in range(_EXIT_POLLS):
+        if worker.remote or error.cause not in ("eof", "reset") or worker.exit_reason:
+            break
+        await asyncio.sleep(_EXIT_POLL_S)
+    return worker.exit_reason
+
+
+def _log_unexpected(error: Exception) -> None:
+    """Log the traceback of a programming error: callers see only its message."""
+    if not isinstance(error, MsRecoverError | OSError):
+        _log.error("unexpected error in the splitter", exc_info=error)

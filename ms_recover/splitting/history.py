@@ -1,0 +1,126 @@
+"""The history of a splitter: events, computed chunks and forward reports."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
+from ms_recover.splitting.instructions import EmitEvent, FailForward
+from ms_recover.splitting.progress import Forward
+
+_log = logging.getLogger(__name__)
+_WARNINGS = frozenset({"lost", "retired", "repaired"})
+_MOST = 100_000
+"""Most events, spans and reports kept of each: a service runs for months."""
+
+
+class RecoveryTimes(NamedTuple):
+    """When a device's fresh process was connected, and the seconds spent on proving the bytes of its slices."""
+
+    ready_at: float
+    proof: float
+
+
+class History:
+    """Keeps and reports what happened.
+
+    Parameters
+    ----------
+    on_event : callable, optional
+        Called with every event.
+    """
+
+    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+        self._on_event = on_event
+        self._began = time.perf_counter()
+        self._lost_at: dict[int, float] = {}
+        self.call = -1
+        """Number of the forward that runs, or ran last."""
+        self.events: list[Event] = []
+        self.spans: list[Span] = []
+        self.reports: list[ForwardReport] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds since the splitter was made."""
+        return time.perf_counter() - self._began
+
+    def add_span(self, device: int, part: int, rows: Rows, began: float, outcome: Outcome) -> None:
+        """Add a chunk that a device computed from `began` until now."""
+        self.spans.append(
+            Span(device=device, part=part, call=self.call, rows=rows, began=began, ended=self.now, outcome=outcome)
+        )
+        _drop_oldest(self.spans)
+
+    def add_event(self, event: EmitEvent, rows: Rows | None, recovery: RecoveryTimes | None = None) -> None:
+        """Add an event, log it and report it.
+
+        Parameters
+        ----------
+        event : EmitEvent
+        rows : tuple of int or None
+            Rows of its chunk.
+        recovery : RecoveryTimes, optional
+            Given for a device that is back.
+        """
+        now = self.now
+        added = Event(
+            at=now,
+            kind=event.kind,
+            device=event.device,
+            part=event.part,
+            rows=rows,
+            cause=event.cause,
+            words=event.words,
+        )
+        if event.device is not None and event.kind == "lost":
+            self._lost_at[event.device] = now
+        if event.device is not None and recovery is not None:
+            lost_at = self._lost_at.get(event.device, now)
+            phases = (
+                ("start", recovery.ready_at - lost_at),
+                ("proof", recovery.proof),
+                ("weights", now - recovery.ready_at - recovery.proof),
+            )
+            added = replace(added, seconds=now - lost_at, phases=phases)
+        self.events.append(added)
+        _drop_oldest(self.events)
+        _log.log(logging.WARNING if event.kind in _WARNINGS else logging.INFO, "%s", added)
+        if self._on_event is not None:
+            try:
+                self._on_event(added)
+            except Exception:
+                _log.exception("the callback on_event failed")
+
+    def add_report(
+        self, chunks: Mapping[int, Rows], began: float, forward: Forward, failure: FailForward | None
+    ) -> None:
+        """Add the report of a forward; one that failed lacks all rows."""
+        missing = []
+        for number, (start, stop) in chunks.items():
+            why = forward.dropped.get(number) or failure
+            if why is not None:
+                missing.append(
+                    Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
+                )
+        self.reports.append(
+            ForwardReport(
+                call=self.call,
+                rows=max(stop for _, stop in chunks.values()),
+                chunks=len(chunks),
+                missing=tuple(missing),
+                redone=forward.redone,
+                lost=tuple(sorted(set(forward.lost))),
+                seconds=self.now - began,
+            )
+        )
+        _drop_oldest(self.reports)
+
+
+def _drop_oldest(kept: list[Event] | list[Span] | list[ForwardReport]) -> None:
+    if len(kept) > _MOST:
+        del kept[: _MOST // 10]

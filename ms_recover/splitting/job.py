@@ -1,0 +1,159 @@
+"""The jobs of workers: everything that a process needs to know to begin."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ms_recover.worlds.security import Security
+
+if TYPE_CHECKING:
+    from ms_recover.splitting.options import Options  # workers import this module, and need none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The job of one worker.
+
+    Parameters
+    ----------
+    world, addr, port : str, str, int
+        The world that the splitter shares with the worker, and the address where it listens.
+    token : bytes
+        The secret of the splitter and its workers on this host.
+    heartbeat : float
+        Seconds of silence after which the other end is lost.
+    timeout : float
+        Seconds until the world has to be there.
+    parts : tuple of bytes
+        Each part of the model without its weights, see `ms_recover.splitting.pickling`.
+    path : tuple of str
+        Python's module search path.
+    mode, target, threads : int, str, int or None
+        MindSpore's mode (graph or PyNative), device target and number of threads.
+    cores : tuple of tuple of int
+        Cores reserved for each device; empty when there are too few.
+    parent : int
+        Process id of the splitter, if that is on this machine.
+    """
+
+    world: str
+    addr: str
+    port: int
+    token: bytes = field(repr=False)
+    heartbeat: float
+    timeout: float
+    parts: tuple[bytes, ...] = field(repr=False)
+    path: tuple[str, ...]
+    mode: int
+    target: str
+    threads: int | None
+    cores: tuple[tuple[int, ...], ...] = ()
+    parent: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerJobs:
+    """The jobs of all workers of a splitter.
+
+    Parameters
+    ----------
+    local : Job
+        Of each worker on this host; the name of the world is added for each.
+    remote : mapping of int to Job
+        By device, of the workers on other hosts.
+    remote_security : Security
+        Of the worlds with workers on other hosts.
+    part_fields : tuple of mapping
+        For each part the place in the model (``split``, ``stages``) and MindSpore's ``mode``: a worker on another host
+        makes the part from these.
+    """
+
+    local: Job
+    remote: Mapping[int, Job]
+    remote_security: Security
+    part_fields: tuple[Mapping[str, Any], ...]
+
+
+def remote_world_name(port: int) -> str:
+    """Return the name of the world with the remote worker that joins at a port of the splitter."""
+    return f"ms_recover.splitting.{port}"
+
+
+def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]) -> WorkerJobs:
+    """Return the jobs of all workers.
+
+    Parameters
+    ----------
+    options : Options
+    pickled : sequence of bytes
+        Each part of the model without its weights.
+    parts : sequence of range
+        The stages of each part.
+
+    Raises
+    ------
+    UsageError
+        When remote workers need a token and the environment has none.
+    """
+    local = _local_job(options, tuple(pickled))
+    first_remote = options.num_devices - options.remote
+    ports = range(options.port, options.port + options.remote)
+    return WorkerJobs(
+        local=local,
+        remote={
+            first_remote + index: replace(local, world=remote_world_name(port), addr=options.addr, port=port)
+            for index, port in enumerate(ports)
+        },
+        remote_security=_remote_security(options),
+        part_fields=tuple(
+            {"split": options.split, "stages": [part.start, part.stop], "mode": local.mode} for part in parts
+        ),
+    )
+
+
+def _local_job(options: Options, pickled: tuple[bytes, ...]) -> Job:
+    import mindspore
+
+    target = mindspore.get_context("device_target")
+    local_devices = options.num_devices - options.remote
+    cores = sorted(os.sched_getaffinity(0))
+    threads = options.threads
+    if threads is None and target == "CPU":
+        threads = max(1, len(cores) // max(1, local_devices))
+    reserved: tuple[tuple[int, ...], ...] = ()
+    if threads is not None and target == "CPU" and threads * local_devices <= len(cores):
+        starts = range(0, threads * local_devices, threads)
+        reserved = tuple(tuple(cores[start : start + threads]) for start in starts)
+    return Job(
+        world="",
+        addr="127.0.0.1",
+        port=0,
+        token=secrets.token_bytes(32),
+        heartbeat=options.heartbeat,
+        timeout=options.start_timeout,
+        parts=pickled,
+        path=tuple(os.path.abspath(directory) for directory in sys.path),
+        mode=mindspore.get_context("mode"),
+        target=target,
+        threads=threads,
+        cores=reserved,
+    )
+
+
+def _remote_security(options: Options) -> Security:
+    """Return the security of worlds with remote workers."""
+    if not options.remote:
+        return Security()
+    security = Security.from_environment()
+    try:
+        address = ipaddress.ip_address(options.addr)
+    except ValueError:
+        return security  # a host name is checked once it is resolved
+    security.allow(str(address))
+    return security

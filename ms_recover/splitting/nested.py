@@ -1,0 +1,151 @@
+"""Nested values as JSON and tensors, for the way between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ms_recover.errors import InputError, UsageError
+from ms_recover.worlds.tensors import is_tensor
+
+DEEPEST = 64
+"""Most containers within each other."""
+_NUMBERS = 1 << 63
+
+
+def flatten(value: Any) -> tuple[Any, list[Any]]:
+    """Take a value apart into a skeleton that JSON can hold and the tensors in it.
+
+    In the skeleton None, truth values, whole numbers and texts stand for themselves, everything else is a list that
+    starts with its kind: ``["tuple", ...]``, ``["list", ...]``, ``["dict", [key, value], ...]``, ``["tensor", index]``,
+    ``["float", hexadecimal]``, ``["complex", hexadecimal, hexadecimal]``.
+
+    Parameters
+    ----------
+    value
+        Tuples (named ones become plain), lists and dicts with text keys, of mindspore.Tensor, numpy arrays, numbers,
+        truth values, texts and None.
+
+    Returns
+    -------
+    skeleton
+    leaves : list
+        The tensors and arrays themselves, in order.
+
+    Raises
+    ------
+    UsageError
+        When it contains anything else, or is nested too deeply.
+    """
+    leaves: list[Any] = []
+    return _flatten(value, leaves, 0), leaves
+
+
+def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
+    """Build the value that `flatten` took apart; the skeleton is not trusted.
+
+    Raises
+    ------
+    InputError
+        When the skeleton is invalid, or does not name every leaf once and in order.
+    """
+    unused = iter(range(len(leaves)))
+    value = _unflatten(skeleton, leaves, unused, 0)
+    if next(unused, None) is not None:
+        raise InputError(f"invalid value: {len(leaves)} tensors with a description of fewer")
+    return value
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether a value is a numpy array or a ``mindspore.Tensor``."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a value with too many containers within each other.
+
+    Raises
+    ------
+    UsageError
+    """
+    if depth > DEEPEST:
+        raise UsageError(f"the value is nested more than {DEEPEST} deep")
+
+
+def check_keys(value: Mapping[Any, Any]) -> None:
+    """Refuse keys that are no texts.
+
+    Raises
+    ------
+    UsageError
+    """
+    for key in value:
+        if not isinstance(key, str):
+            raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")
+
+
+def _flatten(value: Any, leaves: list[Any], depth: int) -> Any:
+    check_depth(depth)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        if not -_NUMBERS <= value < _NUMBERS:
+            raise UsageError("invalid whole number: it has more than 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, complex):
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if is_leaf(value):
+        leaves.append(value)
+        return ["tensor", len(leaves) - 1]
+    if isinstance(value, tuple | list):
+        return ["tuple" if isinstance(value, tuple) else "list", *(_flatten(each, leaves, depth + 1) for each in value)]
+    if isinstance(value, dict):
+        check_keys(value)
+        return ["dict", *([str(key), _flatten(each, leaves, depth + 1)] for key, each in value.items())]
+    raise UsageError(
+        f"invalid argument or output of type {type(value).__name__}: a part of the model takes and returns only "
+        "tensors, numpy arrays, numbers, texts and None, in tuples, lists and dicts"
+    )
+
+
+def _unflatten(skeleton: Any, leaves: Sequence[Any], unused: Iterator[int], depth: int) -> Any:
+    if depth > DEEPEST:
+        raise InputError(f"the description of a value is nested more than {DEEPEST} deep")
+    if skeleton is None or type(skeleton) in {bool, int, str}:
+        return skeleton
+    if type(skeleton) is not list or not skeleton or type(skeleton[0]) is not str:
+        raise InputError(f"{skeleton!r:.60} is no description of a value")
+    kind, *items = skeleton
+    if kind == "tensor" and len(items) == 1 and type(items[0]) is int:
+        if next(unused, None) != items[0]:
+            raise InputError(f"the description names tensor {items[0]} of {len(leaves)} out of order")
+        return leaves[items[0]]
+    if kind in {"tuple", "list"}:
+        values = [_unflatten(item, leaves, unused, depth + 1) for item in items]
+        return tuple(values) if kind == "tuple" else values
+    if kind == "dict" and all(type(item) is list and len(item) == 2 and type(item[0]) is str for item in items):
+        found = {key: _unflatten(item, leaves, unused, depth + 1) for key, item in items}
+        if len(found) != len(items):
+            raise InputError("duplicate key in the description of a dict")
+        return found
+    if kind in {"float", "complex"} and len(items) == (1 if kind == "float" else 2):
+        numbers = [_number(item) for item in items]
+        return numbers[0] if kind == "float" else complex(*numbers)
+    raise InputError(f"{skeleton!r:.60} is no description of a value")
+
+
+def _number(text: Any) -> float:
+    if type(text) is str and len(text) <= 40:
+        try:
+            return float.fromhex(text)
+        except (ValueError, OverflowError):
+            pass
+    raise InputError(f"{text!r:.60} is no hexadecimal number")

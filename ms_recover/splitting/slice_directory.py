@@ -1,0 +1,157 @@
+"""The directory of a splitter's slices: its names, its owner and its removal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+import weakref
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from ms_recover.errors import MsRecoverError, StorageError, UsageError
+from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.save_slice import clear_leftovers, withdraw
+from ms_recover.file_names import GROUP_INFO_NAME, JOURNAL_NAME, MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
+from ms_recover.model.steps import Step
+from ms_recover.storage.atomic import AtomicFile, temporary_path
+from ms_recover.system_errors import explained
+
+STEP = Step(1, 1)
+NAME = f"split-{STEP}.ckpt"
+LOCK_SECONDS = 60.0
+"""Longest wait for another recovery that works in the directory."""
+
+_PREFIX = "ms_recover-split-"
+_STALE_S = 3600.0
+"""Age of a temporary directory from which on it may be the remains of a killed splitter."""
+_CLAIM = "splitter"
+_RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
+_SLICE, _LIST, _TEMPORARY = map(re.escape, (NAME, GROUP_INFO_NAME, TEMPORARY_SUFFIX))
+_FINAL = rf"{_SLICE}(?:{re.escape(MANIFEST_SUFFIX)})?"
+_OWN_FILE = re.compile(rf"(?:{_FINAL}|{_LIST}|\.(?:{_FINAL}|{_LIST}(?:\.\w+)?){_TEMPORARY})\Z", re.ASCII)
+_MOST_NAMED = 4
+
+
+def open_directory(
+    owner: Any, directory: str | os.PathLike[str] | None
+) -> tuple[str, weakref.finalize[[ExitStack, str | None, int], Any]]:
+    """Make and claim the directory of a slice store.
+
+    Parameters
+    ----------
+    owner : SliceStore
+        When it is garbage, or the interpreter exits, the claim ends.
+    directory : path, optional
+        By default a temporary one, removed with its claim.
+
+    Returns
+    -------
+    (str, weakref.finalize)
+        Its real path, and the function that ends the claim.
+
+    Raises
+    ------
+    UsageError
+        When another splitter uses the directory, or it holds other files than a splitter's.
+    StorageError
+        When it cannot be made or read.
+    """
+    temporary = directory is None
+    with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
+        if directory is None:
+            _remove_stale(tempfile.gettempdir())
+            path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        else:
+            path = os.path.realpath(directory)
+            os.makedirs(path, 0o700, exist_ok=True)
+    _find_ranks(path)
+    claim = _claim(path)
+    return path, weakref.finalize(owner, _release, claim, path if temporary else None, os.getpid())
+
+
+def clear_directory(directory: str) -> None:
+    """Remove the slices of an earlier splitter, and no other file.
+
+    Raises
+    ------
+    UsageError
+        When the directory holds other files than a splitter's.
+    StorageError
+        When the file system refuses.
+    """
+    with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
+        folders = _find_ranks(directory)
+        withdraw([os.path.join(folder, NAME) for folder in folders])
+        for folder in folders:
+            clear_leftovers(folder)
+            for name in os.listdir(folder):
+                if _OWN_FILE.match(name):
+                    os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
+
+
+def _find_ranks(directory: str) -> list[str]:
+    """Return the ranks' directories; refuse a directory with other files than a splitter's.
+
+    Raises
+    ------
+    UsageError
+    """
+    folders: list[str] = []
+    foreign: list[str] = []
+    own_files = {JOURNAL_NAME, os.path.basename(temporary_path(_CLAIM))}
+    with explained("reading", directory):
+        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+                for inner in sorted(os.scandir(entry.path), key=lambda inner: inner.name):
+                    known = inner.name == SAVING_DIRECTORY and inner.is_dir(follow_symlinks=False)
+                    if not known and not (_OWN_FILE.match(inner.name) and inner.is_file(follow_symlinks=False)):
+                        foreign.append(f"{entry.name}/{inner.name}")
+            elif entry.name not in own_files or not entry.is_file(follow_symlinks=False):
+                foreign.append(entry.name)
+    if foreign:
+        named = ", ".join(foreign[:_MOST_NAMED]) + (", ..." if len(foreign) > _MOST_NAMED else "")
+        raise UsageError(
+            f"{directory} holds files that are not a splitter's: {named}. Give a directory that is empty or a "
+            "splitter's own"
+        )
+    return folders
+
+
+def _claim(directory: str) -> ExitStack:
+    """Take the directory for this store alone; recoveries have a lock of their own, and stay possible."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(AtomicFile(os.path.join(directory, _CLAIM)))
+        except StorageError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise UsageError(
+                f"another splitter keeps its slices in {directory}: close it first, or give another directory"
+            ) from None
+        return stack.pop_all()
+
+
+def _remove_stale(folder: str) -> None:
+    """Remove the temporary directories of killed splitters of this user."""
+    for entry in os.scandir(folder):
+        with suppress(MsRecoverError, OSError):
+            about = entry.stat(follow_symlinks=False)
+            old = time.time() - about.st_mtime > _STALE_S
+            if entry.name.startswith(_PREFIX) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old:
+                _find_ranks(entry.path)
+                with _claim(entry.path):  # no splitter uses it
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _release(claim: ExitStack, directory: str | None, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child: the directory is its parent's
+    claim.close()
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The timeline of a splitter: a page for browsers, and trace events for trace viewers."""

@@ -1,0 +1,273 @@
+"""The drawing of a timeline: lanes of devices with chunks, outages and events, as SVG (pure).
+
+Horizontal positions are percentages: the page zooms by changing the drawing's width, and no text is stretched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+from ms_recover.reporting.tables import one_line, ranks_text
+from ms_recover.splitting import summary
+from ms_recover.splitting.activity import (
+    BusyTimes,
+    Outage,
+    busy_times,
+    chunk_positions,
+    forward_extents,
+    group_events,
+    outages,
+    redone_spans,
+)
+from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.timeline.markup import Markup, element, joined
+
+SPANS = 4000
+"""Number of spans drawn, the last ones: browsers still move them smoothly, in about 1.5 MB."""
+TICK_STEPS = [float(f"{m}e{e}") for e in range(-6, 2) for m in (1, 2, 5)]
+TICK_STEPS += [60.0 * m for m in (1, 2, 5, 10, 30, 60, 120, 360, 720, 1440, 10080)]
+"""Seconds between ticks of the axis: 1 us to 50 s, then 1 min to a week."""
+_HUES = 16
+_TOP = 56
+_LANE = 58
+_STRIP = 18
+_BOX = 26
+"""Heights in pixels: the space above the lanes, a lane, the marks in it, the chunks in it."""
+_NEAR = 0.004
+"""Events of a kind that are closer than this share of the drawing's width are one mark."""
+_PIXELS = 1000
+_CHARACTER = 6.4
+"""Width of the drawing and of a character before the page's script measures them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The content of a drawing; spans and events are in order of time."""
+
+    spans: list[Span]
+    events: list[Event]
+    """Events that get a mark."""
+    devices: list[int]
+    """From top to bottom."""
+    outages: dict[int, list[Outage]]
+    start: float
+    """Time at the left edge."""
+    length: float
+    """Seconds from the left edge to the right one."""
+    colours: dict[tuple[int, Rows], int]
+    """The hue of each chunk of each forward."""
+    redone: set[int]
+    """Indexes of the spans that repeat a chunk."""
+    busy: BusyTimes
+
+    @classmethod
+    def over(cls, spans: list[Span], events: list[Event]) -> View:
+        """Return the view of the last `SPANS` spans and the faults meanwhile; both arguments are in order of time."""
+        drawn = spans[-SPANS:]
+        faults = [event for event in events if event.kind != "ready"]
+        times = [span.began for span in drawn]
+        if len(drawn) == len(spans):
+            times += [event.at for event in faults]
+        first = min(times, default=0.0)
+        last = max([first, *(span.ended for span in drawn), *(event.at for event in faults)])
+        margin = max(last - first, 1e-3) * 0.012  # marks at the very begin or end would be cut
+        start = max(first - margin, 0.0) if first >= 0 else first - margin
+        marked = [event for event in faults if event.at >= first]
+        devices = {span.device for span in drawn} | {event.device for event in events if event.device is not None}
+        return cls(
+            spans=drawn,
+            events=marked,
+            devices=sorted(devices),
+            outages=outages(events),
+            start=start,
+            length=last + margin - start,
+            colours={
+                chunk: position * _HUES // count if count < _HUES else position % _HUES
+                for chunk, (position, count) in chunk_positions(drawn).items()
+            },
+            redone=redone_spans(drawn, marked),
+            busy=busy_times(drawn),
+        )
+
+    @property
+    def height(self) -> int:
+        """Height of the drawing in pixels."""
+        return _TOP + _LANE * max(len(self.devices), 1)
+
+    def x(self, moment: float) -> float:
+        """Return the horizontal position of a moment, from 0 to 1."""
+        return min(max((moment - self.start) / self.length, 0.0), 1.0)
+
+
+def draw_forwards(view: View, reports: Sequence[ForwardReport]) -> Markup:
+    """Return the bands of the forwards, above the lanes."""
+    known = {report.call: report for report in reports}
+    bands = []
+    for call, (began, ended) in sorted(forward_extents(view.spans).items()):
+        title = f"forward {call}: no report: it raised, or still runs"
+        name = f"forward {call}"
+        kind = "band"
+        if call in known:
+            report = known[call]
+            title = summary.forward_text(report)
+            name += f" · {summary.seconds_text(report.seconds)}"
+            kind += " gaps" if report.missing else " hurt" if report.lost else ""
+        x = view.x(began)
+        width = view.x(ended) - x
+        bands.append(
+            element("g", element("title", title), _box(x, width, 28, kind, height=20), _label(x, width, 42, name))
+        )
+    return joined(bands)
+
+
+def draw_lanes(view: View) -> Markup:
+    """Return the lane of each device: its outages, chunks and events."""
+    return joined(_lane(view, index, device) for index, device in enumerate(view.devices))
+
+
+def draw_common_events(view: View) -> Markup:
+    """Return the marks of events that concern no single device."""
+    events = [event for event in view.events if event.device is None]
+    return joined(_marks(view, events, 38, _TOP, view.height))
+
+
+def draw_names(view: View) -> Markup:
+    """Return the name of each lane with the device's parts and its busy share."""
+    return joined(_lane_name(view, index, device) for index, device in enumerate(view.devices))
+
+
+def draw_ticks(view: View) -> Markup:
+    """Return the axis."""
+    drawn = []
+    for moment, name in ticks(view.start, view.start + view.length, _PIXELS // 90):
+        x = _percent(view.x(moment))
+        drawn.append(element("line", x1=x, x2=x, y1=18, y2=view.height, class_="t"))
+        drawn.append(element("text", name, x=x, dx=3, y=14, class_="dim"))
+    return joined(drawn)
+
+
+def ticks(start: float, end: float, most: int) -> list[tuple[float, str]]:
+    """Return about `most` round moments at most, with their names, for an axis of seconds."""
+    step = next((step for step in TICK_STEPS if (end - start) / step <= most), TICK_STEPS[-1])
+    decimals = next((places for places in range(7) if step * 10**places >= 0.999), 6)
+    found = []
+    for number in range(ceil(start / step), min(floor(end / step), ceil(start / step) + 4 * most) + 1):
+        moment = number * step
+        if step >= 60:
+            name = f"{moment / 60:.0f} min"
+        else:
+            name = f"{moment * 1e3:.{max(decimals - 3, 0)}f} ms" if end < 1 else f"{moment:.{decimals}f} s"
+        found.append((moment, name))
+    return found
+
+
+def _lane(view: View, index: int, device: int) -> Markup:
+    top = _TOP + index * _LANE
+    drawn = [element("rect", x=0, y=top, width="100%", height=_LANE, class_=f"lane{index % 2}")]
+    drawn += [_outage(view, outage, device, top + _STRIP) for outage in view.outages.get(device, ())]
+    own = [(number, span) for number, span in enumerate(view.spans) if span.device == device]
+    several = len({span.part for _, span in own}) > 1
+    drawn += [_span(view, number, span, top + _STRIP, several) for number, span in own]
+    events = [event for event in view.events if event.device == device]
+    return joined([*drawn, *_marks(view, events, top + 9, top, top + _LANE - 6)])
+
+
+def _outage(view: View, outage: Outage, device: int, y: int) -> Markup:
+    loss, back = outage
+    until = view.start + view.length if back is None else back.at
+    if until <= view.start:
+        return Markup()
+    x = view.x(loss.at)
+    width = view.x(until) - x
+    took = "not back" if back is None else summary.seconds_text(until - loss.at)
+    return element(
+        "g",
+        element("title", f"device {device} down from {loss.at:.3f} s: {took}"),
+        _box(x, width, y, "down"),
+        _label(x, width, y + 17, f"down {took}" if back else "down", "red"),
+    )
+
+
+def _span(view: View, number: int, span: Span, y: int, several: bool) -> Markup:
+    rows = summary.rows_text(span.rows)
+    again = number in view.redone
+    x = view.x(span.began)
+    width = view.x(span.ended) - x
+    kinds = [f"h{view.colours[span.call, span.rows]}", "chunk"]
+    kinds += ["again"] if again else []
+    kinds += [] if span.outcome == "done" else [span.outcome]
+    return element(
+        "g",
+        element("title", summary.span_text(span, again)),
+        _box(x, width, y, " ".join(kinds)),
+        _box(x, width, y, "hatch") if span.outcome == "lost" else Markup(),
+        _label(x, width, y + 17, f"p{span.part} {rows}" if several else rows),
+        class_="s",
+        data_k=f"{span.call}-{rows}",
+    )
+
+
+def _marks(view: View, events: Sequence[Event], y: int, top: int, bottom: int) -> list[Markup]:
+    """Return the marks of events: one for all of a kind and moment, the next one beside it instead of over it."""
+    drawn = []
+    taken = -99.0
+    last_line = ""
+    for group in group_events(events, _NEAR * view.length):
+        kind = group[0].kind
+        x = view.x(group[0].at)
+        shift = max(taken + 16 - x * _PIXELS, 0)  # the script computes this again after a zoom
+        if shift > 50:  # in a crowd a mark over another is better than one far from its place
+            shift = 0.0
+        taken = x * _PIXELS + shift + (14 if len(group) > 1 else 0)
+        place = _percent(x)
+        title = "\n".join(f"{event.at:.3f} s: {one_line(str(event).strip())}" for event in group[:12])
+        more = f"\nand {len(group) - 12} more" if len(group) > 12 else ""
+        count = Markup(f"&#215;{len(group)}") if len(group) > 1 else ""
+        line = element("line", x1=place, x2=place, y1=top, y2=bottom)
+        sign = element(
+            "g",
+            element("use", href=f"#e-{kind}", x=place, y=y),
+            element("text", count, x=place, dx=9, y=y + 4, class_="n"),
+            class_="p",
+            transform=f"translate({shift:.1f})",
+        )
+        drawn.append(
+            element(
+                "g",
+                element("title", title + more),
+                line if place != last_line else Markup(),
+                sign,
+                class_=f"m m-{kind}",
+            )
+        )
+        last_line = place
+    return drawn
+
+
+def _lane_name(view: View, index: int, device: int) -> Markup:
+    parts = {span.part for span in view.spans if span.device == device}
+    share = f" · {view.busy.share(device)} busy" if view.busy.window > 0 else ""
+    y = _TOP + index * _LANE
+    return joined(
+        [
+            element("text", f"device {device}", x=6, y=y + 28, class_="b"),
+            element("text", f"part {ranks_text(parts)}{share}" if parts else "no chunk", x=6, y=y + 43, class_="dim"),
+        ]
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4f}".rstrip("0").rstrip(".") + "%"
+
+
+def _box(x: float, width: float, y: int, kind: str, height: int = _BOX) -> Markup:
+    return element("rect", x=_percent(x), width=_percent(width), y=y, height=height, class_=kind)
+
+
+def _label(x: float, width: float, y: int, words: str, kind: str = "") -> Markup:
+    """Return a label, hidden if it does not fit; the script decides again after a zoom."""
+    fits = width * _PIXELS >= len(words) * _CHARACTER + 6
+    classes = " ".join(word for word in ("l", kind, "" if fits else "off") if word)
+    return element("text", words, x=_percent(x), dx=4, y=y, data_w=f"{width:.6f}", class_=classes)

@@ -1,0 +1,153 @@
+"""The timeline as one HTML file: it loads nothing, and forbids the browser to (Content-Security-Policy).
+
+The page is the template ``page.html`` with the drawing of ``chart.html``; ``page.css`` and ``page.js`` are put into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from string import Template
+
+from ms_recover.errors import UsageError
+from ms_recover.reporting.tables import one_line
+from ms_recover.splitting import summary
+from ms_recover.splitting.events import Event, ForwardReport, Span
+from ms_recover.splitting.timeline import drawing
+from ms_recover.splitting.timeline.drawing import View
+from ms_recover.splitting.timeline.markup import Markup, element, joined
+from ms_recover.storage.atomic import write_small
+
+EVENTS = 1000
+"""Number of rows in the table of events, the last ones."""
+TITLE = "Timeline of a split model"
+_LOSSES = 6
+
+
+def write_timeline(
+    path: str | os.PathLike[str],
+    spans: Sequence[Span],
+    events: Sequence[Event],
+    reports: Sequence[ForwardReport],
+    title: str = TITLE,
+) -> None:
+    """Write the page of `timeline_html` whole or not at all; an existing file is replaced.
+
+    Raises
+    ------
+    UsageError
+        When `path` is empty, a directory, or in a directory that does not exist.
+    StorageError
+        When it cannot be written.
+    """
+    name = os.fspath(path)
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UsageError(f"invalid name {name!r} of a timeline: give one such as timeline.html")
+    if os.path.isdir(name):
+        raise UsageError(f"{name} is a directory: name a file in it, such as {os.path.join(name, 'timeline.html')}")
+    directory = os.path.dirname(os.path.abspath(name))
+    if not os.path.isdir(directory):
+        raise UsageError(f"{name}: the directory {directory} does not exist: make it, or name another")
+    write_small(name, (timeline_html(spans, events, reports, title)).encode())
+
+
+def timeline_html(
+    spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport], title: str = TITLE
+) -> str:
+    """Return a page that draws the work and the faults of the devices.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+        The last `ms_recover.splitting.timeline.drawing.SPANS` are drawn.
+    events : sequence of Event
+        Events during the spans are marked, the last `EVENTS` are in the table.
+    reports : sequence of ForwardReport
+        A forward is drawn from its first span to its last.
+    title : str
+    """
+    events = sorted(events, key=lambda event: event.at)
+    view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
+    return _template("page.html").substitute(
+        title=_text(one_line(title)),
+        style=_resource("page.css"),
+        notes=_text(" ".join(_notes(view, spans, reports))),
+        losses=_losses(events),
+        chart=_chart(view, reports),
+        events=_table(events),
+        script=_resource("page.js"),
+    )
+
+
+def _notes(view: View, spans: Sequence[Span], reports: Sequence[ForwardReport]) -> list[str]:
+    done = sum(span.outcome == "done" for span in spans)
+    notes = [f"{summary.totals(reports)}; {summary.counted(done, 'span')} done."]
+    if len(spans) > len(view.spans):
+        notes.append(
+            f"Only the last {len(view.spans)} of {len(spans)} spans are drawn, from {view.start:.3f} s on; "
+            "figures beside the lanes are of these."
+        )
+    undrawn = len(reports) - len({span.call for span in view.spans} & {report.call for report in reports})
+    if undrawn:
+        notes.append(f"{summary.counted(undrawn, 'forward')} without a span here cannot be placed.")
+    return notes
+
+
+def _losses(events: Sequence[Event]) -> Markup:
+    """Return the losses of devices, with cause and duration: the first question of a reader."""
+    found = summary.loss_texts(events)
+    if not found:
+        return element("p", "No device was lost.")
+    items = [
+        element("li", element("b", f"Device {loss.device} lost"), f" {words}", data_at=repr(loss.at))
+        for loss, words in found[-_LOSSES:]
+    ]
+    omitted = element("p", f"The last {len(items)} of {len(found)} losses:") if len(found) > len(items) else Markup()
+    return joined([omitted, element("ul", *items)])
+
+
+def _chart(view: View, reports: Sequence[ForwardReport]) -> str:
+    if not view.devices:
+        return element("p", "Nothing to draw yet.")
+    return _template("chart.html").substitute(
+        height=view.height,
+        names=drawing.draw_names(view),
+        start=repr(view.start),
+        length=repr(view.length),
+        steps=" ".join(map(repr, drawing.TICK_STEPS)),
+        ticks=drawing.draw_ticks(view),
+        forwards=drawing.draw_forwards(view, reports),
+        lanes=drawing.draw_lanes(view),
+        common=drawing.draw_common_events(view),
+    )
+
+
+def _table(events: Sequence[Event]) -> Markup:
+    shown = events[-EVENTS:]
+    heading = "Events" if events else "No events"
+    heading += f" (the last {len(shown)} of {len(events)})" if len(shown) < len(events) else ""
+    columns = ("at", "what", "device", "part", "rows", "took", "cause", "words")
+    head = element("thead", element("tr", *(element("th", column) for column in columns)))
+    return joined([element("h2", heading), element("table", head, element("tbody", Markup("\n"), *map(_row, shown)))])
+
+
+def _row(event: Event) -> Markup:
+    at, *others = (element("td", one_line(cell)) for cell in summary.event_cells(event))
+    sign = element("svg", element("use", href=f"#e-{event.kind}", x=8, y=8), width=16, height=16)
+    row = element("tr", at, element("td", sign, event.kind), *others, data_at=repr(event.at), class_=f"e-{event.kind}")
+    return Markup(row + "\n")
+
+
+def _text(text: str) -> Markup:
+    return joined([text])
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _template(name: str) -> Template:
+    return Template(_resource(name))

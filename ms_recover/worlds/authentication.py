@@ -1,0 +1,196 @@
+"""Connections between members: both sides prove that they know the key, with the messages of `handshake`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ms_recover.worlds import handshake, stream
+from ms_recover.worlds.handshake import NONCE_BYTES, Hello, MessageType
+from ms_recover.worlds.security import Security, describe, make_nonce, prove, reason
+from ms_recover.worlds.wire import ProtocolError
+
+_log = logging.getLogger(__name__)
+HANDSHAKE_S = 5.0
+"""Time limit of one handshake, in seconds."""
+RETRY_S = 0.05
+_MAX_HANDSHAKES = 64
+
+
+class HandshakeRefusedError(Exception):
+    """The other side refused this member or could not prove that it knows the key."""
+
+
+class CertificateError(Exception):
+    """One side does not accept the other's certificate."""
+
+
+OnStatus = Callable[[str], None]
+"""Called with each failed attempt and each stage reached, for the message of a later timeout."""
+
+
+class Joined(NamedTuple):
+    """An authenticated connection, accepted by an `Acceptor`."""
+
+    sock: socket.socket
+    hello: Hello
+    transcript: bytes
+
+
+async def send_message(sock: socket.socket, kind: MessageType, body: bytes) -> None:
+    """Send one handshake message."""
+    await stream.write(sock, handshake.pack(kind, body))
+
+
+async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> bytes:
+    """Receive the body of one handshake message of the expected type, at most `limit` bytes.
+
+    Raises
+    ------
+    HandshakeRefusedError
+        When the other side sent REFUSED.
+    ProtocolError, OSError
+        When the message is invalid or the connection failed.
+    """
+    actual, length = handshake.unpack_preamble(await stream.read_exactly(sock, handshake.PREAMBLE_SIZE), limit)
+    body = await stream.read_exactly(sock, length)
+    if actual is MessageType.REFUSED:
+        raise HandshakeRefusedError(f"refused: {body.decode(errors='replace')}")
+    if actual is not kind:
+        raise ProtocolError(f"received {actual.name}, expected {kind.name}")
+    return body
+
+
+async def connect(address: str, port: int, hello: Hello, key: bytes, security: Security) -> tuple[socket.socket, bytes]:
+    """Connect to a member that accepts connections, and authenticate both sides.
+
+    Returns
+    -------
+    socket.socket, bytes
+        The connection and the transcript of the handshake, to which the WELCOME is bound.
+
+    Raises
+    ------
+    HandshakeRefusedError
+        When the other side does not know the key.
+    CertificateError
+        When one side does not accept the other's certificate.
+    ProtocolError, OSError
+        When nothing listens there, or another program does.
+    """
+    try:
+        sock = await stream.connect(address, port, security.guest_tls)
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateError(f"the certificate of {address}:{port} is not accepted here ({reason(error)})") from error
+    with stream.closed_on_error(sock):
+        try:
+            body = handshake.pack_hello(hello)
+            await send_message(sock, MessageType.HELLO, body)
+            challenge = await read_message(sock, MessageType.CHALLENGE, handshake.MAX_UNAUTHENTICATED)
+            transcript = body + challenge[:NONCE_BYTES]
+            if not hmac.compare_digest(challenge[NONCE_BYTES:], prove(key, "host", transcript)):
+                raise HandshakeRefusedError(f"{address}:{port} has another token")
+            await send_message(sock, MessageType.PROOF, prove(key, "guest", transcript))
+        except ssl.SSLError as error:
+            if "ALERT" not in (error.reason or ""):
+                raise
+            # The alert is genuine: the other side's certificate was verified before.
+            words = f"{address}:{port} does not accept this member's certificate ({reason(error)})"
+            raise CertificateError(words) from error
+        except ConnectionResetError as error:
+            if security.guest_tls is not None:
+                raise
+            raise ConnectionResetError(f"{error} (does the other side use TLS, and this member not?)") from error
+        return sock, transcript
+
+
+class Acceptor:
+    """Accepts connections, authenticates them and refuses all others; an asynchronous context manager.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Owned by the acceptor from now on.
+    key : bytes
+        The key that both sides must know.
+    security : Security
+        For TLS.
+    admit : callable
+        Called with each authenticated connection; returns the reason to refuse it, or None.
+    on_status : callable
+        Called with the reason of each refusal.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: bytes,
+        security: Security,
+        admit: Callable[[Joined], str | None],
+        on_status: OnStatus,
+    ) -> None:
+        self._listener = listener
+        self._key = key
+        self._security = security
+        self._admit = admit
+        self._on_status = on_status
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Acceptor:
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [*self._handshakes, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = await stream.when_ready(self._listener, self._listener.accept)
+            except OSError as error:  # too many open files, or the connection ended before it was accepted
+                _log.warning("accepting a connection failed: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if len(self._handshakes) >= _MAX_HANDSHAKES:
+                sock.close()
+                continue
+            task = asyncio.get_running_loop().create_task(self._authenticate_in_time(sock))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _authenticate_in_time(self, sock: socket.socket) -> None:
+        try:
+            await asyncio.wait_for(self._authenticate(sock), HANDSHAKE_S)
+        except (HandshakeRefusedError, ProtocolError, OSError, asyncio.TimeoutError) as error:
+            _log.info("a connection was refused: %s", describe(error))
+            self._on_status(f"a connection was refused: {describe(error)}")
+
+    async def _authenticate(self, accepted: socket.socket) -> None:
+        with stream.closed_on_error(await stream.secure(accepted, self._security.host_tls, host=True)) as sock:
+            try:
+                body = await read_message(sock, MessageType.HELLO, handshake.MAX_UNAUTHENTICATED)
+                nonce = make_nonce()
+                joined = Joined(sock, handshake.unpack_hello(body), body + nonce)
+                await send_message(sock, MessageType.CHALLENGE, nonce + prove(self._key, "host", joined.transcript))
+                proof = await read_message(sock, MessageType.PROOF, handshake.MAX_UNAUTHENTICATED)
+                if not hmac.compare_digest(proof, prove(self._key, "guest", joined.transcript)):
+                    raise ProtocolError("wrong token")
+                refusal = self._admit(joined)
+                if refusal is not None:
+                    raise ProtocolError(refusal)
+            except ProtocolError as error:
+                await send_message(sock, MessageType.REFUSED, str(error).encode()[:255])
+                with contextlib.suppress(OSError):
+                    sock.recv(1 << 16)  # a close with unread bytes would reset the connection and lose the REFUSED
+                raise

@@ -1,0 +1,94 @@
+"""An event loop in a thread of its own, for code without one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ms_recover.errors import UsageError
+
+T = TypeVar("T")
+_POLL_S = 0.2
+_END_S = 10.0
+
+
+class LoopThread:
+    """Runs coroutines in an event loop of its own thread; a context manager that may be entered again.
+
+    Parameters
+    ----------
+    owner : str
+        Name of the class whose coroutines run here, for messages and the thread's name.
+    loop_factory : callable
+        Returns a new event loop, for example ``uvloop.new_event_loop``.
+    """
+
+    def __init__(
+        self, owner: str, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._owner = owner
+        self._loop_factory = loop_factory
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+
+    def __enter__(self) -> LoopThread:
+        loop = self._loop_factory()
+        thread = threading.Thread(target=loop.run_forever, name=f"ms_recover {self._owner}", daemon=True)
+        thread.start()
+        self._running = loop, thread
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._running is None:
+            return
+        (loop, thread), self._running = self._running, None
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_END_S)
+        if not thread.is_alive():
+            loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
+        """Run a coroutine in the loop and wait for its result, from any other thread.
+
+        An interrupt (Ctrl-C) or an error of `check` cancels the work and is raised when the work has ended: only then
+        may its caller close or reuse what the work writes to.
+
+        Parameters
+        ----------
+        work : coroutine
+        check : callable, optional
+            Called several times a second; raises an error to cancel the work.
+
+        Raises
+        ------
+        UsageError
+            When the loop does not run, or this is its thread.
+        """
+        if self._running is None or self._running[1] is threading.current_thread():
+            work.close()
+            raise UsageError(f"use {self._owner} as a context manager, and not from its own event loop")
+        loop, thread = self._running
+        tasks: list[asyncio.Task[T]] = []
+        ended = threading.Event()
+
+        def begin() -> None:
+            tasks.append(loop.create_task(work))
+            tasks[0].add_done_callback(lambda _: ended.set())
+
+        def cancel() -> None:
+            tasks[0].cancel()  # after `begin`, which was scheduled before
+
+        loop.call_soon_threadsafe(begin)
+        try:
+            while not ended.wait(_POLL_S):
+                if not thread.is_alive():
+                    raise UsageError(f"{self._owner} was closed during a call")
+                if check is not None:
+                    check()
+            return tasks[0].result()
+        finally:
+            if not ended.is_set() and thread.is_alive():
+                loop.call_soon_threadsafe(cancel)
+                while not ended.wait(_POLL_S) and thread.is_alive():
+                    pass

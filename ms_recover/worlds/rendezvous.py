@@ -1,0 +1,229 @@
+"""How the members of a world find each other: all connect to rank 0, then each pair connects.
+
+Rank 0 listens at the world's address. Every other rank connects there, is authenticated, and receives a WELCOME once
+all have joined: the epoch, a fresh nonce and the addresses of all members. Nonce and token give the key with which the
+members authenticate each other. Of each pair, the lower rank accepts and the higher rank connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from ms_recover.worlds import authentication, handshake, stream
+from ms_recover.worlds.authentication import Acceptor, HandshakeRefusedError, Joined, OnStatus, connect
+from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpose, Welcome
+from ms_recover.worlds.security import Security, describe, make_nonce, prove
+from ms_recover.worlds.wire import ProtocolError
+
+_MAC_BYTES = 32
+_MAX_RETRY_S = 0.5
+
+
+class Rendezvous(NamedTuple):
+    """The result: what all members agreed on, the key of this world and epoch, connections by rank."""
+
+    welcome: Welcome
+    key: bytes
+    sockets: dict[int, socket.socket]
+
+
+async def host_rendezvous(
+    listener: socket.socket,
+    world: str,
+    size: int,
+    epoch: int,
+    own: MemberAddress,
+    security: Security,
+    on_status: OnStatus,
+) -> Rendezvous:
+    """As rank 0, wait until all members have joined, then welcome them.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Where the others connect; closed at the end.
+    world : str
+        The world's name.
+    size : int
+        Number of members.
+    epoch : int
+        The lowest epoch that rank 0 accepts; the world takes the highest of all members.
+    own : MemberAddress
+        Of rank 0.
+    security : Security
+        Token and TLS.
+    on_status : callable
+        Called with the reason of each refusal.
+    """
+    members: dict[int, Joined] = {}
+    arrived = asyncio.Event()
+
+    def admit(joined: Joined) -> str | None:
+        hello = joined.hello
+        if (hello.purpose, hello.world, hello.size) != (Purpose.RENDEZVOUS, world, size):
+            return f"this is the rendezvous of world {world!r} of size {size}"
+        earlier = members.get(hello.rank)
+        if earlier is not None:
+            if not stream.is_dead(earlier.sock):
+                return f"duplicate rank {hello.rank}"
+            earlier.sock.close()
+        members[hello.rank] = joined
+        arrived.set()
+        return None
+
+    try:
+        async with Acceptor(listener, security.token, security, admit, on_status):
+            while len(members) < size - 1:
+                arrived.clear()
+                await arrived.wait()
+                for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
+                    members.pop(rank).sock.close()
+        ordered = [members[rank] for rank in sorted(members)]
+        addresses = [
+            MemberAddress(sock.getpeername()[0], hello.port, hello.heartbeat_port, hello.heartbeat)
+            for sock, hello, _ in ordered
+        ]
+        agreed = max([epoch, *(joined.hello.epoch for joined in ordered)])
+        welcome = Welcome(agreed, make_nonce(), (own, *addresses))
+        body = handshake.pack_welcome(welcome)
+        for joined in members.values():
+            mac = prove(security.token, "welcome", joined.transcript, body)
+            await authentication.send_message(joined.sock, MessageType.WELCOME, mac + body)
+    except BaseException:
+        for joined in members.values():
+            joined.sock.close()
+        raise
+    sockets = {rank: joined.sock for rank, joined in members.items()}
+    return Rendezvous(welcome, _world_key(world, welcome, security), sockets)
+
+
+async def join_rendezvous(
+    addresses: Sequence[str],
+    port: int,
+    hello: Hello,
+    security: Security,
+    open_sockets: Callable[[str], tuple[socket.socket, socket.socket]],
+    on_status: OnStatus,
+) -> tuple[Rendezvous, socket.socket]:
+    """As another rank, connect to rank 0, retrying until it answers, then connect with all other members.
+
+    Parameters
+    ----------
+    addresses, port
+        The addresses of rank 0, tried in turn, and its port.
+    hello : Hello
+        Its ports and nonce are set here.
+    security : Security
+        Token and TLS.
+    open_sockets : callable
+        Given this member's own address, returns a listening socket there and a socket for heartbeats.
+    on_status : callable
+        Called with each failed attempt and each stage reached.
+
+    Returns
+    -------
+    Rendezvous, socket.socket
+        The result, and the socket for heartbeats.
+    """
+    candidates = itertools.cycle(addresses)
+    opened: dict[str, tuple[socket.socket, socket.socket]] = {}
+    sockets: dict[int, socket.socket] = {}
+    heartbeats: socket.socket | None = None
+
+    async def attempt() -> tuple[str, Hello, socket.socket, bytes]:
+        address = next(candidates)
+        own = _own_address(address, port)
+        if own not in opened:
+            opened[own] = open_sockets(own)
+        ports = [sock.getsockname()[1] for sock in opened[own]]
+        sent = hello._replace(port=ports[0], heartbeat_port=ports[1], nonce=make_nonce())
+        return own, sent, *await connect(address, port, sent, security.token, security)
+
+    try:
+        own, hello, sockets[0], transcript = await _retry(attempt, on_status)
+        on_status("connected with rank 0, which waits for other members")
+        welcome = await _receive_welcome(sockets[0], hello, transcript, security)
+        key = _world_key(hello.world, welcome, security)
+        await _connect_peers(opened[own][0], hello, welcome, key, security, sockets, on_status)
+        heartbeats = opened[own][1]
+    except BaseException:
+        for sock in sockets.values():
+            sock.close()
+        raise
+    finally:
+        for sock in itertools.chain.from_iterable(opened.values()):
+            if sock is not heartbeats:
+                sock.close()
+    return Rendezvous(welcome, key, sockets), heartbeats
+
+
+async def _receive_welcome(sock: socket.socket, hello: Hello, transcript: bytes, security: Security) -> Welcome:
+    message = await authentication.read_message(sock, MessageType.WELCOME, handshake.MAX_MESSAGE)
+    mac, body = message[:_MAC_BYTES], message[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, prove(security.token, "welcome", transcript, body)):
+        raise HandshakeRefusedError("the WELCOME was changed in transit")
+    welcome = handshake.unpack_welcome(body)
+    if len(welcome.members) != hello.size or welcome.epoch < hello.epoch:
+        raise HandshakeRefusedError(f"welcomed to a world of size {len(welcome.members)} at epoch {welcome.epoch}")
+    first = welcome.members[0]._replace(host=sock.getpeername()[0])
+    return welcome._replace(members=(first, *welcome.members[1:]))
+
+
+async def _connect_peers(
+    listener: socket.socket,
+    own: Hello,
+    welcome: Welcome,
+    key: bytes,
+    security: Security,
+    sockets: dict[int, socket.socket],
+    on_status: OnStatus,
+) -> None:
+    arrived = asyncio.Event()
+    expected = (Purpose.PEER, own.world, own.size, welcome.epoch)
+
+    def admit(joined: Joined) -> str | None:
+        hello = joined.hello
+        if (hello.purpose, hello.world, hello.size, hello.epoch) != expected:
+            return f"this is rank {own.rank} of world {own.world!r} at epoch {welcome.epoch}"
+        if hello.rank <= own.rank or hello.rank in sockets:
+            return f"unexpected rank {hello.rank}"
+        sockets[hello.rank] = joined.sock
+        arrived.set()
+        return None
+
+    async with Acceptor(listener, key, security, admit, on_status):
+        for peer in range(1, own.rank):
+            member = welcome.members[peer]
+            hello = own._replace(purpose=Purpose.PEER, epoch=welcome.epoch, nonce=make_nonce())
+            sockets[peer], _ = await connect(member.host, member.port, hello, key, security)
+        while len(sockets) < own.size - 1:
+            arrived.clear()
+            await arrived.wait()
+
+
+def _own_address(address: str, port: int) -> str:
+    """Return the address from which this host reaches another."""
+    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, port))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+async def _retry(attempt: Callable[[], Awaitable[stream.T]], on_status: OnStatus) -> stream.T:
+    """Repeat an attempt while nothing, or another program, answers; the caller limits the time."""
+    pause = authentication.RETRY_S
+    while True:
+        try:
+            return await asyncio.wait_for(attempt(), authentication.HANDSHAKE_S)
+        except (OSError, ProtocolError, asyncio.TimeoutError) as error:
+            on_status(f"the last attempt failed: {describe(error)}")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _MAX_RETRY_S)
+
+
+def _world_key(world: str, welcome: Welcome, security: Security) -> bytes:
+    return prove(security.token, "world", world.encode(), welcome.epoch.to_bytes(4, "big"), welcome.nonce)

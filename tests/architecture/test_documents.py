@@ -1,0 +1,54 @@
+"""Pages against each other and against the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ms_recover.cli.main import group
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "sample_code").rglob("*.md")]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = ["README.md", "README.zh-CN.md"]
+
+
+def links(page):
+    return [target for target in LINK.findall(FENCE.sub("", page.read_text())) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page):
+    missing = [target for target in links(page) if not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_decisions_are_numbered_without_gap_and_in_order():
+    numbers = re.findall(r"^## (\d+)\. \S", (ROOT / "docs" / "decisions.md").read_text(), re.MULTILINE)
+    assert numbers == [str(number + 1) for number in range(len(numbers))]
+    assert len(numbers) >= 30
+
+
+def test_pages_cite_decisions_that_exist():
+    known = set(re.findall(r"^## (\d+)\. ", (ROOT / "docs" / "decisions.md").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"\[decision (\d+)\]", page.read_text())) <= known, page
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_readme_lists_every_command(name):
+    rows = re.findall(r"^\| `(\w+) ", (ROOT / name).read_text(), re.MULTILINE)
+    assert set(rows) == set(group.list_commands(None))
+
+
+def test_both_languages_of_the_readme_have_the_same_structure():
+    english, chinese = ((ROOT / name).read_text() for name in LANGUAGES)
+    for pattern in (r"^#+ ", r"^- ", r"^\| ", r"^\$ .*$", r"`[^`\n]*--[a-z-]+[^`\n]*`"):
+        in_english, in_chinese = (re.findall(pattern, text, re.MULTILINE) for text in (english, chinese))
+        assert len(in_english) == len(in_chinese), pattern
+    own = set(LANGUAGES)
+    targets = [set(LINK.findall(text)) - own for text in (english, chinese)]
+    assert targets[0] == targets[1]
+    assert "README.zh-CN.md" in english
+    assert "README.md" in chinese

@@ -1,0 +1,169 @@
+"""What the commands print with --json stays as it is, keys, their order, and values, and is what its schema says.
+
+Free text is left out, because wording may improve. To write the golden files again, after a change that is meant:
+``MS_RECOVER_GOLDEN=write python -m pytest tests/cli/test_json_outputs.py``, and read their diff.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from ms_recover.errors import FormatError
+from ms_recover.formats.plan_json import plan_from_json
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+
+GOLDEN = Path(__file__).parents[1] / "data" / "json"
+REPOSITORY = Path(__file__).parents[2]
+SCHEMAS = REPOSITORY / "docs" / "schemas"
+PROSE = {"reason", "problem", "error", "note", "world_size_from", "disagreements", "warnings", "errors", "dropped"}
+PROSE |= {"problems"}
+TIME = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def prepare(tmp_path, fixtures):
+    """Make the tree that a case is about, with the same times whenever it is made."""
+
+    def make(case):
+        tree = tmp_path / "tree"
+        TREES[case](tree, fixtures)
+        for path in [tree, *tree.rglob("*")]:
+            os.utime(path, ns=(TIME, TIME))
+        return tree
+
+    return make
+
+
+def copied(tree, fixtures):
+    shutil.copytree(fixtures / "dp2_mp4", tree, ignore=shutil.ignore_patterns("truth"))
+    shutil.rmtree(tree / "ckpt_dir0")
+    (tree / "ckpt_dir5" / "test-2_77.ckpt").write_bytes((tree / "ckpt_dir5" / "test-2_77.ckpt").read_bytes()[:-50])
+    (tree / "ckpt_dir3" / "test-2_77.ckpt.tmp").write_bytes(b"")
+
+
+def stepping_back(tree, fixtures):
+    shutil.copytree(fixtures / "dp2_mp4", tree, ignore=shutil.ignore_patterns("truth"))
+    for rank in (1, 5):
+        (tree / f"ckpt_dir{rank}" / "test-2_77.ckpt").unlink()
+
+
+def stages(tree, fixtures):
+    shutil.copytree(fixtures / "dp2_mp2_pp2", tree, ignore=shutil.ignore_patterns("truth"))
+
+
+def composed(tree, fixtures):
+    source = np.random.default_rng(7)
+    named = {
+        "columns": CutTensor("Float32", _floats(source, 8, 12), cut_layout("columns", (2, 2), (), (0,))),
+        "rows": CutTensor("Float32", _floats(source, 8, 6), cut_layout("rows", (2, 2), (1,), ())),
+        "learning_rate": CutTensor("Float32", np.float32(0.125)),
+    }
+    make_cut_tree(tree, named, 4, manifests=True)
+    for path in (tree / "ckpt_dir0").iterdir():
+        path.unlink()
+
+
+def lost(tree, fixtures):
+    composed(tree, fixtures)
+    for path in (tree / "ckpt_dir2").iterdir():
+        path.unlink()
+
+
+def _floats(source, *shape):
+    return source.integers(0, 100, shape).astype(np.float32)
+
+
+TREES = {
+    "copy": copied,
+    "older": stepping_back,
+    "stages": stages,
+    "compose": composed,
+    "lost": lost,
+}
+WORLD = ("--world-size", "4")
+CASES = {
+    "plan-copy": ("copy", ("plan", "."), 0),
+    "plan-older": ("older", ("plan", "."), 0),
+    "plan-compose": ("compose", ("plan", ".", *WORLD), 0),
+    "plan-explain": ("compose", ("plan", ".", *WORLD, "--explain", "0"), 0),
+    "plan-lost": ("lost", ("plan", ".", *WORLD), 4),
+    "apply-copy": ("copy", ("apply", "."), 0),
+    "apply-older": ("older", ("apply", "."), 0),
+    "apply-compose": ("compose", ("apply", ".", *WORLD), 0),
+    "apply-partial": ("lost", ("apply", ".", *WORLD, "--partial"), 4),
+    "verify-copy": ("copy", ("verify", "."), 5),
+    "verify-compose": ("compose", ("verify", ".", *WORLD), 5),
+    "scan-copy": ("copy", ("scan", "."), 0),
+    "scan-stages": ("stages", ("scan", "."), 0),
+    "inspect-slice": ("stages", ("inspect", "ckpt_dir1/test-1_77.ckpt"), 0),
+    "inspect-group": ("stages", ("inspect", "ckpt_dir1/group_info.pb"), 0),
+    "inspect-strategy": ("stages", ("inspect", "ckpt_dir1/strategy.ckpt"), 0),
+    "inspect-damaged": ("copy", ("inspect", "ckpt_dir5/test-2_77.ckpt"), 3),
+    "inspect-other": ("copy", ("inspect", "ckpt_dir3/test-2_77.ckpt.tmp"), 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_json_output_is_as_it_was_and_as_its_schema_says(case, prepare, recover_ckpt):
+    name, arguments, code = CASES[case]
+    tree = prepare(name)
+    done = recover_ckpt(*arguments, "--json", cwd=tree)
+    assert done.code == code, done.err
+    validator(arguments[0]).validate(done.json)
+    printed = json.dumps(without_prose(done.json), indent=1) + "\n"
+    printed = printed.replace(json.dumps(os.path.realpath(tree)), '"ROOT"')
+    golden = GOLDEN / f"{case}.json"
+    if os.environ.get("MS_RECOVER_GOLDEN") == "write":
+        golden.write_text(printed)
+    assert printed == golden.read_text()
+
+
+def validator(command):
+    schema = json.loads((SCHEMAS / f"{command}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_schemas_are_those_of_the_types(tmp_path):
+    subprocess.run([sys.executable, REPOSITORY / "scripts" / "schemas.py", tmp_path], check=True, timeout=60)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_text() for path in SCHEMAS.glob("*.json")}, "run python scripts/schemas.py"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan["actions"][0].update(target="../outside.ckpt"),
+        lambda plan: plan["actions"][0].update(source="/etc/passwd"),
+        lambda plan: plan["actions"][0].update(kind="partial"),
+        lambda plan: plan["actions"][0].update(rank=-1),
+        lambda plan: plan["actions"][0].update(source_digest="md5:00"),
+        lambda plan: plan["actions"][0].update(evidence="hearsay"),
+        lambda plan: plan["ranks"][0].update(state="fine"),
+        lambda plan: plan.pop("ranks"),
+        lambda plan: plan.update(version=1),
+    ],
+)
+def test_the_schema_of_plans_refuses_what_reading_refuses(change):
+    plan = json.loads((GOLDEN / "plan-copy.json").read_text())
+    validator("plan").validate(plan)
+    change(plan)
+    assert not validator("plan").is_valid(plan)
+    with pytest.raises(FormatError):
+        plan_from_json(json.dumps(plan), "plan.json")
+
+
+def without_prose(data, key=None):
+    """Return JSON values with the texts that people read left out."""
+    if isinstance(data, dict):
+        return {name: without_prose(value, name) for name, value in data.items()}
+    if isinstance(data, list):
+        return [without_prose(value, key) for value in data]
+    return "..." if key in PROSE and isinstance(data, str) and data else data

@@ -1,0 +1,223 @@
+"""Plans from files: what they must state, and that their paths name what they claim."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.errors import FormatError
+from ms_recover.formats.plan_json import plan_from_json, plan_to_json
+from ms_recover.formats.plan_paths import check_group_path, check_slice_path
+from ms_recover.model.actions import CopyAction, FileState, Replica
+from ms_recover.model.compose import ComposeAction, ComposedParameter, MissingRegion, Piece, Runs
+from ms_recover.model.inventory import Note
+from ms_recover.model.manifest import DIGEST
+from ms_recover.model.plan import GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+
+STEP = Step(2, 77)
+SOME = f"{DIGEST}:{'0123456789abcdef' * 2}"
+
+
+def replica(rank, digest=SOME):
+    return Replica(rank, f"ckpt_dir{rank}/test-2_77.ckpt", FileState(100, 7), digest)
+
+
+COPY = CopyAction(
+    rank=0,
+    replica=replica(4),
+    target="ckpt_dir0/test-2_77.ckpt",
+    replaces=FileState(7, -3),
+    reason="rank 4 holds the same slice",
+    evidence="vote",
+    group=(0, 4, 8),
+    alternatives=(replica(8, None),),
+    borrowed=("bn.moving_mean",),
+)
+COMPOSE = ComposeAction(
+    rank=1,
+    sources=(replica(2), replica(3)),
+    model=1,
+    parameters=(
+        ComposedParameter(
+            Parameter("w", "Float32", (4, 4), 64),
+            (
+                Piece(0, Runs(0, 0, 8, ((4, 8, 16),)), 32, SOME, (1,)),
+                Piece(1, Runs(0, 8, 8, ((4, 8, 16),)), 32),
+            ),
+        ),
+        ComposedParameter(Parameter("empty", "Float32", (0, 4), 0), ()),
+    ),
+    target="ckpt_dir1/test-2_77.ckpt",
+    replaces=None,
+    reason="by layouts",
+    group=(1, 5),
+)
+PLAN = Plan(
+    root="/tree",
+    world_size=9,
+    world_size_from="manifests",
+    step=STEP,
+    actions=(COPY, COMPOSE),
+    group_files=(GroupWrite(0, "ckpt_dir0/group_info.pb", (0, 4, 8)),),
+    ranks=(
+        RankVerdict(0, "missing", "copy", "why", COPY.target, 4, COPY.source, "vote"),
+        RankVerdict(
+            1, "unreadable", "unrecoverable", "why", missing=(MissingRegion("w", ((0, 4),), 8, "x"),), bytes=80
+        ),
+    ),
+    rejected_steps=(RejectedStep(Step(3, 1), "two are gone", another_run=True),),
+    notes=(Note("a\udcff.ckpt", "not UTF-8"),),
+    run_id="run-1",
+    disagreements=("they differ",),
+    considered=STEP,
+    world_size_guessed=True,
+    warnings=("an older step",),
+)
+LOST = replace(
+    PLAN,
+    step=None,
+    actions=(),
+    group_files=(),
+    partials=(replace(COMPOSE, kind="partial", target="ckpt_dir1/test-2_77.partial.ckpt"),),
+)
+
+
+@pytest.mark.parametrize("plan", [PLAN, LOST], ids=["recoverable", "lost"])
+def test_a_plan_is_read_as_it_was_written(plan):
+    text = json.dumps(plan_to_json(plan))
+    assert plan_from_json(text, "p") == plan
+    assert json.dumps(plan_to_json(plan_from_json(text, "p"))) == text
+
+
+def test_a_plan_of_an_earlier_version_of_the_tool_is_read():
+    data = json.loads(json.dumps(plan_to_json(PLAN)))
+    del data["world_size_guessed"], data["warnings"], data["rejected_steps"][0]["another_run"]
+    read = plan_from_json(json.dumps(data), "p")
+    expected = replace(
+        PLAN, world_size_guessed=False, warnings=(), rejected_steps=(RejectedStep(Step(3, 1), "two are gone"),)
+    )
+    assert read == expected
+
+
+def compose(**change):
+    return lambda plan: plan["actions"][1].update(change)
+
+
+def piece(**change):
+    return lambda plan: plan["actions"][1]["parameters"][0]["pieces"][0].update(change)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda plan: plan["actions"][0].update(group=[0, 8]), "not both are in the group"),
+        (lambda plan: plan["actions"][0].update(source_digest="md5:0"), "source_digest"),
+        (lambda plan: plan["actions"][0].update(source_digest=SOME + "\n"), "source_digest"),
+        (lambda plan: plan["actions"][0].update(rank=1 << 24), "rank"),
+        (lambda plan: plan["actions"][0].update(bytes=1 << 63), "bytes"),
+        (lambda plan: plan["actions"][0].update(evidence="hearsay"), "evidence"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir4/test-2_77.ckpt"), "another action|names rank 4"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir3/test-2_77.ckpt"), "another action"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir1/test-2_77.ckpt"), "one target"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir7/test-2_77.ckpt"), "names rank 7"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir0/test-1_77.ckpt"), "does not name step 2_77"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir0/strategy.ckpt"), "does not name step 2_77"),
+        (lambda plan: plan["actions"][0].update(source="ckpt_dir5/test-2_77.ckpt"), "names rank 5"),
+        (lambda plan: plan["actions"][0]["alternatives"][0].update(path="ckpt_dir5/test-2_77.ckpt"), "names rank 5"),
+        (lambda plan: plan["group_files"][0].update(target="ckpt_dir0/strategy.ckpt"), "not called group_info.pb"),
+        (lambda plan: plan["group_files"][0].update(target="ckpt_dir4/group_info.pb"), "names rank 4"),
+        (lambda plan: plan["group_files"][0].update(restore_ranks=[4, 8]), "rank list of rank 0"),
+        (lambda plan: plan["ranks"][0].update(state="fine"), "state"),
+        (lambda plan: plan.update(step=None), "no step"),
+        (lambda plan: plan.update(partials=[plan["actions"][1]]), "partials"),
+        (compose(model=2), "2 sources"),
+        (compose(kind="complete"), "complete"),
+        (piece(source=2), "not listed"),
+        (piece(alternatives=[2]), "not listed"),
+        (piece(runs=[0, 0, 0, []]), "runs"),
+        (piece(runs=[0, 0, 8, [[0, 8, 16]]]), "runs"),
+        (piece(runs=[0, 0, 8, [[1, 0, 0]] * 65]), "runs"),
+        (piece(runs=[0, 0, 8, [[5, 8, 16]]]), "behind its parameter"),
+        (piece(runs=[0, 0, 8, [[3, 8, 16]]]), "are not 64 bytes"),
+        (piece(source_bytes=24), "behind its parameter"),
+    ],
+)
+def test_a_plan_that_states_what_is_impossible_is_refused(change, why):
+    plan = json.loads(json.dumps(plan_to_json(PLAN)))
+    change(plan)
+    with pytest.raises(FormatError, match="plan again") as refused:
+        plan_from_json(json.dumps(plan), "plan.json")
+    refused.match(why)
+    assert refused.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"version": 2}',
+        '{"version": 2, "version": 2, "actions": []}',
+        "[" * 100_000,
+        '{"a":NaN}',
+        "\udcff",
+    ],
+)
+def test_other_texts_are_no_plans(text):
+    with pytest.raises(FormatError, match=r"plan\.json is not a recovery plan|plan\.json is not text"):
+        plan_from_json(text, "plan.json")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ckpt_dir3/test-2_77.ckpt",
+        "ckpt_dir3/test-2_77.partial.ckpt",
+        "rank_3/test_1-2_77.safetensors",
+        "checkpoints/rank_3/net_rank_3-2_77.ckpt",
+        "r3/slices/2_77.r3.ckpt",
+        "run/r3/test-e2s77.r3.ckpt",
+        "2/77/3.ckpt",
+        "rank_3/epoch-1_1/test-2_77.ckpt",
+    ],
+)
+def test_paths_that_name_their_rank_and_step(path):
+    check_slice_path(path, 3, STEP)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ckpt_dir33/test-2_77.ckpt",
+        "ckpt_dir/test-2_77.ckpt",
+        "ckpt_dir4/test3-2_77.ckpt",
+        "ckpt_dir3/rank_4/test-2_77.ckpt",
+        "ckpt_dir3/net_rank_4-2_77.ckpt",
+        "ckpt_dir3/test-2_7.ckpt",
+        "ckpt_dir3/test-3_77.ckpt",
+        "ckpt_dir3/test-22_77.ckpt",
+        "ckpt_dir3/x2_77-3_77.ckpt",
+        "r13/slices/2_77.r31.ckpt",
+        "r3/slices/2_78.r3.ckpt",
+    ],
+)
+def test_paths_that_name_another_rank_or_step_are_refused(path):
+    with pytest.raises(ValueError, match=r"rank|step"):
+        check_slice_path(path, 3, STEP)
+
+
+def test_a_number_of_the_step_is_not_the_rank():
+    with pytest.raises(ValueError, match="does not name rank 2"):
+        check_slice_path("slices/test-2_77.ckpt", 2, STEP)
+    check_slice_path("slices/2/test-2_77.ckpt", 2, STEP)
+
+
+def test_rank_lists_lie_with_their_rank():
+    check_group_path("ckpt_dir3/group_info.pb", 3)
+    check_group_path("lists/3/group_info.pb", 3)
+    for path in ("ckpt_dir4/group_info.pb", "lists/group_info.pb", "ckpt_dir3/group_info.pb.ckpt", "ckpt_dir3/x"):
+        with pytest.raises(ValueError, match=r"group_info|rank"):
+            check_group_path(path, 3)

@@ -1,0 +1,109 @@
+import pytest
+
+from ms_recover.planning.judging.structure import compare_structure
+from ms_recover.planning.redundancy.groups import merge_groups
+from tests.support.inventories import NAMES, OLDER, STEP, group_file, slice_file
+
+PAIRS = merge_groups([group_file(0, [0, 2]), group_file(1, [1, 3])])
+
+
+def damaged(slices, groups=PAIRS):
+    return set(compare_structure(slices, groups).damaged)
+
+
+def test_equal_slices_are_fine():
+    findings = compare_structure([slice_file(rank) for rank in range(4)], PAIRS)
+    assert not findings.damaged
+    assert not findings.conflicts
+
+
+@pytest.mark.parametrize("kept", range(1, len(NAMES)))
+def test_cut_at_any_record_boundary_shows_by_the_peer(kept):
+    slices = [slice_file(0, names=NAMES[:kept]), slice_file(1), slice_file(2), slice_file(3)]
+    assert damaged(slices) == {"ckpt_dir0/test-2_8.ckpt"}
+
+
+def test_without_a_peer_it_shows_by_the_same_ranks_other_steps():
+    slices = [slice_file(0, names=NAMES[:2]), slice_file(0, OLDER)]
+    assert damaged(slices) == {"ckpt_dir0/test-2_8.ckpt"}
+
+
+def test_another_run_of_the_same_rank_is_no_evidence():
+    assert not damaged([slice_file(0, names=NAMES[:2]), slice_file(0, OLDER, prefix="test_1")])
+
+
+def test_without_either_it_shows_by_the_other_ranks_of_the_step():
+    assert damaged([slice_file(0, names=NAMES[:2]), slice_file(1), slice_file(3)]) == {"ckpt_dir0/test-2_8.ckpt"}
+
+
+def test_something_appended_to_some_older_slices_condemns_no_newer_one():
+    longer = [slice_file(rank, OLDER, names=(*NAMES, "extra")) for rank in (0, 1)]
+    slices = [*longer, *(slice_file(rank, OLDER) for rank in (2, 3)), *(slice_file(rank) for rank in range(4))]
+    assert not {path for path in damaged(slices) if "2_8" in path}
+
+
+def test_both_members_cut_alike_show_by_the_other_groups():
+    cut = [slice_file(rank, names=NAMES[:3]) for rank in (0, 2)]
+    assert damaged([*cut, slice_file(1), slice_file(3)]) == {"ckpt_dir0/test-2_8.ckpt", "ckpt_dir2/test-2_8.ckpt"}
+
+
+def test_one_rank_that_appends_something_does_not_condemn_the_other_groups():
+    slices = [
+        slice_file(0, names=(*NAMES, "extra")),
+        slice_file(2, names=(*NAMES, "extra")),
+        slice_file(1),
+        slice_file(3),
+    ]
+    assert not damaged([*slices, slice_file(4), slice_file(5)])
+
+
+def test_pipeline_stages_with_other_parameters_are_fine():
+    slices = [slice_file(rank, names=("a", "s")) for rank in (0, 2)] + [
+        slice_file(rank, names=("b", "s")) for rank in (1, 3)
+    ]
+    findings = compare_structure(slices, PAIRS)
+    assert not findings.damaged
+    assert not findings.conflicts
+
+
+def test_a_flipped_name_makes_the_odd_one_damaged():
+    odd = ("a", "B", "moment1.a", "global_step")  # one bit from "b"
+    slices = [slice_file(0, names=odd), slice_file(1), slice_file(2), slice_file(3)]
+    findings = compare_structure(slices, PAIRS)
+    assert set(findings.damaged) == {"ckpt_dir0/test-2_8.ckpt"}
+    assert "'B'" in findings.damaged["ckpt_dir0/test-2_8.ckpt"]
+    assert not findings.conflicts
+
+
+def test_two_that_differ_with_nobody_to_settle_it_are_a_conflict():
+    findings = compare_structure([slice_file(0, shape=(4,)), slice_file(2, shape=(2, 2))], PAIRS)
+    assert not findings.damaged
+    assert ((0, 2), STEP) in findings.conflicts
+    assert not findings.deduplicated
+
+
+def test_history_settles_a_difference_in_shape():
+    slices = [slice_file(0, shape=(2, 2)), slice_file(2), slice_file(2, OLDER), slice_file(0, OLDER)]
+    assert damaged(slices) == {"ckpt_dir0/test-2_8.ckpt"}
+
+
+def test_deduplicated_slices_are_recognised():
+    one, other = ("a", "global_step"), ("b", "moment1.a")
+    slices = [slice_file(rank, names=one if rank < 2 else other) for rank in range(4)]
+    findings = compare_structure(slices, PAIRS)
+    assert STEP in findings.deduplicated
+    assert not findings.damaged
+
+
+def test_a_deduplicated_slice_alone_of_its_kind_is_not_damaged():
+    one, other = ("a", "c", "global_step"), ("b", "d", "global_step")
+    slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
+    findings = compare_structure(slices, PAIRS)
+    assert not findings.damaged
+    assert STEP in findings.deduplicated
+
+
+def test_names_that_differ_in_one_letter_are_other_parameters():
+    one, other = ("layer1", "global_step"), ("layer2", "global_step")
+    slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
+    assert not compare_structure(slices, PAIRS).damaged

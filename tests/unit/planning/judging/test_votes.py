@@ -1,0 +1,176 @@
+from dataclasses import replace
+
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import RankPath
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.planning.judging.votes import Ballot, hold_vote
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
+from ms_recover.planning.redundancy.tolerance import Tolerance
+from tests.support.inventories import NAMES, STEP, slice_file
+
+
+def digests(values):
+    """Return digests by one letter for each parameter."""
+    return Digests(f"file:{values}", tuple(f"p:{value}" for value in values))
+
+
+def manifest(of, values="aaaa", **changes):
+    made = Manifest(
+        run_id="run",
+        rank=of.rank,
+        world_size=8,
+        step=of.step,
+        cumulative_step=8,
+        file=of.path.rpartition("/")[2],
+        size=of.size,
+        digests=digests(values),
+        parameters=of.parameters,
+        group=(of.rank,),
+    )
+    return replace(made, **changes)
+
+
+def ballots(*values, names=NAMES, backed=()):
+    made = []
+    for rank, value in enumerate(values):
+        file = slice_file(rank, names=names)
+        if rank in backed:
+            file = replace(file, manifest=manifest(file, value))
+        made.append(Ballot(file, digests(value)))
+    return made
+
+
+def path(rank):
+    return f"ckpt_dir{rank}/test-{STEP}.ckpt"
+
+
+def test_equal_files_agree():
+    vote = hold_vote(ballots("aaaa", "aaaa"), Tolerance())
+    assert not vote.suspects
+    assert vote.disagreement is None
+
+
+def test_the_odd_one_of_three_is_suspected_and_its_parameter_named():
+    vote = hold_vote(ballots("aaaa", "axaa", "aaaa"), Tolerance())
+    assert set(vote.suspects) == {path(1)}
+    assert "'b'" in vote.suspects[path(1)]
+    assert "silent corruption" in vote.suspects[path(1)]
+
+
+def test_two_that_disagree_settle_nothing_and_the_parameters_are_named():
+    vote = hold_vote(ballots("aaaa", "axya"), Tolerance())
+    assert not vote.suspects
+    assert "'b', 'moment1.a'" in vote.disagreement
+
+
+def test_two_against_two_settle_nothing():
+    assert hold_vote(ballots("aaaa", "aaaa", "bbbb", "bbbb"), Tolerance()).disagreement
+
+
+def test_three_that_all_differ_settle_nothing():
+    assert hold_vote(ballots("aaaa", "bbbb", "cccc"), Tolerance()).disagreement
+
+
+def test_a_plurality_is_no_majority():
+    assert hold_vote(ballots("aaaa", "aaaa", "bbbb", "cccc"), Tolerance()).disagreement
+
+
+def test_a_manifest_settles_even_against_the_majority():
+    vote = hold_vote(ballots("aaaa", "xxxx", "xxxx", backed=[0]), Tolerance())
+    assert set(vote.suspects) == {path(1), path(2)}
+    assert "proven by manifest" in vote.suspects[path(1)]
+
+
+def test_manifests_on_both_sides_leave_it_to_the_majority():
+    assert hold_vote(ballots("aaaa", "xxxx", backed=[0, 1]), Tolerance()).disagreement
+    vote = hold_vote(ballots("aaaa", "xxxx", "aaaa", backed=[0, 1, 2]), Tolerance())
+    assert set(vote.suspects) == {path(1)}
+
+
+def test_what_may_differ_is_tolerated_and_named():
+    names = ("a", "bn.moving_mean", "bn.moving_variance", "c")
+    vote = hold_vote(ballots("axya", "auva", names=names), Tolerance())
+    assert vote.disagreement is None
+    assert vote.tolerated == ("bn.moving_mean", "bn.moving_variance")
+    more = hold_vote(ballots("axya", "auvz", names=names), Tolerance.with_more(["c"]))
+    assert more.tolerated == ("bn.moving_mean", "bn.moving_variance", "c")
+    assert hold_vote(ballots("axya", "auvz", names=names), Tolerance()).disagreement
+
+
+def test_equal_parameters_in_different_files_are_no_agreement():
+    one, other = ballots("aaaa", "aaaa")
+    other = replace(other, digests=replace(other.digests, file="file:other"))
+    assert "outside of them" in hold_vote([one, other], Tolerance()).disagreement
+
+
+def in_any_order(*values, ending=".safetensors"):
+    """Return ballots of which each file differs outside of the parameters, as by the order of its metadata."""
+    made = []
+    for rank, value in enumerate(values):
+        place = RankPath(("ckpt_dir", f"/test-{STEP}{ending}"))
+        told = replace(digests(value), file=f"file:{value}, its own order {rank}")
+        made.append(Ballot(replace(slice_file(rank), place=place), told))
+    return made
+
+
+def test_safetensors_files_with_equal_parameters_agree_in_whatever_order_their_metadata_are():
+    vote = hold_vote(in_any_order("aaaa", "aaaa"), Tolerance())
+    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
+    vote = hold_vote(in_any_order("aaaa", "aaaa", "axaa"), Tolerance())
+    assert vote.disagreement is None
+    assert set(vote.suspects) == {f"ckpt_dir2/test-{STEP}.safetensors"}
+
+
+def test_safetensors_files_with_other_parameters_do_not_agree():
+    vote = hold_vote(in_any_order("aaaa", "axaa"), Tolerance())
+    assert "hold different contents in 'b'" in vote.disagreement
+
+
+def test_only_safetensors_files_have_their_metadata_in_any_order():
+    assert "differ outside of them" in hold_vote(in_any_order("aaaa", "aaaa", ending=".ckpt"), Tolerance()).disagreement
+    mixed = [*in_any_order("aaaa"), *in_any_order("aaaa", "aaaa", "aaaa", ending=".ckpt")[1:]]
+    assert "differ outside of them" in hold_vote(mixed, Tolerance()).disagreement
+
+
+def test_slices_of_different_formats_with_equal_parameters_agree():
+    mixed = [*in_any_order("aaaa"), in_any_order("aaaa", "aaaa", ending=".ckpt")[1]]
+    assert hold_vote(mixed, Tolerance()).disagreement is None
+
+
+def test_manifests_are_held_against_name_place_and_header():
+    file = slice_file(3)
+
+    def told(**changes):
+        return check_manifest(replace(file, manifest=manifest(file, **changes)), 8, (3,))
+
+    assert told() is None
+    assert check_manifest(file, 8, (3,)) is None
+    assert "rank 2" in told(rank=2)
+    assert "renamed" in told(step=replace(STEP, epoch=1))
+    assert "other.ckpt" in told(file="other.ckpt")
+    assert "16 ranks" in told(world_size=16)
+    assert "bytes" in told(size=1)
+    assert "[3, 7]" in told(group=(3, 7))
+    assert "'global_step'" in told(parameters=file.parameters[:-1])
+
+
+def test_contents_are_held_against_the_manifest():
+    file = slice_file(3)
+    file = replace(file, manifest=manifest(file, "aaaa"))
+    assert check_contents(file, Contents()) is None
+    assert check_contents(file, Contents({file.path: digests("aaaa")})) is None
+    assert "'b'" in check_contents(file, Contents({file.path: digests("axaa")}))
+    assert check_contents(file, Contents(problems={file.path: "cannot be read"})) == "cannot be read"
+    outside = replace(digests("aaaa"), file="file:z")
+    assert "outside" in check_contents(file, Contents({file.path: outside}))
+
+
+def test_slices_of_different_formats_are_compared_by_the_names_of_parameters():
+    place = RankPath(("ckpt_dir", f"/test-{STEP}.safetensors"))
+    turned = replace(slice_file(2, names=NAMES[::-1]), place=place)
+    alike = Ballot(turned, replace(digests("dcba"), file="file:2"))
+    vote = hold_vote([*ballots("abcd", "abcd"), alike], Tolerance())
+    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
+    vote = hold_vote([*ballots("abcd", "abcd"), Ballot(turned, replace(digests("dcxa"), file="file:2"))], Tolerance())
+    assert set(vote.suspects) == {turned.path}
+    assert "'b'" in vote.suspects[turned.path]

@@ -1,0 +1,61 @@
+"""Options of a splitter: invalid values are refused before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ms_recover.errors import UsageError
+from ms_recover.splitting.options import Failures, Options
+
+VALID: dict[str, Any] = {
+    "num_devices": 2,
+    "split": "layers",
+    "chunk_rows": None,
+    "replicas": 2,
+    "heartbeat": 3.0,
+    "timeout": 600.0,
+    "start_timeout": 120.0,
+    "remote": 0,
+    "addr": "127.0.0.1",
+    "port": 29600,
+    "threads": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_devices", 0),
+        ("num_devices", True),
+        ("num_devices", 2.0),
+        ("split", "rows"),
+        ("chunk_rows", 0),
+        ("replicas", 0),
+        ("heartbeat", 0),
+        ("timeout", -1.0),
+        ("start_timeout", float("nan")),
+        ("remote", -1),
+        ("remote", 3),
+        ("port", 0),
+        ("port", 65536),
+        ("threads", 0),
+    ],
+)
+def test_an_invalid_option_is_named_with_its_value(name: str, value: object) -> None:
+    Options(**VALID)
+    with pytest.raises(UsageError, match=f"invalid {name} {value!r}"):
+        Options(**{**VALID, name: value})
+
+
+def test_every_remote_worker_needs_a_port() -> None:
+    Options(**{**VALID, "remote": 2, "port": 65533})
+    with pytest.raises(UsageError, match="invalid port 65534"):
+        Options(**{**VALID, "remote": 2, "port": 65534})
+
+
+@pytest.mark.parametrize("options", [{"max_restarts": -1}, {"spares": -1}, {"spares": 0.5}])
+def test_invalid_numbers_of_restarts_and_spares_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected a whole number from 0"):
+        Failures("recover", **options)

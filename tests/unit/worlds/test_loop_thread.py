@@ -1,0 +1,67 @@
+import asyncio
+import threading
+
+import pytest
+
+from ms_recover.errors import UsageError
+from ms_recover.worlds.loop_thread import LoopThread
+
+
+async def answer():
+    await asyncio.sleep(0)
+    return threading.current_thread()
+
+
+def test_work_runs_in_the_thread_and_its_result_or_error_comes_back():
+    async def fail():
+        raise KeyError("lost")
+
+    with LoopThread("Tested") as loop_thread:
+        thread = loop_thread.run(answer())
+        assert thread is not threading.current_thread()
+        with pytest.raises(KeyError, match="lost"):
+            loop_thread.run(fail())
+    assert not thread.is_alive()
+
+
+def test_an_error_of_the_check_cancels_the_work_and_is_raised_after_its_end():
+    ended = threading.Event()
+
+    async def work():
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.set()
+
+    def check():
+        raise InterruptedError
+
+    with LoopThread("Tested") as loop_thread:
+        with pytest.raises(InterruptedError):
+            loop_thread.run(work(), check)
+        assert ended.is_set()
+
+
+def test_work_is_refused_before_the_start_after_the_end_and_in_the_own_thread():
+    async def run_inside(loop_thread):
+        return loop_thread.run(answer())
+
+    loop_thread = LoopThread("Tested")
+    with pytest.raises(UsageError, match="use Tested as a context manager"):
+        loop_thread.run(answer())
+    with loop_thread, pytest.raises(UsageError, match="not from its own event loop"):
+        loop_thread.run(run_inside(loop_thread))
+    with pytest.raises(UsageError, match="context manager"):
+        loop_thread.run(answer())
+
+
+def test_a_call_ends_when_the_loop_is_closed_meanwhile():
+    loop_thread = LoopThread("Tested")
+    with pytest.raises(UsageError, match="closed during a call"), loop_thread:
+        closing = threading.Timer(0.3, loop_thread.__exit__)
+        closing.start()
+        try:
+            loop_thread.run(asyncio.Event().wait())
+        finally:
+            closing.join()
