@@ -12,7 +12,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Strategy
 from tests.support.acceptance import Tree, overwrite

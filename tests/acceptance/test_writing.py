@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.testing.trees import make_tree
 from tests.support.acceptance import ENTRY, Tree
 

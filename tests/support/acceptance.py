@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.group_info import encode_group_info, read_group_info, write_group_info
+from ms_recover.formats.group_info import encode_group_info, read_group_info
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.groups import GroupInfo

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import Comparison, Judgement, judge_step
+from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judgement import Comparison, Judgement
 
 
 @dataclass(frozen=True, kw_only=True)
