@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="apply")
-@click.argument("root_or_plan", type=click.Path())
+@click.argument("root_or_plan", type=click.Path(readable=False))
 @click.option("--dry-run", is_flag=True, help="Show the plan and check its sources; copy nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Threads; default: four a core, which keeps a device busy.")
 @click.option("--no-verify", is_flag=True, help="Do not read each copy back from the device to compare digests.")

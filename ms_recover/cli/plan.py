@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="plan")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @takes_whole_plan
 @takes_peers
 @takes_security

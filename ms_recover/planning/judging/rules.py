@@ -77,7 +77,8 @@ def _uncommitted(case: Case) -> Ruling:
     saved = case.any_of_run("saved") is not None
     judged = {}
     for one in case.pending:
-        if one.manifest is None and (saved or one.file.prefix in case.facts.committing):
+        expected = saved or (one.file.prefix in case.facts.committing and not case.sealing)
+        if one.manifest is None and expected:
             why = one.file.manifest_problem or "its manifest is missing, so saving it was not finished"
             judged[one.path] = Judgement(status="uncommitted", reason=f"not committed: {why}")
     return Ruling(slices=judged)
