@@ -166,7 +166,7 @@ def _by_contents(case: Case) -> Ruling:
             if (why := case.compared.contents.why_misplaced(one, confirmed=confirmed)) is not None:
                 judged[one.path] = Judgement(status="suspect", reason=why)
                 continue
-            alone = left[one.group] == 1 or (one.digests is not None and witnesses == 1)
+            alone = left[one.group] == 1 or one.path in compared.alone
             if alone and sealed is not None and not _is_chosen(case, one):
                 judged[one.path] = _unsealed(sealed)
                 continue
