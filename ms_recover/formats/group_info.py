@@ -21,7 +21,11 @@ MAX_RANK = 1 << 24
 
 
 def read_group_info(
-    path: str | os.PathLike[str], *, owner: int | None = None, world_size: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    owner: int | None = None,
+    world_size: int | None = None,
+    known: dict[bytes, GroupInfo] | None = None,
 ) -> GroupInfo:
     """Read a ``group_info.pb``.
 
@@ -33,6 +37,9 @@ def read_group_info(
         Rank the file belongs to; its restore list must name that rank.
     world_size : int, optional
         Number of ranks; every rank in the file must be smaller.
+    known : dict of bytes to GroupInfo, optional
+        Files that were read before and what they hold, for files without owner and world size: the ranks of a group
+        have equal files. What is read is added.
 
     Raises
     ------
@@ -45,6 +52,8 @@ def read_group_info(
     """
     name = os.fspath(path)
     data = read_small(path, "a group_info.pb")
+    if known is not None and data in known:
+        return known[data]
     kind = classify(data[:HEAD], len(data))
     if kind != "group_info":
         raise FormatError(f"{name}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
@@ -55,6 +64,8 @@ def read_group_info(
         _check(info, owner, world_size)
     except FormatError as error:
         raise FormatError(f"{name}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
+    if known is not None:
+        known[data] = info
     return info
 
 

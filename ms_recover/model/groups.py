@@ -1,8 +1,9 @@
-"""Rank groups: what ``group_info.pb`` says."""
+"""Rank groups: the contents of ``group_info.pb``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class RankGroup:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupInfo:
     """The contents of one ``group_info.pb``.
 
@@ -27,3 +28,8 @@ class GroupInfo:
 
     restore_ranks: tuple[int, ...]
     groups: tuple[RankGroup, ...] = ()
+
+    @cached_property
+    def highest(self) -> int:
+        """The highest rank that it names, -1 for none."""
+        return max((*self.restore_ranks, *(rank for group in self.groups for rank in group.ranks)), default=-1)

@@ -89,6 +89,11 @@ class Strategy:
     operators: int = 0
 
     @cached_property
+    def names_shapes(self) -> bool:
+        """Whether it is of the JSON form, which states the shapes of whole tensors."""
+        return any(layout.tensor_shape for layout in self.layouts)
+
+    @cached_property
     def devices_per_stage(self) -> int:
         """Product of the device matrix; 0 when the file has no layout."""
         return max((prod(layout.device_matrix) for layout in self.layouts), default=0)

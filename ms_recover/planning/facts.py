@@ -30,6 +30,8 @@ class SliceFacts:
     ----------
     file : SliceFile
         The slice.
+    path : str
+        Path relative to the root.
     listed : ParameterList
         Its parameters; equal lists are mostly one object.
     group : tuple of int
@@ -46,17 +48,13 @@ class SliceFacts:
     """
 
     file: SliceFile
+    path: str
     listed: ParameterList
     group: tuple[int, ...]
     digests: Digests | None
     was_read: bool
     manifest_problem: str | None
     content_problem: str | None
-
-    @property
-    def path(self) -> str:
-        """Path relative to the root."""
-        return self.file.path
 
     @property
     def rank(self) -> int:
@@ -242,10 +240,12 @@ def _slice_facts(
         if not isinstance(listed, ParameterList):
             listed = shared.setdefault(listed, ParameterList(listed))
         group = groups.of(file.rank)
-        read = contents.digests.get(file.path)
+        path = file.path
+        read = contents.digests.get(path)
         stated = file.manifest.digests if file.manifest is not None else None
         yield SliceFacts(
             file=file,
+            path=path,
             listed=shared.setdefault(listed, listed),
             group=group,
             digests=None if file.encryption is not None else read or stated,

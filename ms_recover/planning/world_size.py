@@ -129,9 +129,7 @@ def _crosses_stages(file: GroupFile, devices: int) -> bool:
 
 
 def _highest_in(file: GroupFile) -> int:
-    if file.info is None:
-        return -1
-    return max((*file.info.restore_ranks, *(rank for group in file.info.groups for rank in group.ranks)), default=-1)
+    return file.info.highest if file.info is not None else -1
 
 
 def _highest_listed(files: Iterable[GroupFile]) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
@@ -175,10 +176,11 @@ def _manifest_problem(error: Exception, path: str) -> str:
 
 def _own_groups(root: str, found: Found) -> list[GroupFile]:
     files = []
+    known: dict[bytes, GroupInfo] = {}
     for file in found.group_files:
         path = os.path.join(root, file.path)
         try:
-            files.append(GroupFile(file.rank, file.path, file.place, read_group_info(path)))
+            files.append(GroupFile(file.rank, file.path, file.place, read_group_info(path, known=known)))
         except MsRecoverError as error:
             files.append(GroupFile(file.rank, file.path, file.place, None, _brief(error, path)))
     return files

@@ -140,7 +140,7 @@ def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int
         if len(kinds) > 1 and len(kinds[0]) == len(kinds[1]):
             one, other = kinds[0][0].path, kinds[1][0].path
             return Stages(problem=f"{one} and {other} are of one stage and cut parameters differently")
-        plain = min(kinds[0], key=lambda file: any(layout.tensor_shape for layout in file.strategy.layouts))
+        plain = min(kinds[0], key=lambda file: file.strategy.names_shapes)
         layouts[stage] = {layout.parameter: layout for layout in plain.strategy.layouts}
         paths[stage] = kinds[0][0].path
         digests[stage] = frozenset(file.digest for file in kinds[0] if file.digest)
@@ -152,7 +152,7 @@ def _cut_the_same(one: StrategyFile, other: StrategyFile) -> bool:
     """Whether two strategy files say the same, also where one is in the JSON form, which flattens nested dimensions."""
     if one.strategy.layouts == other.strategy.layouts:
         return True
-    forms = [any(layout.tensor_shape for layout in file.strategy.layouts) for file in (one, other)]
+    forms = [file.strategy.names_shapes for file in (one, other)]
     return forms[0] != forms[1] and _flat(one) == _flat(other)
 
 

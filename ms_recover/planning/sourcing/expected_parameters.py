@@ -8,7 +8,7 @@ from itertools import combinations
 
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.judging.structure import is_misread
-from ms_recover.planning.redundancy.layouts import cell_of, shape_at
+from ms_recover.planning.redundancy.layouts import shape_at
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 
 _MAP = "MapTensor"
@@ -80,7 +80,7 @@ def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
 
 def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
     layout = index.layout(index.stages.of(rank), parameter.name)
-    return parameter if layout is None else shape_at(layout, cell_of(layout, rank), parameter)
+    return parameter if layout is None else shape_at(layout, index.cell(rank, parameter.name, layout), parameter)
 
 
 def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
@@ -117,7 +117,11 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
     mine = []
     for name in order:
         layout = index.layout(stage, name)
-        there = index.by_stage[stage] if layout is None else index.in_cell(stage, layout, cell_of(layout, rank))
+        there = (
+            index.by_stage[stage]
+            if layout is None
+            else index.in_cell(stage, name, layout, index.cell(rank, name, layout))
+        )
         having = sum(other != rank and index.find(other, name) is not None for other in there)
         if having in (0, sum(other != rank for other in there)):
             mine.append(name)

@@ -35,7 +35,7 @@ class LayoutTrust:
         key = (stage, name)
         if key not in self._doubts:
             alike, unlike = 0, []
-            for ranks in index.cells_of(stage, layout).values():
+            for ranks in index.cells_of(stage, name, layout).values():
                 digests = {one: index.digest(one, name) for one in ranks if index.find(one, name) is not None}
                 known = [one for one, digest in digests.items() if digest is not None]
                 odd = next((one for one in known if digests[one] != digests[known[0]]), None)

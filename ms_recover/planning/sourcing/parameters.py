@@ -20,6 +20,8 @@ MOST_COMPARED = 64
 """Sources of one part that are compared and chosen from; more prove nothing more."""
 
 _Kind = tuple[ParameterList, frozenset[str] | None]
+_EVERYWHERE = -(1 << 62)
+"""Stands for all stages where ranks are looked up by the way a parameter is cut."""
 
 
 def replica_of(one: SliceFacts) -> Replica:
@@ -73,8 +75,12 @@ class ParameterIndex:
         held, salvaged = usable_slices(facts, judgement, sound)
         self.slices = {**{rank: one for rank, (one, _) in salvaged.items()}, **held}
         self._good = {rank: names for rank, (_, names) in salvaged.items()}
-        self._cells: dict[tuple[int, Layout], dict[Cell, list[int]]] = {}
+        self._cells: dict[int, dict[Cell, list[int]]] = {}
         self._fitting: dict[tuple[int, str], Layout | None] = {}
+        self._ways: dict[tuple[int, Layout], int] = {}
+        self._way_of: dict[tuple[int, str], int] = {}
+        self._cell_of: dict[tuple[int, int], Cell] = {}
+        self._near: dict[tuple[int, Cell | None, int], dict[_Kind, tuple[int, ...]]] = {}
 
     @property
     def stages(self) -> Stages:
@@ -137,7 +143,21 @@ class ParameterIndex:
         layout = self.layout(self.stages.of(rank), parameter.name)
         if layout is None or len(layout.tensor_map) != len(parameter.shape):
             return None
-        return region_of(layout, cell_of(layout, rank), parameter.shape)
+        return region_of(layout, self.cell(rank, parameter.name, layout), parameter.shape)
+
+    def cell(self, rank: int, name: str, layout: Layout) -> Cell:
+        """Return the part of a parameter that a rank holds; parameters that are cut alike share it."""
+        key = (self._way(self.stages.of(rank), name, layout), rank)
+        if key not in self._cell_of:
+            self._cell_of[key] = cell_of(layout, rank)
+        return self._cell_of[key]
+
+    def _way(self, stage: int, name: str, layout: Layout) -> int:
+        """Return a number that parameters of a stage share which are cut alike: there are few ways of cutting."""
+        key = (stage, name)
+        if key not in self._way_of:
+            self._way_of[key] = self._ways.setdefault((stage, cut_alike(layout)), len(self._ways))
+        return self._way_of[key]
 
     def sources(self, rank: int, parameter: Parameter) -> tuple[int, ...]:
         """Return the ranks whose slices list what a rank's slice should hold, whether they agree or not.
@@ -145,15 +165,16 @@ class ParameterIndex:
         Nothing that is cut, and nothing that is large, comes from another pipeline stage: MindSpore leaves parameters
         there at their initial values. Only counters without layout that a whole stage lost are taken from others.
         """
-        stage = self.stages.of(rank)
-        layout = self.layout(stage, parameter.name)
-        ranks: Sequence[int] = self.by_stage.get(stage, ())
+        stage, name = self.stages.of(rank), parameter.name
+        layout = self.layout(stage, name)
         if layout is not None:
-            ranks = self.in_cell(stage, layout, cell_of(layout, rank))
-        able = self._able(rank, ranks, parameter)
-        if not able and layout is None and self._is_counter(parameter):
-            able = self._able(rank, sorted(self.slices), parameter)
-        return tuple(able)
+            cell = self.cell(rank, name, layout)
+            way = self._way(stage, name, layout)
+            return self._able(rank, way, cell, self.in_cell(stage, name, layout, cell), parameter)
+        able = self._able(rank, -1 - stage, None, self.by_stage.get(stage, ()), parameter)
+        if not able and self._is_counter(parameter):
+            able = self._able(rank, _EVERYWHERE, None, sorted(self.slices), parameter)
+        return able
 
     def _is_counter(self, parameter: Parameter) -> bool:
         cut = any(parameter.name in layouts for layouts in self.stages.layouts.values())
@@ -176,38 +197,40 @@ class ParameterIndex:
         layout = self.layout(stage, parameter.name)
         if layout is None or layout.field or len(layout.tensor_map) != len(parameter.shape):
             return None
-        count = cell_of(layout, 0).count
+        count = self.cell(stage * self.stages.devices, parameter.name, layout).count
         rows = sum(layout.split_shape) if layout.split_shape else 0
         shape = tuple(local * parts for local, parts in zip(parameter.shape, count, strict=True))
         return (rows, *shape[1:]) if rows and shape else shape
 
-    def _able(self, rank: int, ranks: Sequence[int], parameter: Parameter) -> list[int]:
-        """Return the ranks that list the parameter just so, a cut-out of them around `rank` when there are many."""
+    def _able(
+        self, rank: int, way: int, cell: Cell | None, ranks: Sequence[int], parameter: Parameter
+    ) -> tuple[int, ...]:
+        """Return those of the ranks with one part that list the parameter just so; of many a cut-out around `rank`."""
         start = 0
         if len(ranks) > MOST_COMPARED:
             start = min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)
-        near = ranks[start : start + MOST_COMPARED]
-        listed: dict[_Kind, bool] = {}
-        for other in near:
-            kind = self._kind(other)
-            if kind not in listed:
-                listed[kind] = self.find(other, parameter.name) == parameter
-        return [other for other in near if listed[self._kind(other)]]
+        key = (way, cell, start)
+        if key not in self._near:
+            kinds: dict[_Kind, list[int]] = defaultdict(list)
+            for other in ranks[start : start + MOST_COMPARED]:
+                kinds[self._kind(other)].append(other)
+            self._near[key] = {kind: tuple(held) for kind, held in kinds.items()}
+        found = [held for held in self._near[key].values() if self.find(held[0], parameter.name) == parameter]
+        return found[0] if len(found) == 1 else tuple(sorted(other for held in found for other in held))
 
-    def in_cell(self, stage: int, layout: Layout, cell: Cell) -> list[int]:
+    def in_cell(self, stage: int, name: str, layout: Layout, cell: Cell) -> list[int]:
         """Return the ranks of a stage that have a usable slice and, by a layout, this part."""
-        return self.cells_of(stage, layout).get(cell, [])
+        return self.cells_of(stage, name, layout).get(cell, [])
 
-    def cells_of(self, stage: int, layout: Layout) -> dict[Cell, list[int]]:
+    def cells_of(self, stage: int, name: str, layout: Layout) -> dict[Cell, list[int]]:
         """Return the ranks of a stage that have a usable slice, by the part that they hold by a layout."""
-        kind = cut_alike(layout)
-        key = (stage, kind)
-        if key not in self._cells:
+        way = self._way(stage, name, layout)
+        if way not in self._cells:
             cells: dict[Cell, list[int]] = defaultdict(list)
             for rank in self.by_stage.get(stage, ()):
-                cells[cell_of(kind, rank)].append(rank)
-            self._cells[key] = cells
-        return self._cells[key]
+                cells[self.cell(rank, name, layout)].append(rank)
+            self._cells[way] = cells
+        return self._cells[way]
 
     @cached_property
     def are_read(self) -> bool:
