@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -12,6 +13,8 @@ from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
 from ms_recover.training.layouts import same_slice
 from ms_recover.training.world import World
+
+_log = logging.getLogger(__name__)
 
 
 def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, world: World) -> None:
@@ -39,34 +42,60 @@ def check_options(directory: str, prefix: str, save_steps: int | None, keep: int
 
 
 def restore_ranks(group: Collection[int] | None, layouts: Collection[Layout] | None, world: World) -> list[int] | None:
-    """Return the ranks to list in group_info.pb, None when MindSpore's compiler has to tell.
+    """Return the ranks to list in group_info.pb; None when only MindSpore's compiler knows them.
 
     Raises
     ------
     UsageError
         When the group cannot be that of this rank.
     """
-    if group is not None:
-        ranks = sorted(group)
-        if len(set(ranks)) != len(ranks):
-            raise UsageError(f"group={ranks}: a rank stands in it twice")
-        if world.rank not in ranks:
-            raise UsageError(
-                f"group={ranks}: it lists the ranks that hold the slice of rank {world.rank}, which is missing"
-            )
-        if ranks[0] < 0 or ranks[-1] >= world.size:
-            raise UsageError(f"group={ranks}: the ranks of this job are 0 to {world.size - 1}")
-        strangers = sorted(set(ranks) - set(ranks if layouts is None else same_slice(layouts, world.rank, world.size)))
-        if strangers:
-            raise UsageError(
-                f"group={ranks}: by the layouts rank {strangers[0]} has other parts than rank {world.rank}"
-            )
-        return ranks
-    if layouts is not None:
-        return same_slice(layouts, world.rank, world.size)
-    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL:
-        return list(range(world.size))
-    return [world.rank] if world.size == 1 else None
+    sharded = _optimizer_is_shared_out()
+    if group is None and layouts is None:
+        if sharded or world.size == 1:
+            return [world.rank]
+        return list(range(world.size)) if _is_data_parallel() else None
+    alike = None if layouts is None else same_slice(layouts, world.rank, world.size)
+    ranks = _checked_group(group, alike, world) if group is not None else alike
+    assert ranks is not None
+    if sharded and len(ranks) > 1:
+        _log.warning(
+            "rank %d: the group is %s, but with enable_parallel_optimizer in data_parallel mode each rank updates only "
+            "its own part of the optimizer states, so that no rank holds the slice of another; leave group and layouts "
+            "out",
+            world.rank,
+            ranks,
+        )
+    return ranks
+
+
+def _checked_group(group: Collection[int], alike: Collection[int] | None, world: World) -> list[int]:
+    """Return the operator's group, sorted; `alike` are the ranks with the same slice by the layouts, if known."""
+    ranks = sorted(group)
+    if len(set(ranks)) != len(ranks):
+        raise UsageError(f"group={ranks}: a rank stands in it twice")
+    if world.rank not in ranks:
+        raise UsageError(
+            f"group={ranks}: it lists the ranks that hold the slice of rank {world.rank}, which is missing"
+        )
+    if ranks[0] < 0 or ranks[-1] >= world.size:
+        raise UsageError(f"group={ranks}: the ranks of this job are 0 to {world.size - 1}")
+    others = sorted(set(ranks) - set(ranks if alike is None else alike))
+    if others:
+        raise UsageError(f"group={ranks}: by the layouts rank {others[0]} has other parts than rank {world.rank}")
+    return ranks
+
+
+def _is_data_parallel() -> bool:
+    return bool(ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL)
+
+
+def _optimizer_is_shared_out() -> bool:
+    """Whether MindSpore shares the parameters out among the data-parallel ranks for the optimizer to update.
+
+    Each rank then updates the optimizer states of its own parameters only, and the weights alone are exchanged: see
+    ``Optimizer._use_parallel_optimizer`` and ``_get_parameter_group_id`` (``mindspore/nn/optim/optimizer.py``).
+    """
+    return _is_data_parallel() and bool(ms.get_auto_parallel_context("enable_parallel_optimizer"))
 
 
 def check_types(form: str, network: Any) -> None:

@@ -68,7 +68,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     - for a network built from explicit collectives, MindSpore cannot know those ranks: give `layouts`, from which they
       follow, or at least the `group`;
-    - in data-parallel mode all ranks are listed;
+    - in data-parallel mode all ranks are listed; with ``enable_parallel_optimizer`` each rank lists itself alone,
+      because it updates only its own part of the optimizer states;
     - otherwise, on a device other than CPU, the variable GROUP_INFO_FILE is set, which makes the compiler of
       (semi-)auto parallel write the list. On CPU the variable would make MindSpore fail, and is left alone.
 
