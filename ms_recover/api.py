@@ -28,7 +28,8 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import explain_rank, find_complete_slice
 from ms_recover.planning.facts import check_rank, gather_facts
-from ms_recover.planning.judging.judge import Comparison, compare_slices
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.verification import judge_slices, make_verification
 from ms_recover.planning.planner import Planned, plan_facts, required_reads
 from ms_recover.scanning.inspect import inspect_file

@@ -33,9 +33,6 @@ FOREIGN_TEMPORARY_SUFFIX = ".tmp"
 SAVING_DIRECTORY = f".saving{TEMPORARY_SUFFIX}"
 """Beside the slices: the next slice while it is saved."""
 
-FETCHED_DIRECTORY = f".fetched{TEMPORARY_SUFFIX}"
-"""In the root: slices of other hosts that parameters are taken from."""
-
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 

@@ -38,6 +38,8 @@ def explained(doing: str, path: str | os.PathLike[str], hint: str = "") -> Itera
     ------
     MissingInputError
         When the path is gone.
+    PermissionDeniedError
+        When this user may not.
     StorageError
         On every other operating system error.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="apply")
-@click.argument("root_or_plan", type=click.Path())
+@click.argument("root_or_plan", type=click.Path(readable=False))
 @click.option("--dry-run", is_flag=True, help="Show the plan and check its sources; copy nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Threads; default: four a core, which keeps a device busy.")
 @click.option("--no-verify", is_flag=True, help="Do not read each copy back from the device to compare digests.")
@@ -59,7 +59,6 @@ def command(
     run recover-ckpt serve, for ranks of this node.
     """
     from ms_recover import api
-    from ms_recover.formats.plan_json import plan_from_json, plan_to_json
     from ms_recover.reporting.outcome_text import outcome_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.storage.local import read_text
@@ -67,6 +66,8 @@ def command(
 
     def show(made: Plan, code: int) -> int:
         if as_json:
+            from ms_recover.formats.plan_json import plan_to_json
+
             print_json(plan_to_json(made))
         else:
             print_text(plan_text(made, text_width(), user=user_name(), require_newest=plan.require_newest))
@@ -96,6 +97,8 @@ def command(
     if os.path.isfile(root_or_plan):
         for option in typed_options(ctx):
             raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
+        from ms_recover.formats.plan_json import plan_from_json
+
         made = plan_from_json(read_text(root_or_plan), root_or_plan)
     else:
         made, _ = plan_tree(root_or_plan, scan, plan, as_json=as_json)

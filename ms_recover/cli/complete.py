@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="complete")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @click.argument("rank", type=click.IntRange(0))
 @click.option(
     "-o",

@@ -12,21 +12,22 @@ import signal
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-def main() -> int:
-    """Run ``recover-ckpt`` with the arguments of the process and return its exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``recover-ckpt``, by default with the arguments of the process, and return its exit code."""
     atexit.register(_finish)
     for number in _NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
     from ms_recover.cli.main import main as run
 
-    return run()
+    return run(arguments)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

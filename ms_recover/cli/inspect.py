@@ -10,7 +10,7 @@ from ms_recover.errors import InputError
 
 
 @click.command(name="inspect")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=click.Path(readable=False))
 @click.option("--no-crc", is_flag=True, help="Do not check the CRC of a slice that has one.")
 @json_option
 def command(file: str, no_crc: bool, as_json: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,10 +16,11 @@ from ms_recover.cli.tree import plan_code, plan_tree
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions, SecurityOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
+    from ms_recover.model.plan import Plan
 
 
 @click.command(name="plan")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @takes_whole_plan
 @takes_peers
 @takes_security
@@ -51,7 +52,6 @@ def command(
 ) -> int:
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT."""
     from ms_recover.cli.plan_file import plan_target, write_plan
-    from ms_recover.formats.plan_json import plan_to_json
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.system_errors import user_name
@@ -68,17 +68,16 @@ def command(
     else:
         check_alone(ctx)
         made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
-    data = plan_to_json(made)
     code = plan_code(made, require_newest=plan.require_newest)
     refused = made.recoverable and code != 0
     if target is not None and not to_stdout and not refused:
-        write_plan(target, json_text(data) + "\n")
+        write_plan(target, json_text(_plan_json(made)) + "\n")
     if explanation is not None and as_json:
         from ms_recover.formats.explanation_json import explained_plan_to_json
 
         print_json(explained_plan_to_json(made, explanation))
     elif as_json or (to_stdout and not refused):
-        print_json(data)
+        print_json(_plan_json(made))
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
@@ -93,3 +92,9 @@ def command(
             )
         )
     return code
+
+
+def _plan_json(made: Plan) -> dict[str, Any]:
+    from ms_recover.formats.plan_json import plan_to_json  # loads the codec, which text does not need
+
+    return plan_to_json(made)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="scan")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @takes_scan
 @json_option
 def command(root: str, as_json: bool, scan: ScanOptions) -> int:

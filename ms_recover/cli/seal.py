@@ -8,15 +8,14 @@ import click
 
 from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, progress_bar
-from ms_recover.errors import VerificationError
+from ms_recover.cli.tree import cores, progress_bar, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
 @click.command(name="seal")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @takes_plan(STEP, WORLD_SIZE, TOLERATE)
 @takes_scan
 @json_option
@@ -37,4 +36,4 @@ def command(root: str, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> i
         print_json({"sealed": list(sealed), **verification_to_json(found)})
     else:
         print_text(f"{len(sealed)} manifests written\n{verification_text(found, text_width())}")
-    return VerificationError.exit_code if found.wrong else 0
+    return verification_code(found)

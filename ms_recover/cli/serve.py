@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="serve")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @click.option(
     "--bind",
     metavar="ADDRESS",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
+    from ms_recover.model.verification import Verification
 
 
 def plan_tree(
@@ -36,6 +37,14 @@ def plan_code(plan: Plan, *, require_newest: bool = False) -> int:
     if any(rank.verdict == "unrecoverable" and rank.state == "unreadable" for rank in plan.ranks):
         return StorageError.exit_code
     return VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code
+
+
+def verification_code(found: Verification) -> int:
+    """Return the exit code of a verification: what cannot be opened is no damage."""
+    if not found.wrong:
+        return 0
+    unreadable = all(check.status == "unreadable" for check in found.wrong)
+    return StorageError.exit_code if unreadable else VerificationError.exit_code
 
 
 def cores() -> int:

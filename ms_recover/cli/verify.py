@@ -8,15 +8,14 @@ import click
 
 from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, progress_bar
-from ms_recover.errors import VerificationError
+from ms_recover.cli.tree import cores, progress_bar, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
 @click.command(name="verify")
-@click.argument("root", type=click.Path())
+@click.argument("root", type=click.Path(readable=False))
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
 @takes_plan(STEP, WORLD_SIZE, TOLERATE)
 @takes_scan
@@ -35,4 +34,4 @@ def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanO
         print_json(verification_to_json(found))
     else:
         print_text(verification_text(found, text_width()))
-    return VerificationError.exit_code if found.wrong else 0
+    return verification_code(found)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ms_recover.errors import FormatError, StorageError, VerificationError
 from ms_recover.execution.slice_source import Stop
+from ms_recover.file_names import PARTIAL_MARK, marked
 from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
@@ -42,7 +43,7 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
-        if partial != (os.path.splitext(os.path.splitext(target)[0])[1] == ".partial"):
+        if partial != (target == marked(target.replace(PARTIAL_MARK, ""), PARTIAL_MARK)):
             yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
         yield use, target, name_problem(target, action.rank, step)
         for replica in action.replicas:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.steps import Step
-from ms_recover.planning.judging.judge import Comparison, judge_step
+from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.compose import Composition, complete_slice

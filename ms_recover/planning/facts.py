@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import Parameter, ParameterList
@@ -185,7 +185,7 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         check_rank(rank, world, "declared lost")
     inside = [file for file in inventory.slices if file.rank < world.ranks]
     listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
-    groups = merge_groups([file for file in listing if file.rank is None or file.rank < world.ranks], inside)
+    groups = merge_groups([_inside(file, world) for file in listing if (file.rank or 0) < world.ranks], inside)
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for one in _slice_facts(
         sorted(inside, key=lambda file: (file.rank, file.step, file.path)), world, groups, contents
@@ -253,6 +253,14 @@ def _slice_facts(
             manifest_problem=check_manifest(file, world.ranks, group),
             content_problem=check_contents(file, contents),
         )
+
+
+def _inside(file: GroupFile, world: WorldSize) -> GroupFile:
+    """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
+    if file.info is None or max(file.info.restore_ranks, default=0) < world.ranks:
+        return file
+    ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
+    return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)
 
 
 def _outside(inventory: Inventory, world: WorldSize) -> list[Note]:

@@ -18,7 +18,8 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAs
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, check_rank, gather_facts
-from ms_recover.planning.judging.judge import Comparison, compare_slices, judge_step
+from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside

@@ -54,18 +54,15 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     UsageError
         When `given` is smaller than the ranks that have files.
     ContradictionError
-        When a rank list names a rank outside the given world, or the evidence gives an absurd number.
+        When the evidence gives an absurd number.
     """
     highest = max(inventory.ranks, default=-1)
-    listed, by = _highest_listed(inventory.group_files)
     if given is not None:
         if given <= highest:
             raise UsageError(
                 f"the world size is given as {given}, but there are files of rank {highest}: "
                 f"give at least {highest + 1}"
             )
-        if listed >= given:
-            raise ContradictionError(f"{by} lists rank {listed}, but the world size is given as {given}")
         return WorldSize(ranks=given, source="as given", rejected_lists={})
     stated = _by_manifests(inventory.slices)
     if stated is not None:
@@ -101,6 +98,10 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
     strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
     sizes = Counter(file.devices_per_stage for file in strategies)
     devices = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    stages = max((max(file.stages, default=0) for file in strategies if file.devices_per_stage == devices), default=0)
+    beyond = [rank for rank in inventory.ranks if rank >= (stages + 1) * devices]
+    if devices and 2 * len(beyond) < devices:  # a stray file or two make no further stage
+        best = max((rank for rank in inventory.ranks if rank not in beyond), default=-1) + 1
     for file in strategies:
         ranks = (max(file.stages, default=0) + 1) * devices
         if devices and file.devices_per_stage == devices and ranks >= best:

@@ -3,7 +3,7 @@
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
 ``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
 number of ``{"working": bytes}`` and then ``{"digests": ..., "problems": ...}``, or with chunks and then
-``{"mode": ...}``; and with ``{"refused": why}`` where it does not do what it is asked. ``{"ask": "leave"}`` is not
+``{"mode": ...}``; and with ``{"refused": why}`` where it does not do that. ``{"ask": "leave"}`` is not
 answered. Without ``"end"`` a slice is asked for up to its end.
 """
 
@@ -161,10 +161,10 @@ def read_request(data: bytes) -> Request:
             slices = tuple(SliceRequest(one.path, FileState(one.bytes, one.mtime_ns)) for one in asked.slices)
             return Request("digests", slices)
         if isinstance(asked, _AskSlice):
-            if not asked.offset <= (asked.bytes if asked.end is None else asked.end) <= asked.bytes:
-                raise ValueError(f"bytes {asked.offset} to {asked.end} of {asked.bytes}")
-            state = FileState(asked.bytes, asked.mtime_ns)
-            return Request("slice", (SliceRequest(asked.path, state, asked.offset, asked.end),))
+            wanted = SliceRequest(asked.path, FileState(asked.bytes, asked.mtime_ns), asked.offset, asked.end)
+            if not wanted.offset <= wanted.stop <= asked.bytes:
+                raise ValueError(f"bytes {wanted.offset} to {wanted.stop} of {asked.bytes}")
+            return Request("slice", (wanted,))
         return Request("inventory" if isinstance(asked, _AskInventory) else "leave")
 
     return _checked(data, "a client", read)

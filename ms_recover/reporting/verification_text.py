@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ms_recover.model.verdicts import Evidence
@@ -25,11 +26,9 @@ def verification_text(found: Verification, width: int | None) -> str:
 
 def _headline(found: Verification) -> str:
     if found.wrong:
-        missing = sum(check.status == "missing" for check in found.wrong)
-        kinds = [f"{missing} missing"] if missing else []
-        if len(found.wrong) > missing:
-            kinds.insert(0, f"{len(found.wrong) - missing} damaged, unreadable or in doubt")
-        return f"WRONG: {len(found.wrong)} of {len(found.checks)} slices: {', '.join(kinds)}"
+        counts = Counter(check.status for check in found.wrong)
+        kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        return f"WRONG: {len(found.wrong)} of {len(found.checks)} slices: {kinds}"
     unproven = _not_compared(found.checks)
     if not unproven:
         return f"SOUND: all {len(found.checks)} slices"

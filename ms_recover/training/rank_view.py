@@ -17,7 +17,8 @@ from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, Sc
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.judging.judge import Comparison, compare_slices
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
 from ms_recover.scanning.read import read_contents
 from ms_recover.training.network import OwnSlice

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import ipaddress
 import os
 import secrets
 import ssl
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ms_recover.errors import UsageError
 from ms_recover.worlds.handshake import NONCE_BYTES
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MAX_TOKEN = 1 << 16
 
 TOKEN_VARIABLE = "MS_RECOVER_WORLDS_TOKEN"  # noqa: S105 (a name)
 TOKEN_FILE_VARIABLE = "MS_RECOVER_WORLDS_TOKEN_FILE"  # noqa: S105 (a name)
@@ -98,13 +103,17 @@ class Security:
         Raises
         ------
         UsageError
-            When the file cannot be read, the token is too short, or others can read the file.
+            When the file is a link or no regular file, cannot be read, the token is too short, or others can read it.
         """
         try:
-            mode = Path(path).stat().st_mode
-            token = Path(path).read_bytes().strip()
+            with open(os.open(path, _READ), "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                token = file.read(_MAX_TOKEN).strip() if stat.S_ISREG(mode) else b""
         except OSError as error:
-            raise UsageError(f"the token file {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+            reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
+            raise UsageError(f"the token file {os.fspath(path)!r} cannot be read: {reason}") from error
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"the token file {os.fspath(path)!r} is no regular file")
         if mode & 0o077:
             raise UsageError(f"others can read the token file {os.fspath(path)!r}: chmod 600 it")
         if not token:

@@ -12,7 +12,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Strategy
 from tests.support.acceptance import Tree, overwrite
@@ -195,7 +195,7 @@ def doubled(tree_of):
     return make
 
 
-@pytest.mark.parametrize(("dp", "mp", "form"), [(8, 1, "ckpt"), (4, 2, "ckpt"), (3, 1, "safetensors")])
+@pytest.mark.parametrize(("dp", "mp", "form"), [(8, 1, "ckpt"), (4, 2, "ckpt"), (4, 1, "safetensors")])
 def test_02_a_flipped_slice_among_chosen_doubles_is_outvoted(dp, mp, form, doubled, recover_ckpt):
     tree = doubled(dp=dp, mp=mp, form=form)
     lost = tree.group(0)[-1]
@@ -394,7 +394,7 @@ def test_04_linked_directories_are_one_ballot(tree_of, recover_ckpt):
         tree.folder(rank).symlink_to("ckpt_dir0")
     done = recover_ckpt("apply", tree.root)
     assert tree.wrong([tree.path(3), tree.path(4)]) == []
-    assert done.code in (0, 5), done
+    assert done.code in (0, 3, 5), done
     if done.code == 0:
         assert tree.wrong() == []
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from ms_recover.formats.group_info import write_group_info
+from ms_recover.execution.rank_lists import write_group_info
 from tests.support.acceptance import Tree
 
 FORMS = ("ckpt", "safetensors")

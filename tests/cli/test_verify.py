@@ -125,10 +125,13 @@ def test_one_step_alone(tmp_path, recover_ckpt):
     assert recover_ckpt("verify", tree / "none").code == 3
 
 
-def test_what_is_missing_is_said_but_not_wrong(pair, recover_ckpt):
+def test_a_missing_slice_is_wrong(pair, recover_ckpt):
     (pair / "ckpt_dir3" / NAME).unlink()
     found = recover_ckpt("verify", pair, "--json")
-    assert found.code == 0
+    assert found.code == 5
+    assert [(one["rank"], one["status"]) for one in found.json["slices"] if one["status"] != "sound"] == [
+        (3, "missing")
+    ]
     assert found.json["missing"] == [{"epoch": 1, "step": 8, "ranks": [3]}]
 
 

@@ -6,7 +6,6 @@ import importlib
 import json
 import multiprocessing
 import os
-import pkgutil
 import shutil
 import sys
 import traceback
@@ -19,15 +18,14 @@ from typing import Any
 import numpy as np
 
 from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.group_info import encode_group_info, read_group_info, write_group_info
+from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import encode_strategy
-from ms_recover.model.groups import GroupInfo
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
-from ms_recover.reporting.tables import render_table
 from ms_recover.testing.trees import SLICE_MODE
 from tests.support.cuts import CutTensor, cut_layout, slice_of
 
@@ -43,7 +41,6 @@ ENTRY = tuple(
 """Module and function that the installed command calls."""
 
 _BEGIN = 1_700_000_000
-_PRELOAD = ("apply", "complete", "inspect", "plan", "scan", "seal", "verify", "main")
 
 
 @dataclass
@@ -298,7 +295,7 @@ def run_forked(
         Run as this user, without groups; where the tests are run by another than root, as that one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"ms_recover.cli.{name}" for name in _PRELOAD] + [__name__])
+    context.set_forkserver_preload(["tests.support.imported", __name__])
     outputs = folder / "out", folder / "err"
     words = [str(one) for one in arguments]
     process = context.Process(
@@ -318,17 +315,6 @@ def run_forked(
     return Done(code if code >= 0 else 128 - code, out, err)
 
 
-def _import_all() -> None:
-    for room in ("api", "cli", "execution", "formats", "model", "planning", "reporting", "scanning", "storage"):
-        package = importlib.import_module(f"ms_recover.{room}")
-        for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
-            importlib.import_module(found.name)
-    for name in ("binascii", "rich.console", "rich.table", "rich.text", "rich.progress", "rich.pretty"):
-        importlib.import_module(name)
-    render_table(("a",), [("b",)], None)
-    encode_group_info(GroupInfo((0,)))
-
-
 def _child(words: list[str], out: str, err: str, cwd: str, env: dict[str, str], user: int | None) -> None:
     for path, number in ((out, 1), (err, 2)):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -336,7 +322,6 @@ def _child(words: list[str], out: str, err: str, cwd: str, env: dict[str, str], 
         os.close(opened)
     os.chdir(cwd)
     if user is not None and os.geteuid() == 0:
-        _import_all()  # another user may not be able to read where Python lies
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)

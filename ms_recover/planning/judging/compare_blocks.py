@@ -31,6 +31,8 @@ class BlockComparison:
     witnesses : mapping of str to int
         Path of a slice to the number of independent slices, itself included, that hold the same in every parameter
         that is compared; 1 when some parameter was compared with nothing.
+    alone : frozenset of str
+        Paths of slices with some parameter that no other slice, copies and links included, holds the same.
     tolerated : mapping of str to tuple of str
         Path of a slice to parameters in which its replicas differ as they may.
     """
@@ -40,6 +42,7 @@ class BlockComparison:
     disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)
     undecided: Mapping[str, str] = field(default_factory=dict)
     witnesses: Mapping[str, int] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
     tolerated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -214,6 +217,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
     disagreements: dict[tuple[int, ...], str] = {}
     undecided: dict[str, str] = {}
     witnesses: dict[str, int] = {}
+    alone: set[str] = set()
     tolerated: dict[str, list[str]] = defaultdict(list)
     agreeing: Counter[str] = Counter()
     for one in votes:
@@ -223,6 +227,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
             undecided |= {ballot.file.path: vote.disagreement for ballot in one.ballots}
         for path, lost in vote.odd.items():
             odd[path].append(lost)
+        alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
         for path in vote.winners:
             if one.names:
                 witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
@@ -242,6 +247,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
         disagreements=disagreements,
         undecided=undecided,
         witnesses=witnesses,
+        alone=frozenset(alone),
         tolerated={path: tuple(dict.fromkeys(names)) for path, names in tolerated.items() if names},
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.inventory import Note, RankPath
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import Comparison, Judgement, judge_step
+from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judgement import Comparison, Judgement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +99,28 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     for step in _steps(facts):
         here = facts.steps.get(step, {})
         absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here)
+        lacking = [rank for rank in absent if rank not in facts.denied and not sealing]
         if absent and not sealing:
             missing.append((step, absent))
-            places = next((held[0].file.place for _, held in sorted(here.items())), None)
-            checks += [
-                SliceCheck(
-                    rank=rank,
-                    step=step,
-                    path=places.of(rank) if places is not None else "",
-                    status="missing",
-                    evidence="structure",
-                    reason=f"rank {rank} has no slice of step {step}",
-                )
-                for rank in absent
-            ]
+        place = next((held[0].file.place for _, held in sorted(here.items())), None)
+        checks += [_missing(step, rank, place) for rank in lacking]
+        checks += [_denied(step, rank, facts.denied[rank]) for rank in sorted(facts.denied) if rank in absent]
     checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
     return Verification(facts.root, tuple(checks), judged.disagreements, tuple(missing))
+
+
+def _missing(step: Step, rank: int, place: RankPath | None) -> SliceCheck:
+    return SliceCheck(
+        rank=rank,
+        step=step,
+        path=place.of(rank) if place is not None else "",
+        status="missing",
+        evidence="structure",
+        reason=f"rank {rank} has no slice of step {step}",
+    )
+
+
+def _denied(step: Step, rank: int, note: Note) -> SliceCheck:
+    return SliceCheck(
+        rank=rank, step=step, path=note.path, status="unreadable", evidence="structure", reason=note.reason
+    )

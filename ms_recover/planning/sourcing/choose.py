@@ -11,7 +11,7 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.verdicts import RankState
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import Judgement, StepJudgement
+from ms_recover.planning.judging.judgement import Judgement, StepJudgement
 from ms_recover.planning.sourcing.compose import Composition, compose_slice
 from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
 from ms_recover.planning.sourcing.settle import Settlement

@@ -11,7 +11,7 @@ from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.judge import StepJudgement
+from ms_recover.planning.judging.judgement import StepJudgement
 from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike, fit, region_of
 from ms_recover.planning.redundancy.regions import Box
 from ms_recover.planning.redundancy.stages import Stages

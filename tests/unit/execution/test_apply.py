@@ -259,7 +259,7 @@ def test_a_directory_without_permission_is_one_error_with_path_and_user_and_the_
             (first, second) = outcome.results
             assert (first.status, second.status, outcome.exit_code) == ("failed", "copied", 1)
             assert str(tree / "ckpt_dir0") in first.error
-            assert f"user {denied_text()} has no permission" in first.error
+            assert denied_text() in first.error
             assert "\n" not in first.error
 
         assert in_a_child(work) == 0

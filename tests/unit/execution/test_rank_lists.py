@@ -41,7 +41,7 @@ def test_a_read_only_file_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("ranks", [[], [1, 1], [-1], [MAX_RANK]])
 def test_ranks_that_no_list_can_hold_are_refused(tmp_path, ranks):
-    with pytest.raises(UsageError, match=r"no group_info\.pb can say that: its restore list"):
+    with pytest.raises(UsageError, match=r"these ranks make no valid group_info\.pb: its restore list"):
         write_group_info(tmp_path / NAME, ranks)
     assert list(tmp_path.iterdir()) == []
 

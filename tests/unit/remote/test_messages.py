@@ -66,7 +66,7 @@ def test_requests_that_cannot_be_are_refused(change):
         messages.read_request(json.dumps(told).encode())
 
 
-@pytest.mark.parametrize("end", [39, 101, -1, "50", None])
+@pytest.mark.parametrize("end", [39, 101, -1, "50"])
 def test_an_end_before_the_offset_or_behind_the_file_is_refused(end):
     request = json.loads(messages.ask_slice("a/b", STATE, 40, 50))
     with pytest.raises(FormatError):

@@ -8,7 +8,7 @@ from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import name_some
+from ms_recover.model.texts import list_some, name_some
 from ms_recover.reporting.inventory_text import inventory_text
 from ms_recover.reporting.outcome_text import outcome_text
 from ms_recover.reporting.provenance_text import provenance_text
@@ -19,11 +19,12 @@ COPIED = Provenance(kind="copied", evidence="vote", sources=(ProvenanceSource(3,
 
 
 def test_some_are_named_and_the_others_counted():
-    assert name_some(["a", "b"]) == "a, b"
-    assert name_some(list("abcd"), most=2) == "a, b and 2 more"
-    assert name_some(range(9)) == "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"
-    assert name_some(["x", "y"], separator="; ") == "x; y"
-    assert name_some([]) == ""
+    assert list_some(["a", "b"]) == "a, b"
+    assert list_some(list("abcd"), most=2) == "a, b and 2 more"
+    assert list_some(range(9)) == "0, 1, 2, 3, 4 and 4 more"
+    assert list_some(["x", "y"], separator="; ") == "x; y"
+    assert list_some([]) == ""
+    assert name_some(list("abcd"), most=2) == "'a', 'b' and 2 more"
 
 
 @pytest.mark.parametrize(

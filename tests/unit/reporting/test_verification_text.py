@@ -39,7 +39,7 @@ def test_nothing_compared_is_not_called_sound():
 
 def test_a_missing_slice_is_wrong_and_has_its_column():
     found = lines(check(0), check(1, "missing"), check(2, "suspect"), missing=((NEW, (1,)),))
-    assert found[1] == "WRONG: 2 of 3 slices: 1 damaged, unreadable or in doubt, 1 missing"
+    assert found[1] == "WRONG: 2 of 3 slices: 1 missing, 1 suspect"
     head = next(line for line in found if line.startswith("step"))
     row = found[-1]
     assert row[head.index("wrong") :].split()[0] == "2"

@@ -1,0 +1,160 @@
+"""The nouns of judging: the worth of a slice, the worth of a step, and the case that a rule decides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ms_recover.model.steps import Step
+from ms_recover.model.verdicts import Evidence, SliceStatus
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.misplaced import ContentIndex
+from ms_recover.planning.judging.structure import StructureFindings
+from ms_recover.planning.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The worth of one slice.
+
+    Parameters
+    ----------
+    status : SliceStatus
+        The worth.
+    reason : str
+        The reason, for the operator.
+    evidence : Evidence
+        The ground for a sound slice.
+    borrowed : tuple of str
+        Parameters in which its replicas differ as they may.
+    good : frozenset of str or None
+        Of a slice that is not sound: the parameters in it that may be used; None for none.
+    """
+
+    status: SliceStatus
+    reason: str
+    evidence: Evidence = "structure"
+    borrowed: tuple[str, ...] = ()
+    good: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepJudgement:
+    """The worth of the slices of one step, as those of one run.
+
+    Parameters
+    ----------
+    step : Step
+        The step.
+    run : Run
+        The run whose slices count.
+    slices : mapping of str to Judgement
+        By path; slices of ranks declared lost are not judged.
+    disagreements : mapping of tuple of int to str
+        Ranks that should hold the same and differ, with nothing to settle who is right.
+    structure : StructureFindings
+        The findings of comparing parameter lists.
+    """
+
+    step: Step
+    run: Run
+    slices: Mapping[str, Judgement]
+    disagreements: Mapping[tuple[int, ...], str]
+    structure: StructureFindings
+
+    def status_of(self, one: SliceFacts) -> SliceStatus | None:
+        """Return the worth of a slice, None for those of lost ranks."""
+        judgement = self.slices.get(one.path)
+        return judgement.status if judgement is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What slices show about each other over all steps, computed once.
+
+    Parameters
+    ----------
+    facts : Facts
+        The tree.
+    structure : StructureFindings
+        Of their parameter lists.
+    contents : ContentIndex
+        Of their bytes.
+    """
+
+    facts: Facts
+    structure: StructureFindings
+    contents: ContentIndex
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The slices of one step while they are judged.
+
+    Parameters
+    ----------
+    compared : Comparison
+        What is known beforehand.
+    step : Step
+        The step.
+    run : Run
+        The run whose slices count.
+    sealing : bool
+        Slices without manifest may be sound beside sealed ones although nobody confirms them.
+    slices : tuple of SliceFacts
+        All slices of the step, without those of lost ranks.
+    pending : tuple of SliceFacts
+        Those that no earlier rule has judged.
+    judged : mapping of str to Judgement
+        The judgements of earlier rules.
+    """
+
+    compared: Comparison
+    step: Step
+    run: Run
+    sealing: bool
+    slices: tuple[SliceFacts, ...]
+    pending: tuple[SliceFacts, ...]
+    judged: Mapping[str, Judgement]
+
+    @property
+    def facts(self) -> Facts:
+        """The tree."""
+        return self.compared.facts
+
+    def by_group(self) -> dict[tuple[int, ...], list[SliceFacts]]:
+        """Return the pending slices by the rank list they belong to."""
+        groups: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
+        for one in self.pending:
+            groups[one.group].append(one)
+        return groups
+
+    def any_of_run(self, kind: str) -> SliceFacts | None:
+        """Return a slice of the run whose manifest, which need not be sound, says it was saved, or sealed."""
+        return next(
+            (
+                one
+                for one in self.slices
+                if one.manifest is not None
+                and one.manifest.provenance.kind == kind
+                and self.run.why_foreign(one.file) is None
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """The result of one rule.
+
+    Parameters
+    ----------
+    slices : mapping of str to Judgement
+        Path of each slice that the rule decides.
+    disagreements : mapping of tuple of int to str
+        As in `StepJudgement`.
+    """
+
+    slices: Mapping[str, Judgement] = field(default_factory=dict)
+    disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)

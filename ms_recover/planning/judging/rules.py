@@ -1,0 +1,283 @@
+"""The rules of judging, an ordered list that is read top to bottom.
+
+The first rule that applies to a slice decides; later rules see only the slices that are left. A new rule is one
+function, one entry in `RULES` and one test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ms_recover.file_names import ending_of
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_blocks
+from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
+from ms_recover.planning.judging.layout_mismatch import find_other_layouts, saved_under
+from ms_recover.planning.judging.structure import list_the_same
+
+NOTHING = Ruling()
+
+
+def _unreadable(case: Case) -> Ruling:
+    return Ruling(
+        slices={
+            one.path: Judgement(status="unreadable", reason=one.file.problem or "cannot be opened")
+            for one in case.pending
+            if one.file.denied
+        }
+    )
+
+
+def _another_run(case: Case) -> Ruling:
+    foreign = ((one, case.run.why_foreign(one.file)) for one in case.pending)
+    return Ruling(slices={one.path: Judgement(status="foreign", reason=why) for one, why in foreign if why})
+
+
+def _damaged(case: Case) -> Ruling:
+    judged = {}
+    for one in case.pending:
+        structure = case.compared.structure.damaged.get(one.path)
+        problem = one.file.problem or structure or one.manifest_problem or one.content_problem
+        if problem is not None:
+            good = proven_parameters(case.facts, one) if structure is None else None
+            judged[one.path] = Judgement(status="damaged", reason=problem, good=good)
+    return Ruling(slices=judged)
+
+
+def proven_parameters(facts: Facts, one: SliceFacts) -> frozenset[str] | None:
+    """Return the parameters of a damaged slice whose contents are those of its manifest; None when there are none."""
+    manifest = one.manifest
+    if not one.was_read or one.digests is None or manifest is None or one.file.problem is not None:
+        return None
+    if one.manifest_problem is not None or not facts.stages.covers(one.file):
+        return None
+    pairs = zip(one.listed, one.digests.parameters, manifest.digests.parameters, strict=False)
+    return frozenset(parameter.name for parameter, found, expected in pairs if found == expected) or None
+
+
+def _replaced(case: Case) -> Ruling:
+    if case.facts.options.newest:
+        return NOTHING
+    recovered = {one.rank: one for one in case.pending if one.manifest is not None and one.manifest.recovered}
+    judged = {}
+    for one in case.slices:
+        there = recovered.get(one.rank)
+        earlier = case.judged.get(one.path)
+        if there is None or (earlier is not None and earlier.status == "foreign"):
+            continue
+        if ending_of(one.path) != ending_of(there.path) and not (one.manifest and one.manifest.recovered):
+            reason = f"{there.path} was recovered for it in the other format"
+            judged[one.path] = Judgement(status="replaced", reason=reason)
+    return Ruling(slices=judged)
+
+
+def _uncommitted(case: Case) -> Ruling:
+    saved = case.any_of_run("saved") is not None
+    judged = {}
+    for one in case.pending:
+        expected = saved or (one.file.prefix in case.facts.committing and not case.sealing)
+        if one.manifest is None and expected:
+            why = one.file.manifest_problem or "its manifest is missing, so saving it was not finished"
+            judged[one.path] = Judgement(status="uncommitted", reason=f"not committed: {why}")
+    return Ruling(slices=judged)
+
+
+def _doubles(case: Case) -> Ruling:
+    by_rank: dict[int, list[SliceFacts]] = defaultdict(list)
+    for one in case.pending:
+        by_rank[one.rank].append(one)
+    judged: dict[str, Judgement] = {}
+    for doubles in by_rank.values():
+        held = doubles
+        committed = [one for one in doubles if one.manifest is not None]
+        if 0 < len(committed) < len(doubles):
+            text = f"{committed[0].path} is the slice of this step that has a manifest"
+            judged |= {one.path: Judgement(status="superseded", reason=text) for one in doubles if one.manifest is None}
+            held = committed
+        if len(held) > 1:
+            paths = " and ".join(one.path for one in held)
+            text = f"two slices for one step, {paths}: remove the wrong one or choose the newest run with --newest"
+            judged |= {one.path: Judgement(status="ambiguous", reason=text) for one in held}
+    return Ruling(slices=judged)
+
+
+def _dealt_out(case: Case) -> Ruling:
+    if case.step not in case.compared.structure.deduplicated:
+        return NOTHING
+    return Ruling(slices={one.path: _sound(one) for one in case.pending})
+
+
+def _conflicting_lists(case: Case) -> Ruling:
+    judged: dict[str, Judgement] = {}
+    disagreements = {}
+    for group, held in case.by_group().items():
+        conflict = case.compared.structure.conflicts.get((group, case.step))
+        if conflict is not None:
+            judged |= {one.path: Judgement(status="undecided", reason=conflict) for one in held}
+            disagreements[group] = conflict
+    return Ruling(slices=judged, disagreements=disagreements)
+
+
+def _another_layout(case: Case) -> Ruling:
+    layouts = Counter(filter(None, map(saved_under, case.pending)))
+    judged: dict[str, Judgement] = {}
+    for held in case.by_group().values() if layouts else ():
+        odd = find_other_layouts(case.facts, case.step, held, layouts)
+        judged |= {path: Judgement(status="foreign", reason=why) for path, why in odd.items()}
+    return Ruling(slices=judged)
+
+
+def _unlike_manifest(case: Case) -> Ruling:
+    judged = {}
+    for held in case.by_group().values():
+        model = next((one for one in held if one.manifest is not None and one.file.encryption is None), None)
+        if model is None:
+            continue
+        why = f"does not list the parameters of {model.path}, which has a manifest"
+        for one in held:
+            if one.manifest is None and one.file.encryption is None and not list_the_same(one.file, model.file):
+                judged[one.path] = Judgement(status="suspect", reason=why)
+    return Ruling(slices=judged)
+
+
+def _by_contents(case: Case) -> Ruling:
+    compared = compare_blocks(case.facts, case.pending)
+    judged: dict[str, Judgement] = {}
+    if compared.disagreements:
+        judged = _misplaced_sides(case, compared)
+        if judged:
+            rest = [one for one in case.pending if one.path not in judged]
+            compared = compare_blocks(case.facts, rest)
+    for path, lost in compared.outvoted.items():
+        judged[path] = Judgement(status="suspect", reason=lost.reason, good=compared.good[path] or None)
+    for path, text in compared.undecided.items():
+        judged.setdefault(path, Judgement(status="undecided", reason=text))
+    sealed = None if case.sealing else case.any_of_run("sealed")
+    left: Counter[tuple[int, ...]] = Counter(one.group for one in case.pending if one.path not in judged)
+    voting = Counter(one.group for one in case.pending if one.digests is not None)
+    for one in case.pending:
+        if one.path in judged:
+            continue
+        witnesses = compared.witnesses.get(one.path, 0)
+        if one.manifest is None:
+            confirmed = voting[one.group] > 1
+            if (why := case.compared.contents.why_misplaced(one, confirmed=confirmed)) is not None:
+                judged[one.path] = Judgement(status="suspect", reason=why)
+                continue
+            alone = left[one.group] == 1 or one.path in compared.alone
+            if alone and sealed is not None and not _is_chosen(case, one):
+                judged[one.path] = _unsealed(sealed)
+                continue
+        judged[one.path] = _sound(one, witnesses, compared.tolerated.get(one.path, ()))
+    return Ruling(slices=judged, disagreements=compared.disagreements)
+
+
+def _misplaced_sides(case: Case, compared: BlockComparison) -> dict[str, Judgement]:
+    """Return the misplaced slices among those that differ, unless all of them are."""
+    sides = [one for one in case.pending if one.path in compared.undecided]
+    found = {one.path: why for one in sides if (why := case.compared.contents.why_misplaced(one)) is not None}
+    if not found or len(found) == len(sides):
+        return {}
+    return {path: Judgement(status="suspect", reason=why) for path, why in found.items()}
+
+
+def _is_chosen(case: Case, one: SliceFacts) -> bool:
+    """Whether the operator settled who is right, by declaring a slice of its group lost that is there."""
+    return any(case.facts.at(case.step, rank) for rank in case.facts.lost.intersection(one.group))
+
+
+def _unsealed(sealed: SliceFacts) -> Judgement:
+    """Judge a slice that sealing its step passed over, or whose manifest or right bytes went since."""
+    return Judgement(
+        status="uncommitted",
+        reason=f"not sealed, though {sealed.path} of the same step is, and no other slice of its group holds the same: "
+        "if it is right, seal again",
+    )
+
+
+def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) -> Judgement:
+    if one.proven:
+        return Judgement(status="sound", reason="sound by its manifest", evidence="manifest", borrowed=borrowed)
+    if witnesses > 1:
+        reason = f"sound by the vote of {witnesses} equal slices"
+        return Judgement(status="sound", reason=reason, evidence="vote", borrowed=borrowed)
+    named = "encrypted, contents not comparable" if one.file.encryption else "sound in structure"
+    if one.manifest is not None:
+        named = "unchanged since its manifest was written, which rests on structure alone"
+    return Judgement(status="sound", reason=named, borrowed=borrowed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule of judging.
+
+    Parameters
+    ----------
+    name : str
+        What it finds.
+    reason : str
+        What is wrong with the slices it decides.
+    apply : callable
+        Judges pending slices of a case.
+    """
+
+    name: str
+    reason: str
+    apply: Callable[[Case], Ruling]
+
+
+RULES: Sequence[Rule] = (
+    Rule(
+        name="unreadable",
+        reason="The operating system refused to open the slice: that is no damage.",
+        apply=_unreadable,
+    ),
+    Rule(name="another run", reason="The slice was saved by another run, or under another prefix.", apply=_another_run),
+    Rule(
+        name="damaged",
+        reason="The header, the parameter list, or the contents are not what they must be.",
+        apply=_damaged,
+    ),
+    Rule(
+        name="replaced",
+        reason="A recovered slice of the other format lies beside the slice it could not replace.",
+        apply=_replaced,
+    ),
+    Rule(
+        name="uncommitted",
+        reason="The slice has no manifest although its run writes them: saving it was not finished.",
+        apply=_uncommitted,
+    ),
+    Rule(
+        name="doubles",
+        reason="The rank has several slices for the step: one with a manifest counts, else the operator must choose.",
+        apply=_doubles,
+    ),
+    Rule(
+        name="dealt out",
+        reason="remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
+        apply=_dealt_out,
+    ),
+    Rule(
+        name="conflicting lists",
+        reason="Replicas list different parameters, and nothing shows which list is right.",
+        apply=_conflicting_lists,
+    ),
+    Rule(
+        name="another layout",
+        reason="The slice was saved under another strategy file than its replicas or its run.",
+        apply=_another_layout,
+    ),
+    Rule(
+        name="unlike a manifest",
+        reason="The slice has no manifest and does not list the parameters of a replica that has one.",
+        apply=_unlike_manifest,
+    ),
+    Rule(
+        name="contents",
+        reason="Outvoted and renamed slices are suspect, the sides of a tie undecided; the rest is sound.",
+        apply=_by_contents,
+    ),
+)
