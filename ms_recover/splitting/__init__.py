@@ -1,22 +1,19 @@
-"""A model over several devices that keeps answering when one fails; its public names load on use."""
+"""A model over several devices that keeps answering when one fails.
+
+Names load on use, so that importing this package imports neither mindspore nor numpy.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from ms_recover.lazy import lazy_names
 
-_HOMES = {
-    "DeviceLostError": "ms_recover.errors",
-    "Event": "ms_recover.splitting.events",
-    "FaultTolerantModelSplitter": "ms_recover.splitting.fault_tolerant_splitter",
-    "ForwardReport": "ms_recover.splitting.events",
-    "Missing": "ms_recover.splitting.events",
-    "ModelSplitter": "ms_recover.splitting.splitter",
-    "NoDeviceLeftError": "ms_recover.errors",
-    "PartError": "ms_recover.errors",
-    "Shared": "ms_recover.splitting.batches",
-    "Span": "ms_recover.splitting.events",
-}
+TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
+if TYPE_CHECKING:
+    from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError
+    from ms_recover.splitting.batches import Shared
+    from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
+    from ms_recover.splitting.fault_tolerant_splitter import FaultTolerantModelSplitter
+    from ms_recover.splitting.splitter import ModelSplitter
 
 __all__ = [
     "DeviceLostError",
@@ -31,13 +28,19 @@ __all__ = [
     "Span",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ms_recover.splitting' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "DeviceLostError": "ms_recover.errors",
+            "Event": "ms_recover.splitting.events",
+            "FaultTolerantModelSplitter": "ms_recover.splitting.fault_tolerant_splitter",
+            "ForwardReport": "ms_recover.splitting.events",
+            "Missing": "ms_recover.splitting.events",
+            "ModelSplitter": "ms_recover.splitting.splitter",
+            "NoDeviceLeftError": "ms_recover.errors",
+            "PartError": "ms_recover.errors",
+            "Shared": "ms_recover.splitting.batches",
+            "Span": "ms_recover.splitting.events",
+        },
+    )

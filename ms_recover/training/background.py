@@ -1,4 +1,4 @@
-"""One piece of work at a time beside the training, whose failure is not lost."""
+"""One task at a time beside the training, whose failure is kept until it is asked for."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _log = logging.getLogger(__name__)
 
 
 class Background:
-    """Work in a thread that ends with it; an interpreter that ends waits for it."""
+    """A task in a thread of its own, which ends with it; the interpreter waits for it at its end."""
 
     def __init__(self) -> None:
         self._future: Future[None] | None = None
 
     def begin(self, work: Callable[[], None], name: str) -> None:
-        """Begin work; the last one's outcome must have been asked for.
+        """Start a task in a thread; the outcome of the task before must have been asked for.
 
         Parameters
         ----------
         work : callable
-            What to do.
+            The task.
         name : str
-            Of the thread.
+            Name of the thread.
         """
         assert self._future is None
         pool = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -31,7 +31,7 @@ class Background:
         pool.shutdown(wait=False)
 
     def do_now(self, work: Callable[[], None]) -> None:
-        """Do work at once, and keep what it fails with until the outcome is asked for."""
+        """Run a task at once, and keep its exception until the outcome is asked for."""
         assert self._future is None
         done: Future[None] = Future()
         try:
@@ -43,7 +43,7 @@ class Background:
         self._future = done
 
     def outcome(self) -> Exception | None:
-        """Wait until the work is done; return what it failed with, None when it did not or nothing was begun."""
+        """Wait for the task; return its exception, None when it had none or there was no task."""
         if self._future is None:
             return None
         error, self._future = self._future.exception(), None
@@ -56,5 +56,5 @@ def _run(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        _log.error("%s; the training is told when it saves next, or ends", error)
+        _log.error("%s; the next save or the end of the training raises this error", error)
         raise

@@ -1,4 +1,4 @@
-"""Strategy files for networks built from explicit collectives, of which MindSpore's compiler writes none."""
+"""Strategy files for networks built from explicit collectives; MindSpore's compiler writes none for these."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def cut(
     *dimensions: str | Sequence[str] | None,
     optimizer_sharded: bool = False,
 ) -> Layout:
-    """Say how one parameter is cut over the ranks.
+    """Return the layout of one parameter: how it is cut over the ranks.
 
     Parameters
     ----------
     parameter : str
-        Its name, as slices have it.
+        Its name in slices.
     devices : mapping of str to int
-        The ranks as a matrix: names and sizes of its axes, the last one of neighbouring ranks.
+        The ranks as a matrix: names and sizes of its axes; the last axis is that of neighbouring ranks.
     *dimensions : str, sequence of str or None
-        For each dimension of the tensor the axis that it is split over; several, the coarsest first; or None.
+        For each dimension of the tensor the axis that it is split over; several axes, the coarsest first; or None.
     optimizer_sharded : bool
-        Whether dimension 0 of what is left is split once more, over all ranks that would hold the same of it
-        otherwise, as MindSpore's optimizer parallel does it.
+        Split dimension 0 once more, over all ranks that would otherwise hold the same part, as MindSpore's optimizer
+        parallel does.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def cut(
     Raises
     ------
     UsageError
-        When an axis is not there, used twice, or there is no dimension to split.
+        When an axis is unknown or used twice, or there is no dimension to split.
 
     Examples
     --------
@@ -80,27 +80,27 @@ def cut(
 def write_strategy(
     path: str | os.PathLike[str], layouts: Iterable[Layout], network: Any = None, stage: int = 0
 ) -> None:
-    """Write how parameters are cut over the ranks, in the form of MindSpore's strategy file.
+    """Write layouts in the format of MindSpore's strategy file.
 
-    Put it beside each rank's slices as ``strategy.ckpt``; all ranks of a pipeline stage write the same. What it does
-    not name counts as held by all ranks alike.
+    Each rank writes it beside its slices as ``strategy.ckpt``; all ranks of a pipeline stage write the same. Parameters
+    that it does not name count as held whole by all ranks.
 
     Parameters
     ----------
     path : str or path-like
         The file; one that is there is replaced, whole or not at all.
     layouts : iterable of Layout
-        One per parameter, such as `cut` makes them.
+        One per parameter, as `cut` returns them.
     network : mindspore.nn.Cell, optional
-        The train network. Optimizer states are cut like their weights then, and layouts that do not fit its
+        The train network. With it, optimizer states get the layouts of their weights, and layouts that do not match its
         parameters are refused.
     stage : int
-        Pipeline stage that the parameters are of.
+        Pipeline stage of the parameters.
 
     Raises
     ------
     UsageError
-        When a layout cannot be meant.
+        When a layout is invalid.
     StorageError
         When the file cannot be written.
     """
@@ -118,10 +118,10 @@ def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> N
     Raises
     ------
     UsageError
-        It says why.
+        It names the contradiction.
     """
     if not layouts:
-        raise UsageError("layouts=[]: it names no parameter; leave it out when nobody knows how they are cut")
+        raise UsageError("layouts=[]: it names no parameter; leave it out when the layouts are unknown")
     names = [layout.parameter for layout in layouts]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -136,7 +136,7 @@ def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> N
 
 
 def same_slice(layouts: Iterable[Layout], rank: int, world_size: int) -> list[int]:
-    """Return the ranks that hold the same part of everything as `rank` does, itself included, ascending."""
+    """Return the ranks that hold the same part of every parameter as `rank` does, itself included, ascending."""
     kinds = {cut_alike(layout): prod(layout.device_matrix) for layout in layouts}
     own = {kind: cell_of(kind, rank) for kind in kinds}
     return [
@@ -149,11 +149,11 @@ def same_slice(layouts: Iterable[Layout], rank: int, world_size: int) -> list[in
 
 
 def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
-    """Add the layouts of optimizer states, and compare all with the network.
+    """Add the layouts of optimizer states, and compare all layouts with the network.
 
     MindSpore names the states of a weight by a word and a dot before the weight's name, as ``moment1.fc.weight``;
-    those that have its shape are cut as it is. What is told nothing about counts as held by all ranks alike, which must
-    not happen to a weight by mistake: a recovery would take another rank's part for a copy.
+    states with the weight's shape have its layout. A parameter without layout counts as held whole by all ranks. That
+    must not happen to a weight by mistake, because a recovery would take another rank's part for a copy.
 
     Raises
     ------
@@ -173,7 +173,9 @@ def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
     weights = _optimized(network)
     unknown = sorted(weights - given.keys())
     if unknown:
-        raise UsageError(f"layouts: none for {unknown[0]}; where all ranks hold all of it, say so: None per dimension")
+        raise UsageError(
+            f"layouts: none for {unknown[0]}; where all ranks hold it whole, give it None for each dimension"
+        )
     states = []
     for name, shape in shapes.items():
         weight = given.get(name.partition(".")[2])
@@ -183,12 +185,13 @@ def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
             states.append(replace(weight, parameter=name))
         elif prod(shape) > 1 and (any(weight.tensor_map) or weight.opt_shard_size):
             raise UsageError(
-                f"layouts: none for {name}, which has not the shape of {weight.parameter} and cannot be cut like it"
+                f"layouts: none for {name}, whose shape differs from that of {weight.parameter}, so that it cannot "
+                "have the same layout"
             )
     return [*layouts, *states]
 
 
 def _optimized(network: Any) -> set[str]:
-    """Return the names of what a network's optimizers optimize."""
+    """Return the names of the weights that a network's optimizers update."""
     listed = (getattr(cell, "parameters", None) for _, cell in network.cells_and_names())
     return {parameter.name for parameters in listed if isinstance(parameters, tuple) for parameter in parameters}

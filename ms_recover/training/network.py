@@ -1,4 +1,4 @@
-"""Bringing a slice into the train network: compile it, load, refuse what does not fit, and prove what was loaded."""
+"""Loading a slice: compile the train network, load all of the slice or nothing, and compare it with the manifest."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.storage.digest import Digester
+from ms_recover.training.job import device_target
 from ms_recover.training.snapshot import copy_values, saved_parameters
-from ms_recover.training.world import device_target
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class OwnSlice:
-    """The slice a rank resumes from, named in every message about it.
+    """The slice that a rank resumes from, named in every message about it.
 
     Parameters
     ----------
     rank : int
-        Whose it is.
+        Its rank.
     step : Step
         Its step.
     path : str
-        Absolute path.
+        Its absolute path.
     """
 
     rank: int
@@ -44,9 +44,9 @@ class OwnSlice:
 
 
 def load_slice(own: OwnSlice) -> dict[str, Any]:
-    """Read a slice's parameters, into memory of their own.
+    """Read a slice's parameters into memory of their own.
 
-    MindSpore maps safetensors instead of reading them: parameters would go on lying in the file, and change with it.
+    MindSpore maps safetensors files instead of reading them, so that the parameters would change with the file.
 
     Raises
     ------
@@ -65,25 +65,26 @@ def load_slice(own: OwnSlice) -> dict[str, Any]:
         ) from error
     except (ValueError, OSError) as error:
         raise InputError(
-            f"{own}: MindSpore cannot load it ({error}); remove the file, and a peer's slice or an older step is taken"
+            f"{own}: MindSpore cannot load it ({error}); remove the file, so that another rank's slice or an older "
+            "step is used"
         ) from error
     return parameters
 
 
 def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size: int) -> None:
-    """Compile the train network, so that its parameters have the shapes that slices have.
+    """Compile the train network, so that its parameters have the shapes of those in slices.
 
-    Under (semi-)auto parallel parameters are cut when they are compiled: what is loaded before does not fit.
+    Under (semi-)auto parallel the compiler cuts the parameters: a slice fits only afterwards.
 
     Parameters
     ----------
     model : mindspore.train.Model
-        Its train network is compiled.
+        The model.
     dataset : mindspore.dataset.Dataset
-        In sink mode it is bound to the device queue from where it stands; otherwise one batch is read from a copy,
-        and the dataset itself is left as it is.
+        In sink mode it is bound to the device queue from its present position; otherwise one batch is read from a copy,
+        and the dataset stays as it is.
     epochs : int
-        Epochs that `Model.train` will be called with.
+        Epochs for `Model.train`.
     sink : bool
         Whether the dataset is sunk.
     sink_size : int
@@ -101,16 +102,16 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
 def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice) -> None:
     """Load a slice into the compiled train network, all of it or nothing.
 
-    `mindspore.load_param_into_net` goes on when parameters are missing, or takes one whose name merely ends alike.
+    `mindspore.load_param_into_net` accepts missing parameters, and parameters whose names only end alike.
 
     Parameters
     ----------
     network : mindspore.nn.Cell
         ``model.train_network``: weights and optimizer state.
     parameters : mapping
-        What `load_slice` returned.
+        The result of `load_slice`.
     own : OwnSlice
-        Whose they are.
+        The slice.
 
     Raises
     ------
@@ -134,40 +135,40 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
     if unused:
-        _log.info("%s: not used by the network: %s", own, ", ".join(unused))
+        _log.info("%s: not used by the network: %s", own, list_some(unused, 8))
 
 
 def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:
-    """Compare what was loaded into the train network with the slice's manifest.
+    """Compare the values in the train network with the slice's manifest.
 
     Parameters
     ----------
     network : mindspore.nn.Cell
         The train network, loaded.
     manifest : Manifest
-        Of the slice.
+        The manifest of the slice.
     own : OwnSlice
         The slice.
 
     Returns
     -------
     int
-        How many parameters were compared.
+        Number of compared parameters.
 
     Raises
     ------
     VerificationError
-        When a parameter holds other bytes than the slice did when it was saved.
+        When a parameter differs from the slice as it was saved.
     """
     names = (parameter.name for parameter in manifest.parameters)
-    told = dict(zip(names, manifest.digests.parameters, strict=True))
-    loaded = [parameter for parameter in saved_parameters(network) if parameter.name in told]
-    wrong = [parameter.name for parameter in loaded if _digest(parameter) != told[parameter.name]]
+    expected = dict(zip(names, manifest.digests.parameters, strict=True))
+    loaded = [parameter for parameter in saved_parameters(network) if parameter.name in expected]
+    wrong = [parameter.name for parameter in loaded if _digest(parameter) != expected[parameter.name]]
     if wrong:
         raise VerificationError(
-            f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from what the manifest "
-            "promises, so nothing is trained: the memory of this device or a change to the network between loading and "
-            "training alters data; run again, and on another device if it happens again"
+            f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from the manifest, so "
+            "nothing is trained: the memory of this device is faulty, or the network was changed after loading; run "
+            "again, and on another device if it happens again"
         )
     return len(loaded)
 

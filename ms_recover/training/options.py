@@ -1,7 +1,8 @@
-"""What a `SliceCheckpoint` can be given."""
+"""Checks of the arguments of a `SliceCheckpoint`, and the ranks that they imply."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -10,17 +11,19 @@ import mindspore as ms
 from ms_recover.errors import UsageError
 from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
+from ms_recover.training.job import TrainingJob
 from ms_recover.training.layouts import same_slice
-from ms_recover.training.world import World
+
+_log = logging.getLogger(__name__)
 
 
-def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, world: World) -> None:
-    """Refuse what cannot be meant.
+def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, job: TrainingJob) -> None:
+    """Refuse invalid arguments.
 
     Raises
     ------
     UsageError
-        It says why.
+        It names the argument and the reason.
     """
     if keep < 2:
         raise UsageError(
@@ -32,47 +35,73 @@ def check_options(directory: str, prefix: str, save_steps: int | None, keep: int
         raise UsageError(f"format={form!r}: it must be one of {', '.join(SLICE_FORMATS)}")
     if not prefix or "/" in prefix:
         raise UsageError(f"prefix={prefix!r}: it starts a file name, so it must not be empty or contain '/'")
-    if world.size > 1 and "{rank}" not in directory:
+    if job.size > 1 and "{rank}" not in directory:
         raise UsageError(
-            f"directory={directory!r}: each of the {world.size} ranks needs its own, such as 'ckpt_dir{{rank}}'"
+            f"directory={directory!r}: each of the {job.size} ranks needs its own, such as 'ckpt_dir{{rank}}'"
         )
 
 
-def restore_ranks(group: Collection[int] | None, layouts: Collection[Layout] | None, world: World) -> list[int] | None:
-    """Return the ranks to list in group_info.pb, None when MindSpore's compiler has to tell.
+def restore_ranks(
+    group: Collection[int] | None, layouts: Collection[Layout] | None, job: TrainingJob
+) -> list[int] | None:
+    """Return the ranks to list in group_info.pb; None when only MindSpore's compiler knows them.
 
     Raises
     ------
     UsageError
-        When the group cannot be that of this rank.
+        When the group is not one of this rank.
     """
-    if group is not None:
-        ranks = sorted(group)
-        if len(set(ranks)) != len(ranks):
-            raise UsageError(f"group={ranks}: a rank stands in it twice")
-        if world.rank not in ranks:
-            raise UsageError(
-                f"group={ranks}: it lists the ranks that hold the slice of rank {world.rank}, which is missing"
-            )
-        if ranks[0] < 0 or ranks[-1] >= world.size:
-            raise UsageError(f"group={ranks}: the ranks of this job are 0 to {world.size - 1}")
-        strangers = sorted(set(ranks) - set(ranks if layouts is None else same_slice(layouts, world.rank, world.size)))
-        if strangers:
-            raise UsageError(
-                f"group={ranks}: by the layouts rank {strangers[0]} has other parts than rank {world.rank}"
-            )
-        return ranks
-    if layouts is not None:
-        return same_slice(layouts, world.rank, world.size)
-    if ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL:
-        return list(range(world.size))
-    return [world.rank] if world.size == 1 else None
+    sharded = _optimizer_is_shared_out()
+    if group is None and layouts is None:
+        if sharded or job.size == 1:
+            return [job.rank]
+        return list(range(job.size)) if _is_data_parallel() else None
+    alike = None if layouts is None else same_slice(layouts, job.rank, job.size)
+    ranks = _checked_group(group, alike, job) if group is not None else alike
+    assert ranks is not None
+    if sharded and len(ranks) > 1:
+        _log.warning(
+            "rank %d: the group is %s, but with enable_parallel_optimizer in data_parallel mode each rank updates only "
+            "its own part of the optimizer states, so that no rank holds the slice of another; leave group and layouts "
+            "out",
+            job.rank,
+            ranks,
+        )
+    return ranks
+
+
+def _checked_group(group: Collection[int], alike: Collection[int] | None, job: TrainingJob) -> list[int]:
+    """Return the operator's group, sorted; `alike` are the ranks with the same slice by the layouts, if known."""
+    ranks = sorted(group)
+    if len(set(ranks)) != len(ranks):
+        raise UsageError(f"group={ranks}: a rank is listed twice")
+    if job.rank not in ranks:
+        raise UsageError(f"group={ranks}: it must include this rank, rank {job.rank}, which is missing")
+    if ranks[0] < 0 or ranks[-1] >= job.size:
+        raise UsageError(f"group={ranks}: the ranks of this job are 0 to {job.size - 1}")
+    others = sorted(set(ranks) - set(ranks if alike is None else alike))
+    if others:
+        raise UsageError(f"group={ranks}: by the layouts rank {others[0]} has other parts than rank {job.rank}")
+    return ranks
+
+
+def _is_data_parallel() -> bool:
+    return bool(ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL)
+
+
+def _optimizer_is_shared_out() -> bool:
+    """Whether MindSpore shares the parameters out among the data-parallel ranks for the optimizer to update.
+
+    Each rank then updates the optimizer states of its own parameters only, and the weights alone are exchanged: see
+    ``Optimizer._use_parallel_optimizer`` and ``_get_parameter_group_id`` (``mindspore/nn/optim/optimizer.py``).
+    """
+    return _is_data_parallel() and bool(ms.get_auto_parallel_context("enable_parallel_optimizer"))
 
 
 def check_types(form: str, network: Any) -> None:
-    """Refuse parameters of a type that slices of a format cannot hold.
+    """Refuse parameters of a type that slices of the format cannot hold.
 
-    MindSpore makes safetensors from numpy arrays. Where numpy does not know bfloat16, such parameters cannot be saved.
+    MindSpore makes safetensors from numpy arrays, and numpy 2 has no bfloat16.
 
     Raises
     ------

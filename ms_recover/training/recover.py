@@ -1,4 +1,4 @@
-"""Resuming: every rank takes the same newest step that all can be brought to, and training goes on from there."""
+"""Resuming: all ranks load the newest step that each of them has or can get, and training goes on from there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from mindspore.train import Callback
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.training.agreement import set_aside, settle
+from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, check_network, compile_network, load_into_network, load_slice
-from ms_recover.training.stock import take_stock
-from ms_recover.training.world import current_world, device_target
+from ms_recover.training.rank_view import make_rank_view
+from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """What `recover_train` did.
+    """The result of `recover_train`.
 
     Parameters
     ----------
@@ -33,10 +34,10 @@ class Resumption:
     path : str or None
         This rank's slice of that step.
     source_rank : int or None
-        Rank it was copied from just now, or the first of several it was put together from; None when this rank had
+        Rank that the slice was copied from, or the first of several that it was composed from; None when this rank had
         it.
     epochs : int
-        Epochs trained in total, those before the resume included.
+        Epochs in total, those before the resume included.
     trained : bool
         False when all epochs were done already.
     """
@@ -63,57 +64,60 @@ def recover_train(
     tolerate: Iterable[str] = (),
     fresh: Literal["refuse", "start"] = "refuse",
 ) -> Resumption:
-    """Resume training from the newest step that every rank has or can get from a rank with the same slice.
+    """Resume training from the newest step that every rank has or can get.
 
     All ranks call it, with the same arguments, after ``mindspore.communication.init``. They need not share a file
-    system: each judges by what it sees under `root`, and they agree. Each proves its slice by the manifest; a rank
-    whose slice is gone or damaged copies it from a peer whose file it can reach, as ``recover-ckpt apply`` does, and
-    where no peer has a sound one all go back to an older step. Then, in this order: the slice is read, the train
-    network is compiled (``model.build`` in sink mode on Ascend), the slice is loaded into it, optimizer state
-    included, what the network holds now is compared with the manifest, and ``model.train`` goes on. A slice without
-    a manifest rests on its structure only, which the log says.
+    system: each rank judges the files that it sees under `root`, and all choose the same step. Each rank verifies its
+    slice by the manifest. A rank whose slice is missing or damaged copies or composes it from files of other ranks that
+    it can reach, as ``recover-ckpt apply`` does. Where that is not possible, all ranks go back to an older step. Then
 
-    It goes on exactly behind the saved step, in the middle of an epoch too: the dataset skips what was consumed, also
-    when it shuffles with a fixed seed (``mindspore.dataset.config.set_seed``), and callbacks see the step numbers of a
-    run that was never interrupted. Random operations on samples continue exactly only after
-    ``mindspore.dataset.config.set_fast_recovery(False)``; random operators in the network, such as dropout, begin
-    anew, because slices do not hold their state. In sink mode training resumes at the ends of sinks only.
+    1. the slice is read,
+    2. the train network is compiled (``model.build`` in sink mode on Ascend),
+    3. the slice is loaded into it, optimizer state included,
+    4. the loaded values are compared with the manifest; without one they rest on the slice's structure, which is
+       logged,
+    5. ``model.train`` goes on.
 
-    A rank's slices that are newer than that step get ``.superseded`` behind their names, and their manifests go with
-    them: the training that wrote them is not the one that goes on, and a later recovery must not mix the two.
+    Training goes on exactly behind the saved step, in the middle of an epoch too: the dataset skips the consumed
+    samples, also when it shuffles with a fixed seed (``mindspore.dataset.config.set_seed``), and callbacks see the step
+    numbers of an uninterrupted run. Random operations on samples continue exactly only after
+    ``mindspore.dataset.config.set_fast_recovery(False)``. Random operators in the network, such as dropout, start anew,
+    because slices do not hold their state. In sink mode training resumes at the ends of sinks only.
+
+    This rank's slices that are newer than that step are renamed, with their manifests: ``.superseded`` is appended.
+    They belong to the interrupted training, and a later recovery must not mix the two.
 
     Parameters
     ----------
     model : mindspore.train.Model
-        Built as for the training that saved the slices.
+        The model, built as for the training that saved the slices.
     dataset : mindspore.dataset.Dataset
-        Likewise, not yet used.
+        The dataset of that training, not yet used.
     root : str or path
-        The tree of slices, ``ckpt_dir{rank}/`` in it.
+        The tree of slices, which holds ``ckpt_dir{rank}/``.
     epochs : int
-        Epochs in total, as in the training that saved the slices.
+        Epochs in total, as in that training.
     callbacks : Callback or list of Callback, optional
         For `Model.train`, such as a `SliceCheckpoint`.
     sink_mode : bool, optional
-        Whether the dataset is sunk to the device; by default on Ascend. CPU cannot.
+        Sink the dataset to the device; by default on Ascend only. CPU cannot.
     sink_size : int
-        Steps per sink, -1 for the whole dataset; as in the training that saved the slices.
+        Steps per sink, -1 for the whole dataset; as in that training.
     pattern : str, optional
-        Where slices lie, as for `ms_recover.api.scan`.
+        Layout of the tree, as in `ScanOptions`.
     group_info : iterable of str
-        ``group_info.pb`` files that are not beside the slices, as for `ms_recover.api.scan`.
+        Rank lists that are not beside the slices, as in `ScanOptions`.
     newest : bool
-        Where a rank has two slices of one step, take the one modified last.
+        Where several runs saved a step, take the run whose slices were modified last, as in `PlanOptions`.
     tolerate : iterable of str
-        Patterns of parameters that may differ between ranks with the same slice, beside batch statistics and random
-        states; as for `ms_recover.api.plan`.
+        Patterns of parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
-        What to do when no rank has any slice of any step: raise, or train from the first epoch.
+        Without any slice of any step on any rank: raise, or train from the first epoch.
 
     Returns
     -------
     Resumption
-        What was resumed. When all epochs were done already, the slices are in place, but nothing was loaded.
+        The step. When all epochs were done already, the slices are in place, but nothing was loaded.
 
     Raises
     ------
@@ -124,8 +128,8 @@ def recover_train(
     InputError
         When the slice does not fit the network or the dataset; nothing is trained.
     VerificationError
-        When ranks of a group hold different contents and nothing says who is right, or the network does not hold what
-        the manifest promises; nothing is trained.
+        When replicas differ and nothing shows which is right, or when the loaded values differ from the manifest;
+        nothing is trained.
     MsRecoverError
         When another rank failed; its log says why.
     """
@@ -133,28 +137,29 @@ def recover_train(
         raise UsageError(f"epochs={epochs}: it must be at least 1")
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
-    world = current_world()
+    job = current_job()
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
-    top, files = os.fspath(root), tuple(group_info)
-    stock = world.together("taking stock", lambda: take_stock(top, world, pattern, files, newest, tolerate))
-    found = settle(world, stock, top)
-    if found is None and fresh == "refuse":
+    top = os.fspath(root)
+    scanning = ScanOptions(pattern=pattern, group_info=tuple(group_info))
+    judging = PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate))
+    view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, scanning, judging))
+    view, own = obtain_resume_slice(job, view, top)
+    if own is None and fresh == "refuse":
         raise MissingInputError(
             f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'"
         )
-    if found is None:
-        _log.warning("rank %d: no slices under %s, training from the start", world.rank, top)
+    if own is None:
+        _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
         model.train(epochs, dataset, callbacks=listed, dataset_sink_mode=sink, sink_size=sink_size)
         return Resumption(None, None, None, epochs, True)
-    own, source_rank = found
     step = own.step
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
-    resumed = Resumption(step, own.path, source_rank, epochs, done < epochs * batch_num)
+    resumed = Resumption(step, own.path, view.source_ranks.get(step), epochs, done < epochs * batch_num)
     if not resumed.trained:
         _log.warning("%s: all %d epochs are done, nothing is left to train", own, epochs)
         return resumed
@@ -165,11 +170,11 @@ def recover_train(
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink, sink_size)
         load_into_network(model.train_network, parameters, own)
-        _prove(model.train_network, own)
+        _verify_loaded(model.train_network, own)
         dataset.set_init_step(done)
 
-    world.together(f"loading the slice of step {step}", prepare)
-    world.together("setting newer slices aside", lambda: set_aside(stock, step, pattern))
+    job.run_together(f"loading the slice of step {step}", prepare)
+    job.run_together("renaming newer slices", lambda: supersede_newer_slices(view, step))
     _log.info("%s: training goes on behind %d steps", own, done)
     model.train(
         epochs,
@@ -183,21 +188,21 @@ def recover_train(
     return resumed
 
 
-def _prove(network: Any, own: OwnSlice) -> None:
-    """Compare what was loaded with the slice's manifest, if it has one."""
+def _verify_loaded(network: Any, own: OwnSlice) -> None:
+    """Compare the loaded values with the slice's manifest, if it has one."""
     try:
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
     except MissingInputError:
-        _log.warning("%s: it has no manifest, so what was loaded rests on the structure of the slice only", own)
+        _log.warning("%s: it has no manifest, so the loaded values rest on the structure of the slice only", own)
     except MsRecoverError as error:
-        _log.warning("%s: what was loaded rests on the structure of the slice only: %s", own, error)
+        _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
     else:
         count = check_network(network, manifest, own)
         _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)
 
 
 class _StepCounter(Callback):  # type: ignore[misc]
-    """Let the step number go on where the saved run was; `Model.train` would begin at 0."""
+    """Continue the step number of the saved run; `Model.train` would begin at 0."""
 
     def __init__(self, done: int) -> None:
         super().__init__()
@@ -209,7 +214,7 @@ class _StepCounter(Callback):  # type: ignore[misc]
 
 
 def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:
-    """Return how many steps had been trained when a slice was saved.
+    """Return the number of steps that had been trained when a slice was saved.
 
     Parameters
     ----------
@@ -218,12 +223,12 @@ def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:
     batch_num : int
         Steps per epoch as `Model.train` counts them: the dataset's size, or the sink size.
     sink : bool
-        Whether the dataset is sunk, so that training can only begin with a whole epoch.
+        Whether the dataset is sunk: training can only begin with a whole epoch then.
 
     Raises
     ------
     InputError
-        When the slice cannot come from a training with this dataset.
+        When the slice is not from a training with this dataset.
     """
     epoch, step = own.step.epoch, own.step.step
     if epoch < 1 or not 1 <= step <= batch_num:

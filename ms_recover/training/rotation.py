@@ -1,4 +1,4 @@
-"""Which slices of a run go: those that every rank has newer ones of."""
+"""Removal of old slices: only those that every rank has a newer one of."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.execution.save_slice import withdraw
 from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.steps import Step
-from ms_recover.training.world import World
+from ms_recover.model.texts import list_some
+from ms_recover.training.job import TrainingJob
 
-NOTHING = Step(0, 0)
-"""What a rank says that has committed no step yet; older than every step."""
+NO_STEP = Step(0, 0)
+"""Stands for no committed step; older than every step."""
 
 
-def agree_floor(world: World, committed: Step, failure: Exception | None) -> Step:
-    """Tell the other ranks what this one has committed, and return the newest step that every rank has.
+def agree_floor(job: TrainingJob, committed: Step, failure: Exception | None) -> Step:
+    """Return the newest step that every rank has committed.
 
-    All ranks call it. Ranks that cannot talk go by what they have themselves.
+    All ranks call this function. A rank without communication goes by its own step.
 
     Parameters
     ----------
-    world : World
+    job : TrainingJob
         The ranks.
     committed : Step
-        This rank's newest committed step, or `NOTHING`.
+        This rank's newest committed step, or `NO_STEP`.
     failure : Exception or None
-        Why it could not save.
+        The reason why this rank could not save.
 
     Raises
     ------
@@ -38,20 +39,20 @@ def agree_floor(world: World, committed: Step, failure: Exception | None) -> Ste
     """
     own = (int(failure is not None), committed.epoch, committed.step)
     try:
-        told = world.gather(own) if world.connected else [own]
-    except MsRecoverError:  # another rank is gone; what is wrong here says more
+        answers = job.gather(own) if job.connected else [own]
+    except MsRecoverError:  # another rank is gone, but the failure of this one is more specific
         if failure is None:
             raise
-        told = [own]
+        answers = [own]
     if failure is not None:
         raise failure
-    failed = [str(rank) for rank, (flag, _, _) in enumerate(told) if flag]
+    failed = [rank for rank, (flag, _, _) in enumerate(answers) if flag]
     if failed:
         raise MsRecoverError(
-            f"rank {world.rank} stops behind step {committed}: rank(s) {', '.join(failed)} could not save their "
+            f"rank {job.rank} stops behind step {committed}: rank(s) {list_some(failed)} could not save their "
             "slices; see their logs"
         )
-    return min(Step(epoch, step) for _, epoch, step in told)
+    return min(Step(epoch, step) for _, epoch, step in answers)
 
 
 def rotate(folder: str, prefix: str, keep: int, floor: Step) -> list[Step]:
@@ -62,22 +63,22 @@ def rotate(folder: str, prefix: str, keep: int, floor: Step) -> list[Step]:
     folder : str
         This rank's directory.
     prefix : str
-        Of this run; slices of other prefixes are let alone.
+        Prefix of this run; slices of other prefixes stay.
     keep : int
-        Committed slices that stay.
+        Number of committed slices that stay.
     floor : Step
-        The newest step that every rank has committed: it and what is newer stays in any case, because it is what a
-        recovery would go back to.
+        The newest step that every rank has committed. Its slice and newer ones stay in any case, because a recovery
+        goes back to it.
 
     Returns
     -------
     list of Step
-        The steps that were removed, newest first.
+        The removed steps, newest first.
 
     Raises
     ------
     OSError
-        When a directory cannot be read or a file not be removed.
+        When a directory cannot be read or a file cannot be removed.
     """
     formats = "|".join(SLICE_FORMATS)
     name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.(?:{formats})\Z", re.ASCII)

@@ -1,4 +1,4 @@
-"""The run id: one for all ranks of a launch, so that slices of two runs are never mixed."""
+"""The run id: the same for all ranks of a launch, so that slices of two runs are never mixed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from ms_recover.errors import UsageError
-from ms_recover.training.world import World
+from ms_recover.model.texts import list_some
+from ms_recover.training.job import TrainingJob
 
 RUN_ID = "MS_RECOVER_RUN_ID"
 """Environment variable that launchers set to the same new value for all ranks."""
@@ -17,51 +18,51 @@ _BYTES = 16
 
 
 def agree_run_id(
-    world: World,
+    job: TrainingJob,
     environ: Mapping[str, str] = os.environ,
     draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> str:
-    """Return the id of this run: what the launcher set, else what rank 0 draws.
+    """Return the id of this run: the launcher's, else a random one of rank 0.
 
-    All ranks call it.
+    All ranks call this function.
 
     Parameters
     ----------
-    world : World
+    job : TrainingJob
         The ranks.
     environ : mapping
-        Where `RUN_ID` may stand.
+        Environment variables, `RUN_ID` perhaps among them.
     draw : callable
-        Gives so many random bytes.
+        Returns a given number of random bytes.
 
     Returns
     -------
     str
-        Empty when nothing is set and the ranks cannot talk.
+        Empty when the launcher set none and the ranks cannot communicate.
 
     Raises
     ------
     UsageError
-        When ranks were given different ids.
+        When ranks have different ids.
     """
     given = environ.get(RUN_ID, "")
-    if world.size > 1 and not world.connected:
+    if job.size > 1 and not job.connected:
         return given
     own = hashlib.blake2b(given.encode(), digest_size=_BYTES).digest() if given else draw(_BYTES)
-    told = world.gather([bool(given), *to_numbers(own)])
-    if given and len(set(told)) == 1:
+    answers = job.gather([bool(given), *to_numbers(own)])
+    if given and len(set(answers)) == 1:
         return given
-    if any(set_there for set_there, *_ in told):
-        ranks = [str(rank) for rank, numbers in enumerate(told) if numbers != told[world.rank]]
+    if any(set_there for set_there, *_ in answers):
+        ranks = [rank for rank, numbers in enumerate(answers) if numbers != answers[job.rank]]
         raise UsageError(
-            f"rank {world.rank} has {RUN_ID}={given!r}, which is not what rank(s) {', '.join(ranks)} have: "
+            f"rank {job.rank} has {RUN_ID}={given!r}, which differs from rank(s) {list_some(ranks)}: "
             "set it to the same value for all ranks, or for none"
         )
-    return to_bytes(told[0][1:]).hex()
+    return to_bytes(answers[0][1:]).hex()
 
 
 def to_numbers(data: bytes) -> list[int]:
-    """Return bytes as signed 32-bit numbers, as `World.gather` takes them; the length is a multiple of four."""
+    """Return bytes as signed 32-bit numbers, as `TrainingJob.gather` takes them; the length is a multiple of four."""
     return [int.from_bytes(data[start : start + 4], "big", signed=True) for start in range(0, len(data), 4)]
 
 

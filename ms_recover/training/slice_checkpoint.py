@@ -1,4 +1,4 @@
-"""Saving: each rank commits its own slice, and says who else holds the same."""
+"""Saving: each rank commits its own slice, with the list of ranks that hold the same."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background
+from ms_recover.training.job import current_job, device_target
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
-from ms_recover.training.rotation import NOTHING, agree_floor, rotate
+from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
 from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
-from ms_recover.training.world import current_world, device_target
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """How long training stood still for a save.
+    """The time that training stood still for a save.
 
     Parameters
     ----------
     step : Step
-        The step that was saved.
+        The saved step.
     seconds : float
-        Waiting for the save before and for the other ranks included.
+        Duration, including the wait for the save before and for the other ranks.
     """
 
     step: Step
@@ -51,64 +51,65 @@ class Stall:
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
-    """Save this rank's slice with its manifest, and who else holds the same slice, as recovery needs them.
+    """Save this rank's slice with its manifest and the list of ranks that hold the same slice.
 
-    All ranks make one, with the same arguments but `group`, and save at the same steps: at each save they tell each
-    other what they have committed.
+    All ranks create one, with the same arguments except `group`, and save at the same steps: at each save they exchange
+    their committed steps.
 
     Slices have the names and the bytes that MindSpore's ``ModelCheckpoint`` gives them:
     ``{prefix}-{epoch}_{step}.{format}``, the prefix with ``_N`` behind it when the directory holds slices of an earlier
     start already. Nothing is gathered from other ranks (``integrated_save=False``), and the optimizer state is saved
-    too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: whatever happens while
-    saving, the slices before it are whole. The oldest are removed afterwards, and only when every rank has committed
-    a newer step.
+    too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: a save that is interrupted
+    leaves the slices before it whole. The oldest slices are removed afterwards, once every rank has committed a newer
+    step.
 
-    ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Make the callback after
-    ``mindspore.communication.init`` and before anything is compiled, because
+    ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Create the callback after
+    ``mindspore.communication.init`` and the parallel context, and before anything is compiled, because
 
     - for a network built from explicit collectives, MindSpore cannot know those ranks: give `layouts`, from which they
       follow, or at least the `group`;
-    - in data-parallel mode all ranks are listed;
+    - in data-parallel mode all ranks are listed; with ``enable_parallel_optimizer`` each rank lists itself alone,
+      because it updates only its own part of the optimizer states;
     - otherwise, on a device other than CPU, the variable GROUP_INFO_FILE is set, which makes the compiler of
       (semi-)auto parallel write the list. On CPU the variable would make MindSpore fail, and is left alone.
 
-    ``strategy.ckpt`` says how each parameter is cut over the ranks. MindSpore's compiler writes it when
-    ``strategy_ckpt_config`` asks for it; for a network built from explicit collectives give `layouts`, and it is
-    written when training begins. From it a recovery knows which parameters of a lost slice others still hold.
+    ``strategy.ckpt`` holds the layouts of the parameters, from which a recovery finds the parameters of a lost slice
+    that other ranks still hold. MindSpore's compiler writes it when ``strategy_ckpt_config`` names it; for a network
+    built from explicit collectives give `layouts`, and it is written when training begins.
 
     Parameters
     ----------
     directory : str
-        Where this rank saves; ``{rank}`` stands for the rank.
+        Directory of this rank; ``{rank}`` stands for the rank.
     prefix : str
         Start of the file names.
     save_steps : int, optional
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
         mode a slice is saved at the end of the first sink at or behind each multiple.
     keep : int
-        Slices of this run to keep, at least 2: when the newest proves damaged there must be one to go back to.
+        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
-        Copy the parameters to host memory and go on training while they are written. One save is in flight at a time;
-        one that failed ends the training at the next save, or at its end.
+        Copy the parameters to host memory and go on training while they are written. One save is in flight at a time.
+        An error of a save is raised at the next save, or at the end of the training.
     layouts : iterable of Layout, optional
-        How each weight is cut over the ranks, see `ms_recover.training.cut`. Optimizer states are cut like their
-        weights; what is neither is held by all ranks alike.
+        The layout of each weight, see `ms_recover.training.cut`. Optimizer states are cut like their weights; all ranks
+        hold the other parameters whole.
     format : {"ckpt", "safetensors"}
-        Of the slices, and the end of their names. A training may be resumed with another one.
+        Format of the slices, and the ending of their names. A training may be resumed with the other one.
 
     Attributes
     ----------
     stalls : list of Stall
-        How long training stood still, by save; the last entry of asynchronous saving is the wait at the end.
+        Times that training stood still, by save; the last entry of asynchronous saving is the wait at the end.
     run_id : str
-        The same for all ranks and in all manifests of a training; from MS_RECOVER_RUN_ID, or agreed upon.
+        The same for all ranks and in all manifests of a training: MS_RECOVER_RUN_ID, or a random one of rank 0.
 
     Raises
     ------
     UsageError
-        When an argument cannot be meant.
+        When an argument is invalid.
     StorageError
         When the directory cannot be made; while training, when a slice cannot be written.
     MsRecoverError
@@ -137,9 +138,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
     ) -> None:
         super().__init__()
-        self._world = current_world()
-        check_options(directory, prefix, save_steps, keep, format, self._world)
-        self._directory = Path(directory.replace("{rank}", str(self._world.rank))).absolute()
+        self._job = current_job()
+        check_options(directory, prefix, save_steps, keep, format, self._job)
+        self._directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
         self._prefix = self._run_prefix = prefix
         self._save_steps = save_steps
         self._keep = keep
@@ -147,58 +148,59 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._format = format
         self._layouts = None if layouts is None else tuple(layouts)
         if self._layouts is not None:
-            check_layouts(self._layouts, self._world.size)
+            check_layouts(self._layouts, self._job.size)
         self._background = Background()
-        self._committed = NOTHING
+        self._committed = NO_STEP
         self._last = 0
         self.stalls: list[Stall] = []
         self.run_id = ""
-        self._group = restore_ranks(group, self._layouts, self._world)
+        self._group = restore_ranks(group, self._layouts, self._job)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._group is not None:
                 write_group_info(str(self.group_info), self._group)
         except OSError as error:
             raise StorageError(
-                f"rank {self._world.rank} cannot save to {self._directory}: {error}; choose another directory"
+                f"rank {self._job.rank} cannot save to {self._directory}: {error}; choose another directory"
             ) from error
         if self._group is None and device_target() != "CPU":
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
         elif self._group is None:
             _log.warning(
-                "rank %d: nobody can tell who else holds its slice; give SliceCheckpoint the group or layouts",
-                self._world.rank,
+                "rank %d: the ranks that hold the same slice are unknown; give SliceCheckpoint the group or layouts",
+                self._job.rank,
             )
 
     @property
     def directory(self) -> Path:
-        """Where this rank saves."""
+        """The directory of this rank."""
         return self._directory
 
     @property
     def group_info(self) -> Path:
-        """Where the list of ranks that hold the same slice is, or will be once the network is compiled."""
+        """Path of the list of ranks that hold the same slice; MindSpore's compiler may write it later."""
         return self._directory / GROUP_INFO_NAME
 
     @property
     def committed(self) -> Step | None:
-        """The last step that this rank has committed in this training."""
-        return None if self._committed == NOTHING else self._committed
+        """The last step that this rank has committed in this training, None before the first."""
+        return None if self._committed == NO_STEP else self._committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Choose the file names; not earlier, because a recovery may have put slices into the directory.
+        """Choose the file names, and write the strategy file.
 
-        The strategy file is not written earlier either: until now it was that of the slices that are there.
+        Not earlier: a recovery may have written slices into the directory, and until now the strategy file belonged to
+        these.
         """
-        self._background.outcome()  # of a training that an exception ended; the log has it
-        self._committed = NOTHING
+        self._background.outcome()  # of a training that ended with an exception; it was logged
+        self._committed = NO_STEP
         params = run_context.original_args()
         self._last = params.cur_step_num
         check_types(self._format, params.train_network)
         if self._layouts is not None:
-            stage = self._world.rank // prod(self._layouts[0].device_matrix)
+            stage = self._job.rank // prod(self._layouts[0].device_matrix)
             write_strategy(self._directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
-        self.run_id = agree_run_id(self._world)
+        self.run_id = agree_run_id(self._job)
         self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self._directory), self._prefix)
 
     def on_train_step_end(self, run_context: Any) -> None:
@@ -209,7 +211,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             self._save(params)
 
     def on_train_end(self, run_context: Any) -> None:
-        """Save the last step, unless it is saved already, and wait until all is committed."""
+        """Save the last step unless it is saved already, and wait until everything is committed."""
         params = run_context.original_args()
         if params.cur_step_num > self._last:
             self._save(params)
@@ -240,8 +242,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
         return SliceOrder(
             path=str(self._directory / f"{self._run_prefix}-{step}.{self._format}"),
-            rank=self._world.rank,
-            world_size=self._world.size,
+            rank=self._job.rank,
+            world_size=self._job.size,
             step=step,
             cumulative_step=params.cur_step_num,
             run_id=self.run_id,
@@ -250,12 +252,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         )
 
     def _known_group(self) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice; this rank alone where nobody has told."""
-        rank = self._world.rank
+        """Return the ranks that hold the same slice; this rank alone where they are unknown."""
+        rank = self._job.rank
         if self._group is None and self.group_info.exists():
             try:
                 self._group = list(
-                    read_group_info(str(self.group_info), owner=rank, world_size=self._world.size).restore_ranks
+                    read_group_info(str(self.group_info), owner=rank, world_size=self._job.size).restore_ranks
                 )
             except MsRecoverError as error:
                 _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
@@ -263,12 +265,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         return tuple(self._group or [rank])
 
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
-        """Write and commit a slice; remove old ones where it is known already what every rank has."""
+        """Write and commit a slice; remove old ones if the newest step of every rank is given."""
         try:
             commit_slice(order, lambda path: self._write(parameters, path))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
-        except Exception as error:  # whatever MindSpore raises must arrive with rank and step
+        except Exception as error:  # of MindSpore: it must name rank and step
             raise MsRecoverError(_not_saved(order, error)) from error
         self._committed = order.step
         _log.info("%s: saved", order)
@@ -284,25 +286,25 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _floor(self) -> Step:
         """Wait for the write in flight; return the newest step that every rank has committed."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._world, self._committed, failure)
+        return agree_floor(self._job, self._committed, failure)
 
     def _rotate(self, floor: Step) -> None:
         try:
             gone = rotate(str(self._directory), self._run_prefix, self._keep, floor)
         except OSError as error:  # nothing is lost by it; the next save tries again
-            _log.warning("rank %d, step %s: old slices not removed: %s", self._world.rank, self._committed, error)
+            _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
         else:
             for step in gone:
-                _log.info(
-                    "rank %d: removed the slice of step %s; every rank has step %s", self._world.rank, step, floor
-                )
+                _log.info("rank %d: removed the slice of step %s; every rank has step %s", self._job.rank, step, floor)
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)
         self.stalls.append(stall)
-        _log.info("rank %d, step %s: training stood still for %.3f s to save", self._world.rank, step, stall.seconds)
+        _log.info("rank %d, step %s: training stood still for %.3f s to save", self._job.rank, step, stall.seconds)
 
 
 def _not_saved(order: SliceOrder, error: Exception) -> str:
     text = str(error) or type(error).__name__
-    return f"{order} was not saved: {text}. What was committed before is whole: resume from it when this is mended"
+    return (
+        f"{order} was not saved: {text}. Slices that were committed before are whole: mend this, then resume from them"
+    )

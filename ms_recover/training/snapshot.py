@@ -1,4 +1,4 @@
-"""What a slice holds, and a copy of it in host memory that training does not change."""
+"""The contents of a slice, and a copy of them in host memory that training does not change."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import mindspore as ms
 from mindspore.experimental import MapParameter
 
 Snapshot = list[dict[str, Any]]
-"""Name and data of each parameter, as ``mindspore.save_checkpoint`` takes them."""
+"""Name and data of each parameter, in the form that ``mindspore.save_checkpoint`` takes."""
 
 
 def saved_parameters(network: Any) -> list[Any]:
     """Return the parameters that a slice of this rank must hold, in the order in which MindSpore saves them.
 
-    Those of the whole network; under (semi-)auto parallel, those the compiler gave to this rank's pipeline stage, as
-    in MindSpore's own ``save_checkpoint`` (``train/serialization.py``), which drops parameters without elements.
+    All parameters of the network, or under (semi-)auto parallel those that the compiler gave to this rank's pipeline
+    stage; without parameters that have no elements. ``mindspore.save_checkpoint`` (``train/serialization.py``) chooses
+    the same.
     """
     parameters = [parameter for _, parameter in network.parameters_and_names()]
     compiled_parallel = any(parameter.param_info.is_param_init for parameter in parameters)
@@ -38,7 +39,7 @@ def saved_names(network: Any) -> frozenset[str]:
 
 
 def flush_caches(network: Any) -> None:
-    """Bring what parameters with a cache hold on the device back to the host, as ``ModelCheckpoint`` does."""
+    """Copy the values of cached parameters from the device to the host, as ``ModelCheckpoint`` does."""
     for parameter in network.get_parameters():
         if parameter.cache_enable:
             ms.Tensor(parameter).flush_from_cache()
@@ -50,8 +51,8 @@ def take_snapshot(network: Any) -> Snapshot | None:
     Returns
     -------
     list of dict or None
-        What ``mindspore.save_checkpoint`` writes the same bytes from; None when there are parameters that it has to
-        read out itself: maps, cached and offloaded ones, and those that pipeline stages share.
+        ``mindspore.save_checkpoint`` writes the same bytes from it as from the network. None when there are parameters
+        that it must read itself: maps, cached and offloaded ones, and those that pipeline stages share.
     """
     parameters = saved_parameters(network)
     if any(
@@ -67,7 +68,7 @@ def copy_values(parameter: Any) -> Any:
     try:
         array = parameter.asnumpy()
     except TypeError:  # a type that numpy does not have, such as bfloat16
-        from mindspore._c_expression import TensorPy  # what load_checkpoint makes tensors with
+        from mindspore._c_expression import TensorPy  # as load_checkpoint does
 
         data = ms.Tensor(parameter.data).get_bytes()
         return ms.Tensor(TensorPy.convert_bytes_to_tensor(data, parameter.shape, parameter.dtype))

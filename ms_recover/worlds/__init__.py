@@ -1,10 +1,13 @@
-"""Communication that confines a fault to the processes that share a world; public names load on use."""
+"""Communication that confines a fault to the processes that share a world.
+
+Names load on use, so that importing this package imports neither numpy nor asyncio.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from ms_recover.lazy import lazy_names
 
+TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
     from ms_recover.errors import BrokenWorldError
     from ms_recover.worlds.communicator import WorldCommunicator
@@ -12,15 +15,6 @@ if TYPE_CHECKING:
     from ms_recover.worlds.security import Security
     from ms_recover.worlds.sync import SyncWorldManager
     from ms_recover.worlds.watchdog import WatchDog
-
-_MODULES = {
-    "BrokenWorldError": "ms_recover.errors",
-    "Security": "ms_recover.worlds.security",
-    "SyncWorldManager": "ms_recover.worlds.sync",
-    "WatchDog": "ms_recover.worlds.watchdog",
-    "WorldCommunicator": "ms_recover.worlds.communicator",
-    "WorldManager": "ms_recover.worlds.manager",
-}
 
 __all__ = [
     "BrokenWorldError",
@@ -31,12 +25,15 @@ __all__ = [
     "WorldManager",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'ms_recover.worlds' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "BrokenWorldError": "ms_recover.errors",
+            "Security": "ms_recover.worlds.security",
+            "SyncWorldManager": "ms_recover.worlds.sync",
+            "WatchDog": "ms_recover.worlds.watchdog",
+            "WorldCommunicator": "ms_recover.worlds.communicator",
+            "WorldManager": "ms_recover.worlds.manager",
+        },
+    )

@@ -1,4 +1,4 @@
-"""Who holds which part of the network, over model parallel x data parallel ranks."""
+"""The part of the network that each rank holds, over model parallel x data parallel ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ms_recover.training import cut
 
 @dataclass(frozen=True)
 class Layout:
-    """Who holds what.
+    """The part of the network that this rank holds.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """Into how many parts the network's code must cut a split parameter."""
+        """Number of parts into which the network's code must cut a split parameter."""
         return 1 if self.semi_auto else self.mp
 
     @property
@@ -81,9 +81,9 @@ class Layout:
     def parameter(self, full: np.ndarray, name: str, axis: int | None = None) -> Parameter:
         """Make the parameter that stores this rank's part of a full array.
 
-        It is split over the tensor group along `axis`, if one is given. With `optimizer_parallel` the rows of what
-        is left are split over the data group, provided that they can be divided evenly; such a parameter has
-        `layerwise_parallel` set, which makes MindSpore's reducer of gradients leave its gradient alone.
+        It is split over the tensor group along `axis`, if one is given. With `optimizer_parallel` the
+        remaining rows are split over the data group, if they can be divided evenly. Such a parameter has
+        `layerwise_parallel` set, so that MindSpore's reducer of gradients skips its gradient.
         """
         local = full if axis is None or self.parts == 1 else np.split(full, self.parts, axis)[self.rank % self.mp]
         split = self.optimizer_parallel and self.dp > 1 and len(local) % self.dp == 0
@@ -93,11 +93,11 @@ class Layout:
         return parameter
 
     def layouts(self) -> list[strategy.Layout]:
-        """Tell how the parameters made so far are cut over the ranks, for their strategy file.
+        """Return the layouts of the parameters made so far, for the strategy file.
 
         MindSpore calls a parameter optimizer-sharded when it is split over all ranks that hold the same part of it.
-        Those are the data group for a parameter that is split over the tensor group. For others they are all ranks;
-        being split over the data group only, they are told as plainly split over that axis.
+        For a parameter that is split over the tensor group these are the data group. For others they are all ranks, so
+        that a split over the data group alone is written as a plain split over that axis.
         """
         devices = {"dp": self.dp, "mp": self.mp}
         layouts = []

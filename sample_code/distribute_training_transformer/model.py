@@ -24,9 +24,9 @@ class Sizes:
     Parameters
     ----------
     batch : int
-        Sentence pairs that the network is given at once.
+        Sentence pairs per call of the network.
     micro : int
-        How many such batches make a step; their losses are added up.
+        Number of such batches in a step; their losses are added.
     src_len, tgt_len : int
         Tokens of a source and of a target sentence.
     vocab : int
@@ -85,7 +85,7 @@ class Norm(nn.Cell):
 class Attention(nn.Cell):
     """Multi-head attention of `queries` tokens to `keys` tokens per sentence, its heads split over the tensor group.
 
-    With `causal` a token sees no later one; without, the caller's mask says what is seen.
+    With `causal` a token sees no later one; otherwise the caller's mask decides.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ The network is written once. On Ascend its operators get shard strategies and th
 parameters and inserts communication. On CPU, where that compiler does not run, each rank builds its own part of every
 split parameter, and two small cells carry the communication of tensor parallelism: `CopyIn` before a layer that is
 split by output, `ReduceOut` behind a layer that is split by input (Shoeybi et al., Megatron-LM, 2019, section 3). A
-third, `PutTogether`, carries that of the parallel optimizer: each data-parallel rank stores and updates only its own
+third, `GatherRows`, carries that of the parallel optimizer: each data-parallel rank stores and updates only its own
 rows of a weight, as MindSpore's compiler does it (Rajbhandari et al., ZeRO, 2020).
 """
 
@@ -50,7 +50,7 @@ class ReduceOut(nn.Cell):
         return (dout,)
 
 
-class PutTogether(nn.Cell):
+class GatherRows(nn.Cell):
     """From this rank's rows of a weight to all rows, over the data group; backward to its rows of the mean gradient.
 
     On CPU MindSpore has no ReduceScatter, and its AllGather knows no group but all ranks. Hence zeros stand in for the
@@ -59,9 +59,9 @@ class PutTogether(nn.Cell):
     Parameters
     ----------
     layout : Layout
-        Who holds what.
+        The part of the network that this rank holds.
     shape : tuple of int
-        Of this rank's rows.
+        Shape of this rank's rows.
     """
 
     def __init__(self, layout: Layout, shape: tuple[int, ...]) -> None:
@@ -83,8 +83,8 @@ class PutTogether(nn.Cell):
 
 
 def whole(parameter: Parameter, layout: Layout) -> nn.Cell:
-    """Return the cell that makes of a parameter what a layer calculates with."""
-    return PutTogether(layout, parameter.shape) if parameter.layerwise_parallel else nn.Identity()
+    """Return the cell that makes the whole weight of a layer from this rank's part."""
+    return GatherRows(layout, parameter.shape) if parameter.layerwise_parallel else nn.Identity()
 
 
 class ColumnLinear(nn.Cell):
@@ -95,7 +95,7 @@ class ColumnLinear(nn.Cell):
     inputs, outputs : int
         Full sizes.
     layout : Layout
-        Who holds what.
+        The part of the network that this rank holds.
     rng : numpy.random.Generator
         Every rank draws the full weight from it and keeps its part, so that the start does not depend on the layout.
     """
@@ -136,7 +136,7 @@ class RowLinear(nn.Cell):
 class ExplicitTrainStep(nn.TrainOneStepCell):
     """One training step of a network that is built already cut.
 
-    Gradients are averaged over the data group, unless `PutTogether` did it already; the parallel mode stays
+    Gradients are averaged over the data group, unless `GatherRows` did it already; the parallel mode stays
     stand-alone, because data-parallel mode would average over all ranks and mix the slices. The loss returned is the
     average over the data group too: the loss of the whole batch.
     """

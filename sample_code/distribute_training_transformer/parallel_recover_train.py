@@ -12,7 +12,7 @@ from ms_recover.training import recover_train
 
 
 def main() -> int:
-    """Resume, copying this rank's slice from a rank that holds the same bytes when its own is gone."""
+    """Resume; a missing slice is copied from a rank that holds the same bytes."""
     options = parse_options("Resume the training of a transformer from the slices of its ranks.")
     try:
         job = prepare(options)

@@ -204,36 +204,38 @@ import sys
 import mindspore as ms
 from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
-from ms_recover.training.agreement import agree
+from ms_recover.model.options import PlanOptions
+from ms_recover.training.job import current_job
+from ms_recover.training.rank_view import make_rank_view
+from ms_recover.training.resume_step import find_common_step
 from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.stock import take_stock
-from ms_recover.training.world import current_world
 
 ms.set_device("CPU")
 init()
-world = current_world()
-root = sys.argv[1] + f"/host{world.rank}"  # each rank sees its own disk only
-print("run", agree_run_id(world, {}))
+job = current_job()
+root = sys.argv[1] + f"/host{job.rank}"  # each rank sees its own disk only
+print("run", agree_run_id(job, {}))
 
-stock = world.together("taking stock", lambda: take_stock(root, world, None, (), False))
-print("offers", *stock.steps)
-print("agreed", agree(world, stock, root))
+judging = PlanOptions(world_size=job.size)
+view = job.run_together("scanning", lambda: make_rank_view(root, job.rank, judging=judging))
+print("offers", *view.available_steps)
+print("agreed", find_common_step(job, view, root))
 
-stock = take_stock(root + "/other", world, None, (), False)
-print("nothing", agree(world, stock, root))
+view = make_rank_view(root + "/other", job.rank, judging=judging)
+print("nothing", find_common_step(job, view, root))
 
-stock = take_stock(root if world.rank == 0 else root + "/other", world, None, (), False)
+view = make_rank_view(root if job.rank == 0 else root + "/other", job.rank, judging=judging)
 try:
-    agree(world, stock, root)
+    find_common_step(job, view, root)
 except UnrecoverableError as error:
     print("none:", error)
 
 def work():
-    if world.rank == 1:
+    if job.rank == 1:
         raise ValueError("disk on fire")
 
 try:
-    world.together("trying", work)
+    job.run_together("trying", work)
 except (MsRecoverError, ValueError) as error:
     print("failed:", error)
 print("all said", flush=True)
@@ -246,7 +248,7 @@ def test_ranks_agree_without_a_common_file_system(whole, tmp_path):
         shutil.copytree(whole / f"ckpt_dir{rank}", tmp_path / f"host{rank}" / f"ckpt_dir{rank}")
         (tmp_path / f"host{rank}" / f"ckpt_dir{rank}" / "group_info.pb").unlink()
         for path in (tmp_path / f"host{rank}" / f"ckpt_dir{rank}").glob(f"*{MANIFEST_SUFFIX}"):
-            path.unlink()  # they tell of a world of four
+            path.unlink()  # they name a world of four
     (tmp_path / "host1" / "ckpt_dir1" / "test-3_8.ckpt").unlink()
     (tmp_path / "host0" / "ckpt_dir0" / "test-3_4.ckpt").unlink()
     texts = talk(tmp_path, 2)

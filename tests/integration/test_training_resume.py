@@ -287,7 +287,7 @@ def test_without_a_manifest_the_log_says_what_it_rests_on(whole, tmp_path, caplo
     resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS + 1, resumed_losses)
     assert str(resumed.step) == "4_8"
     assert len(resumed_losses.seen) == STEPS
-    assert "it has no manifest, so what was loaded rests on the structure of the slice only" in caplog.text
+    assert "it has no manifest, so the loaded values rest on the structure of the slice only" in caplog.text
 
 
 def test_what_a_killed_save_left_is_no_obstacle(whole, tmp_path):

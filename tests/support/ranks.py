@@ -1,40 +1,41 @@
-"""Ranks that are threads of one process, telling each other what MindSpore's communication would."""
+"""Ranks that are threads of one process and exchange numbers as MindSpore's communication would."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from ms_recover.training.world import World
+from ms_recover.training.job import TrainingJob
 
 WAIT = 20
 
 
 class Exchange:
-    """What connects them."""
+    """The connection between them."""
 
     def __init__(self, size):
         self.barrier = threading.Barrier(size, timeout=WAIT)
-        self.told = [()] * size
+        self.sent = [()] * size
 
 
-class Ranks(World):
-    """One of several ranks."""
+class ThreadJob(TrainingJob):
+    """The job as one of several threads sees it."""
 
     def __init__(self, rank, exchange):
-        super().__init__(rank, len(exchange.told), True)
+        super().__init__(rank, len(exchange.sent), True)
         object.__setattr__(self, "exchange", exchange)
 
     def gather(self, numbers):
-        self.exchange.told[self.rank] = tuple(numbers)
+        self.exchange.sent[self.rank] = tuple(numbers)
         self.exchange.barrier.wait()
-        told = list(self.exchange.told)
+        sent = list(self.exchange.sent)
         self.exchange.barrier.wait()
-        assert len({len(row) for row in told}) == 1, f"ranks told each other different things: {told}"
-        return told
+        assert len({len(row) for row in sent}) == 1, f"ranks sent different amounts: {sent}"
+        return sent
 
 
-def worlds(size):
+def thread_jobs(size):
+    """Return the job of each of some ranks."""
     exchange = Exchange(size)
-    return [Ranks(rank, exchange) for rank in range(size)]
+    return [ThreadJob(rank, exchange) for rank in range(size)]
 
 
 def on_all(size, work):

@@ -1,6 +1,7 @@
 """Public names that load on use."""
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -40,3 +41,24 @@ def test_an_unknown_name_is_an_attribute_error(package):
 def test_every_public_name_is_listed():
     assert set(ms_recover.__all__) <= set(dir(ms_recover))
     assert lazy_names("ms_recover", {"x": "y"})[1]()[-1] == "x"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("room", ["splitting", "training", "worlds"])
+def test_importing_a_room_loads_none_of_its_modules_and_nothing_heavy(room):
+    program = (
+        f"import sys, ms_recover.{room} as room; dir(room)\n"
+        "heavy = {'mindspore', 'numpy', 'asyncio', 'typing'}.intersection(sys.modules)\n"
+        "print(*heavy, *(name for name in sys.modules if name.startswith(f'{room.__name__}.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("room", ["splitting", "training", "worlds"])
+def test_the_public_names_of_a_room_are_those_it_says(room):
+    package = importlib.import_module(f"ms_recover.{room}")
+    assert list(package.__all__) == sorted(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match=f"module 'ms_recover.{room}' has no attribute 'nonsense'"):
+        _ = package.nonsense

@@ -160,7 +160,7 @@ def test_layouts_that_do_not_fit_the_network(tmp_path, network):
     for layouts, said in [
         ([*whole, cut("weights", DEVICES, "mp", None)], "the network has no parameter weights"),
         ([whole[1], cut("weight", DEVICES, "mp")], r"weight has the shape \[8, 4\], its layout is for 1 dimension"),
-        (whole[:1], "none for fc.weight; where all ranks hold all of it, say so: None per dimension"),
+        (whole[:1], "none for fc.weight; where all ranks hold it whole, give it None for each dimension"),
     ]:
         with pytest.raises(UsageError, match=said):
             write_strategy(tmp_path / "strategy.ckpt", layouts, network)
@@ -174,7 +174,7 @@ def test_states_of_another_shape_have_to_be_told(tmp_path, network):
     network.insert_param_to_cell("steps", ms.Parameter(ms.Tensor(1.0), name="steps.weight"))
     other = cut("fc.weight", DEVICES, None, None)
     for cut_weight in (cut("weight", DEVICES, "mp", None), cut("weight", DEVICES, None, None, optimizer_sharded=True)):
-        with pytest.raises(UsageError, match=r"none for rows\.weight, which has not the shape of weight"):
+        with pytest.raises(UsageError, match=r"none for rows\.weight, whose shape differs from that of weight"):
             write_strategy(tmp_path / "strategy.ckpt", [cut_weight, other], network)
         write_strategy(tmp_path / "strategy.ckpt", [cut_weight, other, cut("rows.weight", DEVICES, "mp")], network)
     write_strategy(tmp_path / "strategy.ckpt", [cut("weight", DEVICES, None, None), other], network)
@@ -212,9 +212,9 @@ def test_mindspore_reads_what_is_written(tmp_path):
 def test_the_callback_writes_it_before_the_first_slice(tmp_path, monkeypatch, network):
     pytest.importorskip("mindspore")
     from ms_recover.training import SliceCheckpoint, slice_checkpoint
-    from ms_recover.training.world import World
+    from ms_recover.training.job import TrainingJob
 
-    monkeypatch.setattr(slice_checkpoint, "current_world", lambda: World(3, 8, False))
+    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(3, 8, False))
     arguments = (f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)
     folder, layouts = tmp_path / "ckpt_dir3", [cut(name, DEVICES, "mp", None) for name in ("weight", "fc.weight")]
     for options, said in [

@@ -5,27 +5,27 @@ from ms_recover.errors import UsageError
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
+from ms_recover.training.job import TrainingJob  # noqa: E402
 from ms_recover.training.run_id import RUN_ID, agree_run_id, to_bytes, to_numbers  # noqa: E402
-from ms_recover.training.world import World  # noqa: E402
 
 
-class Ranks(World):
-    """Ranks that all say what `others` says, but this one."""
+class FixedJob(TrainingJob):
+    """A job whose other ranks always send the same."""
 
     def __init__(self, rank, others):
         super().__init__(rank, len(others) + 1, True)
         object.__setattr__(self, "others", others)
 
     def gather(self, numbers):
-        told = [tuple(other) for other in self.others]
-        return [*told[: self.rank], tuple(numbers), *told[self.rank :]]
+        sent = [tuple(other) for other in self.others]
+        return [*sent[: self.rank], tuple(numbers), *sent[self.rank :]]
 
 
 def said(environ, drawn):
     """Return what a rank tells the others."""
     heard = []
 
-    class Listener(World):
+    class Listener(TrainingJob):
         def gather(self, numbers):
             heard.extend(numbers)
             return [tuple(numbers)]
@@ -46,30 +46,30 @@ def test_numbers_fit_and_come_back():
 
 
 def test_alone():
-    one = World(0, 1, False)
+    one = TrainingJob(0, 1, False)
     assert agree_run_id(one, {RUN_ID: "night-7"}) == "night-7"
     assert agree_run_id(one, {}, draw(0xF1)) == "f1" * 16
     assert agree_run_id(one, {}) != agree_run_id(one, {})
 
 
 def test_ranks_that_cannot_talk_do_not_invent_one():
-    assert agree_run_id(World(1, 4, False), {}) == ""
-    assert agree_run_id(World(1, 4, False), {RUN_ID: "night-7"}) == "night-7"
+    assert agree_run_id(TrainingJob(1, 4, False), {}) == ""
+    assert agree_run_id(TrainingJob(1, 4, False), {RUN_ID: "night-7"}) == "night-7"
 
 
 def test_all_take_what_rank_0_drew():
     first = said({}, draw(0xF1))
-    assert agree_run_id(Ranks(1, [first]), {}, draw(2)) == "f1" * 16
-    assert agree_run_id(Ranks(0, [said({}, draw(2))]), {}, draw(0xF1)) == "f1" * 16
+    assert agree_run_id(FixedJob(1, [first]), {}, draw(2)) == "f1" * 16
+    assert agree_run_id(FixedJob(0, [said({}, draw(2))]), {}, draw(0xF1)) == "f1" * 16
 
 
 def test_all_take_what_the_launcher_set():
     first = said({RUN_ID: "night-7"}, draw(1))
-    assert agree_run_id(Ranks(1, [first, first]), {RUN_ID: "night-7"}) == "night-7"
+    assert agree_run_id(FixedJob(1, [first, first]), {RUN_ID: "night-7"}) == "night-7"
 
 
 @pytest.mark.parametrize(("own", "other"), [("night-7", "night-8"), ("night-7", ""), ("", "night-8")])
 def test_different_launches_are_refused(own, other):
     theirs = said({RUN_ID: other}, draw(1))
-    with pytest.raises(UsageError, match=r"rank 1 has MS_RECOVER_RUN_ID=.*what rank\(s\) 0 have"):
-        agree_run_id(Ranks(1, [theirs]), {RUN_ID: own}, draw(2))
+    with pytest.raises(UsageError, match=r"rank 1 has MS_RECOVER_RUN_ID=.*which differs from rank\(s\) 0"):
+        agree_run_id(FixedJob(1, [theirs]), {RUN_ID: own}, draw(2))

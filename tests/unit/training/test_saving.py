@@ -20,8 +20,8 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, slice_checkpoint  # noqa: E402
-from ms_recover.training.world import World  # noqa: E402
-from tests.support.ranks import WAIT, on_all, worlds  # noqa: E402
+from ms_recover.training.job import TrainingJob  # noqa: E402
+from tests.support.ranks import WAIT, on_all, thread_jobs  # noqa: E402
 
 BATCHES = 4
 
@@ -68,7 +68,7 @@ def committed(folder):
 @pytest.fixture
 def one(tmp_path, monkeypatch):
     """Make the training of a single rank."""
-    monkeypatch.setattr(slice_checkpoint, "current_world", lambda: World(0, 1, False))
+    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(0, 1, False))
     return lambda **options: Training(SliceCheckpoint(str(tmp_path), "test", 1, **options)).begin()
 
 
@@ -78,8 +78,8 @@ def ranks(tmp_path, monkeypatch):
 
     def run(size, work, **options):
         trainings = []
-        for world in worlds(size):
-            monkeypatch.setattr(slice_checkpoint, "current_world", lambda world=world: world)
+        for job in thread_jobs(size):
+            monkeypatch.setattr(slice_checkpoint, "current_job", lambda job=job: job)
             callback = SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1, group=range(size), **options)
             trainings.append(Training(callback))
         return on_all(size, lambda rank: work(rank, trainings[rank].begin()))
@@ -99,7 +99,7 @@ def test_a_slice_says_whose_it_is(one, tmp_path, monkeypatch):
 
 
 def test_the_group_that_the_compiler_wrote_is_in_the_manifest(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(slice_checkpoint, "current_world", lambda: World(1, 4, False))
+    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(1, 4, False))
     training = Training(SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)).begin()
     assert training.callback.run_id == ""
     write_group_info(tmp_path / "ckpt_dir1" / "group_info.pb", [1, 3])

@@ -8,7 +8,7 @@ from ms_recover.formats.group_info import read_group_info
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
-from ms_recover.training import SliceCheckpoint, slice_checkpoint  # noqa: E402
+from ms_recover.training import SliceCheckpoint, cut, slice_checkpoint  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +63,53 @@ def test_sets_the_variable_where_the_compiler_writes_the_list(tmp_path, monkeypa
     assert (tmp_path / "ckpt_dir1").is_dir()
 
 
+@pytest.fixture
+def parallel(monkeypatch):
+    """Set MindSpore's parallel context for one test."""
+
+    def choose(mode, optimizer=False):
+        ms.set_auto_parallel_context(parallel_mode=mode, enable_parallel_optimizer=optimizer)
+
+    yield choose
+    ms.reset_auto_parallel_context()
+
+
 @pytest.mark.parametrize("target", ["CPU", "Ascend"])
-def test_data_parallel_ranks_all_hold_the_same(tmp_path, monkeypatch, target):
+def test_data_parallel_ranks_all_hold_the_same(monkeypatch, target, parallel):
     monkeypatch.setattr(slice_checkpoint, "device_target", lambda: target)
-    monkeypatch.setattr(slice_checkpoint.ms, "get_auto_parallel_context", lambda key: "data_parallel")
+    parallel("data_parallel")
     callback = SliceCheckpoint()
     assert read_group_info(str(callback.group_info)).restore_ranks == (0, 1, 2, 3)
     assert "GROUP_INFO_FILE" not in os.environ
+
+
+@pytest.mark.parametrize("target", ["CPU", "Ascend"])
+def test_data_parallel_ranks_with_a_parallel_optimizer_hold_their_slices_alone(monkeypatch, target, parallel, caplog):
+    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: target)
+    parallel("data_parallel", optimizer=True)
+    callback = SliceCheckpoint()
+    assert read_group_info(str(callback.group_info)).restore_ranks == (1,)
+    assert "GROUP_INFO_FILE" not in os.environ
+    assert "its own part of the optimizer states" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given", [{"group": [0, 1]}, {"layouts": [cut("w", {"dp": 4}, None)]}], ids=["group", "layouts"]
+)
+def test_a_group_that_a_parallel_optimizer_contradicts_is_warned_of(given, parallel, caplog):
+    parallel("data_parallel", optimizer=True)
+    SliceCheckpoint(**given)
+    assert "rank 1: the group is [0, 1" in caplog.text
+    assert "each rank updates only its own part of the optimizer states" in caplog.text
+
+
+def test_a_parallel_optimizer_leaves_the_groups_of_semi_auto_parallel_to_the_compiler(monkeypatch, parallel):
+    monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
+    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: "Ascend")
+    parallel("semi_auto_parallel", optimizer=True)
+    callback = SliceCheckpoint()
+    assert not callback.group_info.exists()
+    assert os.environ["GROUP_INFO_FILE"] == str(callback.group_info)
 
 
 def test_the_only_rank_holds_its_slice_alone(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The ranks of the running job: who this process is, and what all ranks say."""
+"""The training job: the rank of this process, and exchanges among all ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from mindspore.communication import get_group_size, get_rank
 from mindspore.mint.distributed import is_initialized
 
 from ms_recover.errors import MsRecoverError, UsageError
+from ms_recover.model.texts import list_some
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class World:
-    """The place of this process among the ranks of its job.
+class TrainingJob:
+    """The ranks of a training job, as the process of one rank sees them.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class World:
     connected: bool
 
     def gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """Tell `numbers` to every rank, and return what each said, index = rank.
+        """Send numbers to every rank, and return those of each rank, index = rank.
 
         Blocks until all ranks have called it with as many numbers; MindSpore gives up by itself when a rank dies.
 
@@ -55,7 +56,7 @@ class World:
             return [tuple(numbers)]
         if not self.connected:
             raise UsageError(
-                f"rank {self.rank} is one of {self.size}, but cannot talk to the others: "
+                f"rank {self.rank} is one of {self.size}, but cannot communicate with the others: "
                 "call mindspore.communication.init() first"
             )
         try:
@@ -64,20 +65,20 @@ class World:
             raise MsRecoverError(f"rank {self.rank}: another rank is gone; its log says why ({error})") from error
         return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
-    def together(self, what: str, work: Callable[[], _T]) -> _T:
-        """Do `work` on every rank; when it fails on one, no rank goes on.
+    def run_together(self, what: str, work: Callable[[], _T]) -> _T:
+        """Run `work` on every rank; if it fails on one, it fails on all.
 
         Parameters
         ----------
         what : str
-            What is being done, for the ranks on which it did not fail.
+            Description of the work, for messages on the ranks where it did not fail.
         work : callable
             This rank's share.
 
         Returns
         -------
         object
-            What `work` returned.
+            The result of this rank's `work`.
 
         Raises
         ------
@@ -94,13 +95,13 @@ class World:
             raise failure
         if failed:
             raise MsRecoverError(
-                f"rank {self.rank} stops because {what} failed on rank(s) {', '.join(map(str, failed))}; see their logs"
+                f"rank {self.rank} stops because {what} failed on rank(s) {list_some(failed)}; see their logs"
             )
         return result
 
 
-def current_world(environ: Mapping[str, str] = os.environ) -> World:
-    """Return who this process is: by MindSpore's communication, else by RANK_ID and RANK_SIZE, else the only one.
+def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:
+    """Return the job of this process: by MindSpore's communication, else RANK_ID and RANK_SIZE, else a single rank.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def current_world(environ: Mapping[str, str] = os.environ) -> World:
         When RANK_ID and RANK_SIZE are no numbers or contradict each other.
     """
     if is_initialized():
-        return World(get_rank(), get_group_size(), True)
+        return TrainingJob(get_rank(), get_group_size(), True)
     rank_text, size_text = environ.get("RANK_ID") or "0", environ.get("RANK_SIZE") or ""
     try:
         rank = int(rank_text)
@@ -117,9 +118,9 @@ def current_world(environ: Mapping[str, str] = os.environ) -> World:
         raise UsageError(f"RANK_ID is {rank_text!r} and RANK_SIZE is {size_text!r}: they must be numbers") from None
     if not 0 <= rank < size:
         raise UsageError(f"RANK_ID is {rank}, which is not between 0 and RANK_SIZE - 1 = {size - 1}")
-    return World(rank, size, False)
+    return TrainingJob(rank, size, False)
 
 
 def device_target() -> str:
-    """Return the device MindSpore computes on: ``"CPU"``, ``"Ascend"`` or ``"GPU"``."""
+    """Return MindSpore's device: ``"CPU"``, ``"Ascend"`` or ``"GPU"``."""
     return str(ms.get_context("device_target"))

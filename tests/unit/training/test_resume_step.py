@@ -7,13 +7,13 @@ from ms_recover.model.steps import Step
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.agreement import agree, newest_common_step  # noqa: E402
+from ms_recover.training.job import TrainingJob  # noqa: E402
 from ms_recover.training.network import OwnSlice  # noqa: E402
+from ms_recover.training.rank_view import RankView  # noqa: E402
 from ms_recover.training.recover import completed_steps  # noqa: E402
-from ms_recover.training.stock import Stock  # noqa: E402
-from ms_recover.training.world import World  # noqa: E402
+from ms_recover.training.resume_step import find_common_step, newest_common_step  # noqa: E402
 
-ONE = World(0, 1, False)
+ONE = TrainingJob(0, 1, False)
 
 
 def steps(*texts):
@@ -37,31 +37,52 @@ def test_the_newest_step_that_all_offer(offers, chosen):
     assert step == (Step.parse(chosen) if chosen else None)
 
 
-def stock(**verdicts):
+def view(**verdicts):
     steps = {Step.parse(step[1:]): RankVerdict(0, "ok", verdict, "why") for step, verdict in verdicts.items()}
-    return Stock(0, assessments={step: StepAssessment(step, (verdict,), ()) for step, verdict in steps.items()})
+    assessments = {step: StepAssessment(step, (verdict,), ()) for step, verdict in steps.items()}
+    return RankView(rank=0, assessments=assessments)
 
 
-def test_agreement_of_a_single_rank():
-    assert agree(ONE, stock(_3_8="unrecoverable", _2_8="copy", _1_8="keep"), "/tree") == Step(2, 8)
-    assert agree(ONE, Stock(0), "/tree") is None
+def test_a_single_rank_takes_its_newest_available_step():
+    assert find_common_step(ONE, view(_3_8="unrecoverable", _2_8="copy", _1_8="keep"), "/tree") == Step(2, 8)
+    assert find_common_step(ONE, RankView(rank=0), "/tree") is None
     with pytest.raises(UnrecoverableError, match=r"/tree .*rank 0 lacks step 3_8: why.*recover-ckpt plan"):
-        agree(ONE, stock(_3_8="unrecoverable"), "/tree")
+        find_common_step(ONE, view(_3_8="unrecoverable"), "/tree")
 
 
-def test_ranks_that_cannot_talk_are_told_to():
+def test_a_withdrawn_step_is_not_available_and_its_reason_is_kept():
+    before = view(_3_8="keep", _2_8="unrecoverable", _1_8="keep")
+    after = before.withdraw(Step(3, 8), "the copy failed")
+    assert before.available_steps == steps("3_8", "1_8")
+    assert after.available_steps == steps("1_8")
+    assert list(after.unavailable_steps.items()) == [(Step(3, 8), "the copy failed"), (Step(2, 8), "why")]
+
+
+def test_many_ranks_without_a_common_step_are_named_in_short():
+    class Apart(TrainingJob):
+        def gather(self, numbers):
+            rows = [(1, 1) if len(numbers) == 2 else (rank % 7 + 1, 8, 0) for rank in range(self.size)]
+            return [tuple(numbers), *rows[1:]]
+
+    with pytest.raises(UnrecoverableError) as caught:
+        find_common_step(Apart(0, 70, True), view(_1_8="keep"), "/tree")
+    assert "rank(s) 0, 7, 14, 21, 28 and 5 more: 1_8; " in str(caught.value)
+    assert " and 2 more); see:" in str(caught.value)
+
+
+def test_ranks_without_communication_are_asked_to_initialize_it():
     with pytest.raises(UsageError, match="init"):
-        World(0, 2, False).gather([1])
+        TrainingJob(0, 2, False).gather([1])
 
 
-def test_together_passes_on_results_and_errors():
-    assert ONE.together("testing", lambda: 7) == 7
+def test_running_together_passes_on_results_and_errors():
+    assert ONE.run_together("testing", lambda: 7) == 7
 
     def fail():
         raise MsRecoverError("no")
 
     with pytest.raises(MsRecoverError, match="no"):
-        ONE.together("testing", fail)
+        ONE.run_together("testing", fail)
 
 
 @pytest.mark.parametrize(

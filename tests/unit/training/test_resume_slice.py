@@ -1,4 +1,4 @@
-"""All ranks settle on one step, each with a slice that is proven."""
+"""All ranks resume from one step, each with a slice that is proven."""
 
 import logging
 import os
@@ -10,6 +10,7 @@ import pytest
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -17,10 +18,9 @@ from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.agreement import set_aside, settle  # noqa: E402
-from ms_recover.training.stock import take_stock  # noqa: E402
-from ms_recover.training.world import World  # noqa: E402
-from tests.support.ranks import on_all, worlds  # noqa: E402
+from ms_recover.training.rank_view import make_rank_view  # noqa: E402
+from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 OLD, MIDDLE, NEW = Step(1, 8), Step(2, 8), Step(3, 8)
 
@@ -48,15 +48,20 @@ def tree(tmp_path):
     return tmp_path / "tree"
 
 
-def settled(roots, **options):
-    """Settle on all ranks; return the step and each rank's source, or what each raised."""
+def view_of(root, rank, size, **options):
+    return make_rank_view(str(root), rank, judging=PlanOptions(world_size=size, **options))
+
+
+def obtained(roots, **options):
+    """Obtain the slices of all ranks; return the step and each rank's source, or what each raised."""
     if not isinstance(roots, list):
         roots = [roots] * 4
-    ranks = worlds(len(roots))
+    jobs = thread_jobs(len(roots))
 
     def work(rank):
-        stock = take_stock(str(roots[rank]), ranks[rank], **options)
-        return settle(ranks[rank], stock, str(roots[rank]))
+        root = str(roots[rank])
+        view, own = obtain_resume_slice(jobs[rank], view_of(root, rank, len(roots), **options), root)
+        return own, view.source_ranks.get(own.step)
 
     outcomes = on_all(len(roots), work)
     if any(isinstance(outcome, Exception) for outcome in outcomes):
@@ -68,13 +73,13 @@ def settled(roots, **options):
 
 
 def test_all_have_their_slice(tree):
-    assert settled(tree) == (NEW, [None] * 4)
+    assert obtained(tree) == (NEW, [None] * 4)
 
 
 def test_a_damaged_slice_is_not_used_but_replaced_by_a_peers(tree, caplog):
     whole = path_of(tree, 1, NEW).read_bytes()
     flip(path_of(tree, 3, NEW))
-    assert settled(tree) == (NEW, [None, None, None, 1])
+    assert obtained(tree) == (NEW, [None, None, None, 1])
     assert path_of(tree, 3, NEW).read_bytes() == whole
     assert read_manifest(f"{path_of(tree, 3, NEW)}{MANIFEST_SUFFIX}").rank == 3
     assert "rank 3, step 3_8: ckpt_dir3/test-3_8.ckpt: its contents are not those of its manifest" in caplog.text
@@ -83,7 +88,7 @@ def test_a_damaged_slice_is_not_used_but_replaced_by_a_peers(tree, caplog):
 
 def test_a_lost_rank_gets_its_slice_and_manifest(tree):
     shutil.rmtree(tree / "ckpt_dir2")
-    assert settled(tree) == (NEW, [None, None, 0, None])
+    assert obtained(tree) == (NEW, [None, None, 0, None])
     assert path_of(tree, 2, NEW).read_bytes() == path_of(tree, 0, NEW).read_bytes()
     assert read_manifest(f"{path_of(tree, 2, NEW)}{MANIFEST_SUFFIX}").provenance.sources[0].rank == 0
 
@@ -92,7 +97,7 @@ def test_where_no_peer_has_a_sound_one_all_go_back(tree, caplog):
     flip(path_of(tree, 0, NEW))
     flip(path_of(tree, 2, NEW), -9)
     flip(path_of(tree, 1, MIDDLE))
-    assert settled(tree) == (MIDDLE, [None, 3, None, None])
+    assert obtained(tree) == (MIDDLE, [None, 3, None, None])
     assert "holds other bytes" in caplog.text
     assert "trying an older step" in caplog.text
 
@@ -100,20 +105,20 @@ def test_where_no_peer_has_a_sound_one_all_go_back(tree, caplog):
 def test_damage_that_is_the_same_on_both_is_damage_too(tree):
     flip(path_of(tree, 0, NEW))
     flip(path_of(tree, 2, NEW))
-    assert settled(tree) == (MIDDLE, [None] * 4)
+    assert obtained(tree) == (MIDDLE, [None] * 4)
 
 
 def test_a_damaged_slice_and_a_lost_peer(tree):
     flip(path_of(tree, 0, NEW))
     shutil.rmtree(tree / "ckpt_dir2")
-    assert settled(tree) == (MIDDLE, [None, None, 0, None])
+    assert obtained(tree) == (MIDDLE, [None, None, 0, None])
 
 
 def test_when_nothing_is_sound_all_stop(tree):
     for step in (OLD, MIDDLE, NEW):
         flip(path_of(tree, 0, step))
         flip(path_of(tree, 2, step), -9)
-    _, outcomes = settled(tree)
+    _, outcomes = obtained(tree)
     assert all(isinstance(outcome, UnrecoverableError) for outcome in outcomes)
     assert "rank(s) 1, 3: 3_8, 2_8, 1_8" in str(outcomes[0])
     assert "rank 0 lacks step 3_8: " in str(outcomes[0])
@@ -129,7 +134,7 @@ def test_a_copy_that_fails_for_want_of_space_is_not_a_reason_to_go_back(tree, mo
 
     shutil.rmtree(tree / "ckpt_dir2")
     monkeypatch.setattr(apply, "copy_slice", full)
-    _, outcomes = settled(tree)
+    _, outcomes = obtained(tree)
     assert "rank 2, step 3_8" in str(outcomes[2])
     assert "No space left" in str(outcomes[2])
     assert all("getting the slice of step 3_8 failed on rank(s) 2" in str(outcomes[rank]) for rank in (0, 1, 3))
@@ -148,7 +153,7 @@ def test_a_source_that_turns_bad_while_it_is_copied(tree, monkeypatch):
     monkeypatch.setattr(apply, "copy_slice", altered)
     with monkeypatch.context() as patch:
         patch.setattr(apply, "copy_slice", lambda *given: altered(*given) if "3_8" in given[0].source else real(*given))
-        assert settled(tree) == (MIDDLE, [None, None, 0, None])
+        assert obtained(tree) == (MIDDLE, [None, None, 0, None])
 
 
 def test_replicas_that_differ_with_nothing_to_say_who_is_right(tree):
@@ -158,24 +163,24 @@ def test_replicas_that_differ_with_nothing_to_say_who_is_right(tree):
         path.unlink()
     flip(path_of(tree, 0, NEW))
     save_manifests(tree)
-    _, outcomes = settled(tree)
+    _, outcomes = obtained(tree)
     assert all(isinstance(outcome, MsRecoverError) for outcome in outcomes)
     refused = [outcome for outcome in outcomes if isinstance(outcome, VerificationError)]
     assert refused
     assert "step 3_8" in str(refused[0])
-    assert "nothing says who is right" in str(refused[0])
-    assert settled(tree, tolerate=["global_step"]) == (NEW, [None] * 4)
+    assert "nothing shows which is right" in str(refused[0])
+    assert obtained(tree, tolerate=["global_step"]) == (NEW, [None] * 4)
 
 
 def test_without_manifests_a_lost_rank_needs_peers_that_agree(tmp_path):
     tree = make_tree(tmp_path, data_parallel=3, model_parallel=1, steps=(OLD, NEW))
     shutil.rmtree(tree / "ckpt_dir2")
     flip(path_of(tree, 1, NEW))
-    _, outcomes = settled([tree] * 3)
+    _, outcomes = obtained([tree] * 3)
     assert isinstance(outcomes[2], VerificationError)
     assert "global_step" in str(outcomes[2])
     flip(path_of(tree, 1, NEW))
-    assert settled([tree] * 3) == (NEW, [None, None, 0])
+    assert obtained([tree] * 3) == (NEW, [None, None, 0])
 
 
 def test_runs_are_never_mixed(tmp_path, caplog):
@@ -188,17 +193,29 @@ def test_runs_are_never_mixed(tmp_path, caplog):
         path.write_text(path.read_text().replace("night-6", run))
         shutil.rmtree(tree / f"ckpt_dir{1 - rank}")
         roots.append(tree)
-    assert settled(roots) == (OLD, [None, None])
+    assert obtained(roots) == (OLD, [None, None])
     assert "of different runs" in caplog.text
 
 
-def test_newer_slices_are_set_aside_with_their_manifests(tree, caplog):
+def test_the_higher_step_of_an_older_run_is_not_resumed_from(tmp_path):
+    tree = make_tree(tmp_path / "tree", steps=(OLD, MIDDLE))
+    for rank in range(4):
+        older = tree / f"ckpt_dir{rank}" / f"baseline-{NEW}.ckpt"
+        shutil.copy(path_of(tree, rank, MIDDLE), older)
+        os.utime(older, (1, 1))
+    view = view_of(tree, 0, 4)
+    assert view.available_steps == [MIDDLE, OLD]
+    assert "of an older run" in view.unavailable_steps[NEW]
+    assert obtained(tree) == (MIDDLE, [None] * 4)
+
+
+def test_newer_slices_are_renamed_with_their_manifests(tree, caplog):
     folder = tree / "ckpt_dir1"
     for double in ("test_1-3_8.ckpt", "test_2-3_8.ckpt"):
         shutil.copy(path_of(tree, 1, NEW), folder / double)
     (folder / "test-3_8.ckpt.superseded").write_bytes(b"of an earlier resume")
     others = {path: path.read_bytes() for rank in (0, 2, 3) for path in (tree / f"ckpt_dir{rank}").iterdir()}
-    set_aside(take_stock(str(tree), World(1, 4, False)), MIDDLE)
+    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
     assert sorted(path.name for path in folder.iterdir()) == [
         "group_info.pb",
         "test-1_8.ckpt",
@@ -215,17 +232,16 @@ def test_newer_slices_are_set_aside_with_their_manifests(tree, caplog):
     assert "is newer than step 2_8, renamed to test-3_8.ckpt.2.superseded" in caplog.text
 
 
-def test_a_slice_that_was_copied_in_vain_is_set_aside_too(tree):
+def test_a_slice_that_was_copied_in_vain_is_renamed_too(tree):
     """Rank 2 gets the newest from rank 0, but rank 1 and rank 3 cannot have it."""
     shutil.rmtree(tree / "ckpt_dir2")
     flip(path_of(tree, 1, NEW))
     flip(path_of(tree, 3, NEW), -9)
-    ranks = worlds(4)
+    jobs = thread_jobs(4)
 
     def work(rank):
-        stock = take_stock(str(tree), ranks[rank])
-        own, _ = settle(ranks[rank], stock, str(tree))
-        set_aside(stock, own.step)
+        view, own = obtain_resume_slice(jobs[rank], view_of(tree, rank, 4), str(tree))
+        supersede_newer_slices(view, own.step)
         return own.step
 
     assert on_all(4, work) == [MIDDLE] * 4
@@ -233,24 +249,24 @@ def test_a_slice_that_was_copied_in_vain_is_set_aside_too(tree):
     assert path_of(tree, 2, NEW).with_name(f"test-{NEW}.ckpt.superseded").exists()
 
 
-def test_setting_aside_that_was_killed_half_way_is_finished(tree):
+def test_renaming_that_was_killed_half_way_is_finished(tree):
     folder = tree / "ckpt_dir1"
     name = folder / f"test-3_8.ckpt{MANIFEST_SUFFIX}"
     name.rename(folder / f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}")
-    set_aside(take_stock(str(tree), World(1, 4, False)), MIDDLE)
+    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
     names = [path.name for path in folder.glob("test-3_8*")]
     assert sorted(names) == ["test-3_8.ckpt.superseded", f"test-3_8.ckpt.superseded{MANIFEST_SUFFIX}"]
 
 
 def test_what_a_slice_rests_on_is_logged(tree, caplog):
     caplog.set_level(logging.INFO)
-    settled(tree)
+    obtained(tree)
     assert "rank 3, step 3_8" in caplog.text
     assert "sound by its manifest" in caplog.text
 
 
 @pytest.mark.parametrize("manifests", [True, False])
-def test_a_slice_without_replica_is_put_together(tmp_path, manifests):
+def test_a_slice_without_replica_is_composed(tmp_path, manifests):
     """Rank 0 holds its columns with rank 2 and its rows with rank 1; nobody has both."""
     array = np.arange(64, dtype=np.float32).reshape(8, 8)
     tensors = {
@@ -261,7 +277,7 @@ def test_a_slice_without_replica_is_put_together(tmp_path, manifests):
     path = path_of(tree, 0, NEW)
     truth = path.read_bytes()
     shutil.rmtree(path.parent)
-    step, (source, *others) = settled(tree)
+    step, (source, *others) = obtained(tree)
     assert (step, others) == (NEW, [None] * 3)
     assert source in (1, 2)
     assert path.read_bytes() == truth

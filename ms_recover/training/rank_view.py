@@ -1,0 +1,194 @@
+"""The tree as one rank sees it, and the proof behind its own slices."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ms_recover import api
+from ms_recover.errors import MissingInputError, VerificationError
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.planner import assess_step, required_reads_of_rank
+from ms_recover.scanning.read import read_contents
+from ms_recover.training.network import OwnSlice
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeEvidence:
+    """The evidence about a tree.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        The scan.
+    compared : Comparison
+        The facts about it, and what its slices show about each other.
+    contents : Contents
+        Digests of the slices that were read so far.
+    """
+
+    inventory: Inventory
+    compared: Comparison
+    contents: Contents = NOTHING_READ
+
+    def read(self, files: tuple[SliceFile, ...]) -> TreeEvidence:
+        """Return the evidence with the contents of more slices."""
+        contents = self.contents.merged(read_contents(self.inventory.root, files))
+        facts = gather_facts(self.inventory, self.compared.facts.options, contents)
+        return replace(self, compared=compare_slices(facts), contents=contents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankView:
+    """The tree as one rank sees it. Other ranks may see other parts of it.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    evidence : TreeEvidence or None
+        None when the rank sees no tree.
+    scanning : ScanOptions
+        The layout of the tree.
+    assessments : mapping of Step to StepAssessment
+        Newest step first. Only the verdict on this rank counts.
+    withdrawn : mapping of Step to str
+        Steps that are not resumed from, and the reasons: they belong to an older run, or an attempt failed.
+    source_ranks : mapping of Step to int
+        Steps whose slice was copied or composed just now, and the rank it came from, the first of several.
+    outdated : bool
+        Whether slices may have been written since the scan.
+    """
+
+    rank: int
+    evidence: TreeEvidence | None = None
+    scanning: ScanOptions = DEFAULT_SCAN
+    assessments: Mapping[Step, StepAssessment] = field(default_factory=lambda: MappingProxyType({}))
+    withdrawn: Mapping[Step, str] = field(default_factory=lambda: MappingProxyType({}))
+    source_ranks: Mapping[Step, int] = field(default_factory=lambda: MappingProxyType({}))
+    outdated: bool = False
+
+    @property
+    def available_steps(self) -> list[Step]:
+        """Steps at which this rank has its slice or can get it, newest first."""
+        return [
+            step
+            for step in self.assessments
+            if step not in self.withdrawn and self.verdict(step).verdict != "unrecoverable"
+        ]
+
+    @property
+    def unavailable_steps(self) -> dict[Step, str]:
+        """The other steps and the reasons, newest first."""
+        available = self.available_steps
+        reasons = {step: self.verdict(step).reason for step in self.assessments if step not in available}
+        reasons.update(self.withdrawn)
+        return {step: reasons[step] for step in sorted(reasons, reverse=True)}
+
+    @property
+    def tree(self) -> TreeEvidence:
+        """The evidence; only for a rank that sees a tree."""
+        assert self.evidence is not None
+        return self.evidence
+
+    def verdict(self, step: Step) -> RankVerdict:
+        """Return the verdict on this rank at a step."""
+        return self.assessments[step].ranks[self.rank]
+
+    def own_slice(self, step: Step) -> OwnSlice:
+        """Return this rank's slice of an available step; where it is to be copied or composed, its target."""
+        path = self.verdict(step).path
+        assert path is not None
+        return OwnSlice(self.rank, step, os.path.join(self.tree.inventory.root, path))
+
+    def run_fingerprint(self, step: Step) -> int:
+        """Return a 32-bit number that differs between runs, 0 when the run of the step's slices is unknown."""
+        run_id = self.assessments[step].run_id
+        if not run_id:
+            return 0
+        return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=4).digest(), "big", signed=True)
+
+    def withdraw(self, step: Step, reason: str, *, outdated: bool = False) -> RankView:
+        """Return the view in which a step is not available."""
+        return replace(self, withdrawn={**self.withdrawn, step: reason}, outdated=self.outdated or outdated)
+
+    def with_source(self, step: Step, source_rank: int) -> RankView:
+        """Return the view after this rank's slice was copied or composed."""
+        return replace(self, source_ranks={**self.source_ranks, step: source_rank}, outdated=True)
+
+    def prove(self, step: Step) -> RankView:
+        """Read the rank's own slice if a manifest describes it, otherwise every source without one, and judge again.
+
+        Raises
+        ------
+        VerificationError
+            When replicas differ, at this step or a newer one, and nothing shows which is right.
+        """
+        view = self
+        while unread := view._unread(step):
+            evidence = view.tree.read(unread)
+            assessments = {**view.assessments, step: assess_step(evidence.compared, step)}
+            view = replace(view, evidence=evidence, assessments=assessments)
+        for newer, assessment in view.assessments.items():
+            if newer >= step and assessment.disagreements:
+                raise VerificationError(
+                    f"rank {self.rank}, step {newer}: {'; '.join(assessment.disagreements)}: nothing shows which is "
+                    "right; remove the wrong slice, or name the parameters that may differ with tolerate"
+                )
+        return view
+
+    def _unread(self, step: Step) -> tuple[SliceFile, ...]:
+        required = required_reads_of_rank(self.tree.compared, self.assessments[step], self.rank)
+        return tuple(file for file in required if not self.tree.contents.knows(file))
+
+
+def make_rank_view(
+    root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN, judging: PlanOptions = DEFAULT_PLAN
+) -> RankView:
+    """Scan the tree and judge one rank at every step, by structure and manifests.
+
+    Steps that only an older run has slices of are withdrawn, as `ms_recover.api.plan` passes them over.
+
+    Parameters
+    ----------
+    root : str
+        The tree. One that is missing or has no slices gives a view without steps.
+    rank : int
+        The rank.
+    scanning : ScanOptions
+        The layout of the tree.
+    judging : PlanOptions
+        The operator's decisions.
+
+    Raises
+    ------
+    MsRecoverError
+        As `ms_recover.api.scan` and `ms_recover.api.plan` do.
+    """
+    try:
+        inventory = api.scan(root, scanning)
+    except MissingInputError as error:
+        _log.warning("rank %d: %s", rank, error)
+        return RankView(rank=rank, scanning=scanning)
+    compared = compare_slices(gather_facts(inventory, judging))
+    older = {step: why for step in inventory.steps if (why := compared.facts.why_older(step)) is not None}
+    return RankView(
+        rank=rank,
+        evidence=TreeEvidence(inventory=inventory, compared=compared),
+        scanning=scanning,
+        assessments={step: assess_step(compared, step) for step in inventory.steps if step not in older},
+        withdrawn=older,
+    )

@@ -1,0 +1,204 @@
+"""The step to resume from: the newest one whose slice every rank has or can get, and has proven."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from ms_recover import api
+from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import ScanOptions
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+from ms_recover.planning.planner import plan_for_rank
+from ms_recover.storage.atomic import sync_directory
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.network import OwnSlice
+from ms_recover.training.rank_view import RankView
+
+_log = logging.getLogger(__name__)
+
+
+def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[RankView, OwnSlice | None]:
+    """Find the newest step that every rank proves, and obtain this rank's slice of it.
+
+    A damaged slice is replaced from another rank. Where no rank has a sound one, all ranks go back to the next older
+    step. All ranks call this function.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The ranks.
+    view : RankView
+        This rank's view of the tree.
+    root : str
+        The tree, for messages.
+
+    Returns
+    -------
+    (RankView, OwnSlice or None)
+        The view afterwards, and this rank's slice; None when no rank sees any slice of any step.
+
+    Raises
+    ------
+    UnrecoverableError
+        When there are slices, but no such step.
+    VerificationError
+        When replicas differ and nothing shows which is right.
+    MsRecoverError
+        When a copy failed on any rank.
+    """
+    while (step := find_common_step(job, view, root)) is not None:
+        view = job.run_together(f"getting the slice of step {step}", partial(obtain_slice, view, step))
+        answers = job.gather([step in view.available_steps, view.run_fingerprint(step)])
+        if len({fingerprint for _, fingerprint in answers if fingerprint}) > 1:
+            view = view.withdraw(step, "its slices are of different runs")
+            _log.warning("rank %d, step %s: %s; trying an older step", job.rank, step, view.withdrawn[step])
+        elif all(available for available, _ in answers):
+            return view, view.own_slice(step)
+    return view, None
+
+
+def find_common_step(job: TrainingJob, view: RankView, root: str) -> Step | None:
+    """Return the newest step that every rank has or can get; None when no rank sees any slice of any step.
+
+    All ranks call this function.
+
+    Raises
+    ------
+    UnrecoverableError
+        When there are slices, but no such step.
+    """
+    steps = view.available_steps
+    counts = job.gather([len(steps), len(view.assessments)])
+    if not any(seen for _, seen in counts):
+        return None
+    width = max(available for available, _ in counts)
+    flat = [number for step in steps for number in (step.epoch, step.step)]
+    rows = job.gather([*flat, *[0] * (2 * width - len(flat)), 0])
+    offers = [
+        [Step(row[2 * index], row[2 * index + 1]) for index in range(available)]
+        for row, (available, _) in zip(rows, counts, strict=True)
+    ]
+    step = newest_common_step(offers)
+    if step is None:
+        raise UnrecoverableError(_why_none(offers, view, root))
+    return step
+
+
+def newest_common_step(offers: Sequence[Sequence[Step]]) -> Step | None:
+    """Return the newest step that every rank offers, None when there is none."""
+    return max(set(offers[0]).intersection(*offers[1:]), default=None)
+
+
+def obtain_slice(view: RankView, step: Step) -> RankView:
+    """Prove this rank's slice of an available step, or copy or compose it from other ranks.
+
+    Returns
+    -------
+    RankView
+        The step is available in it if the rank has a sound slice now.
+
+    Raises
+    ------
+    VerificationError
+        When replicas differ and nothing shows which is right.
+    MsRecoverError
+        When the slice could not be copied or composed for another reason than wrong contents.
+    """
+    before = view.verdict(step).verdict
+    view = view.prove(step)
+    verdict = view.verdict(step)
+    if verdict.verdict != before:
+        _log.warning("rank %d, step %s: %s", view.rank, step, verdict.reason)
+    if verdict.verdict == "unrecoverable":
+        return view
+    own = view.own_slice(step)
+    if verdict.verdict == "keep":
+        _log.info("%s: %s", own, verdict.reason)
+        return view
+    try:
+        source = _recover_slice(view, step, own)
+    except VerificationError as error:
+        _log.warning("%s: %s; trying an older step", own, error)
+        return view.withdraw(step, str(error), outdated=True)
+    how = "copied from" if verdict.verdict == "copy" else "composed from slices of several ranks, first"
+    _log.warning("%s: %s rank %d; %s", own, how, source, verdict.reason)
+    return view.with_source(step, source)
+
+
+def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
+    """Apply the action of this rank alone; return the rank whose slice it used, the first of several."""
+    tree = view.tree
+    plan = plan_for_rank(tree.inventory, tree.compared, view.assessments[step], view.rank)
+    outcome = api.apply(plan, ranks={view.rank})
+    (result,) = outcome.results
+    for error in [*([result.error] if result.error else []), *outcome.errors]:
+        kind = VerificationError if outcome.exit_code == VerificationError.exit_code else MsRecoverError
+        raise kind(f"{own}: not copied: {error}")
+    if result.source_rank is not None:
+        return result.source_rank
+    (action,) = plan.actions
+    assert isinstance(action, ComposeAction)
+    return action.source_ranks[0]
+
+
+def supersede_newer_slices(view: RankView, step: Step) -> None:
+    """Rename this rank's slices that are newer than the step that training resumes from, with their manifests.
+
+    Raises
+    ------
+    MsRecoverError
+        As `ms_recover.api.scan` does.
+    OSError
+        When one cannot be renamed.
+    """
+    inventory = _scan_again(view) if view.outdated else view.tree.inventory
+    while newer := [file for file in inventory.slices if file.rank == view.rank and file.step > step]:
+        for file in newer:
+            path = os.path.join(inventory.root, file.path)
+            superseded = _free_name(path)
+            if os.path.exists(path + MANIFEST_SUFFIX):  # first, so that it never stays without its slice
+                os.rename(path + MANIFEST_SUFFIX, superseded + MANIFEST_SUFFIX)
+            os.rename(path, superseded)
+            sync_directory(os.path.dirname(path))
+            name = os.path.basename(superseded)
+            _log.warning("rank %d: %s is newer than step %s, renamed to %s", view.rank, path, step, name)
+        inventory = _scan_again(view)  # a scan shows one of several equal slices
+
+
+def _scan_again(view: RankView) -> Inventory:
+    options = ScanOptions(pattern=view.scanning.pattern, crc=False, may_be_empty=True)
+    return api.scan(view.tree.inventory.root, options)
+
+
+def _free_name(path: str) -> str:
+    name, count = path + SUPERSEDED_SUFFIX, 1
+    while os.path.lexists(name) or (
+        os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
+    ):
+        count += 1
+        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
+    return name
+
+
+def _why_none(offers: Sequence[Sequence[Step]], view: RankView, root: str) -> str:
+    """Name the steps that each rank can be brought to, and the reasons why this rank has no others."""
+    by_offer: dict[tuple[Step, ...], list[int]] = {}
+    for rank, steps in enumerate(offers):
+        by_offer.setdefault(tuple(steps), []).append(rank)
+    have = list_some(
+        (f"rank(s) {list_some(ranks)}: {list_some(steps) or 'none'}" for steps, ranks in by_offer.items()),
+        separator="; ",
+    )
+    lacks = list_some((f"step {step}: {reason}" for step, reason in view.unavailable_steps.items()), separator="; ")
+    return (
+        f"there is no step under {root} that every rank can be brought to ({have})"
+        + (f"; rank {view.rank} lacks {lacks}" if lacks else "")
+        + f"; see: recover-ckpt plan {root}"
+    )
