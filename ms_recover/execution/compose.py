@@ -278,6 +278,13 @@ def _check(
     if own is not None and action.kind != "complete":
         names = (parameter.name for parameter in image.parameters)
         found = dict(zip(names, digests.parameters, strict=True))
-        check_against(own, found, borrowed=action.borrowed, whole=action.kind == "compose")
+        check_against(
+            own,
+            found,
+            context.path(action.target),
+            borrowed=action.borrowed,
+            whole=action.kind == "compose",
+            stop=context.stop,
+        )
     if context.verify:
         check_written(file, digests.file, context.stop)

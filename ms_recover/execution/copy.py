@@ -200,7 +200,7 @@ def _check_own(
         digests = digester.digests().parameters
     names = (parameter.name for parameter in header.parameters)
     found: Mapping[str, str] = dict(zip(names, digests, strict=True))
-    check_against(own, found, borrowed=action.borrowed)
+    check_against(own, found, context.path(action.target), borrowed=action.borrowed, stop=context.stop)
 
 
 def _write_manifest(

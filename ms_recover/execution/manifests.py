@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from ms_recover import __version__
 from ms_recover.errors import MsRecoverError, VerificationError
@@ -14,7 +15,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
 from ms_recover.storage.atomic import DirectorySyncs, write_small
-from ms_recover.storage.digest import digest_file
+from ms_recover.storage.digest import digest_file, holds
 
 TOOL = f"ms_recover {__version__}"
 
@@ -127,14 +128,29 @@ def own_manifest(slice_path: str, rank: int, step: Step | None, run_id: str | No
     manifest = manifest_of(slice_path)
     if manifest is None or not manifest.provenance.proven:
         return None
-    same = (manifest.rank, manifest.step, manifest.run_id) == (rank, step, run_id or manifest.run_id)
+    same = (manifest.rank, manifest.step) == (rank, step) and run_id in (None, manifest.run_id)
     return manifest if same else None
 
 
+def _is_of_file_beside(own: Manifest, slice_path: str, stop: Callable[[], bool]) -> bool:
+    with suppress(OSError):  # a file that cannot be read is none that the manifest fits
+        return holds(slice_path, own.size, own.digests.file, stop) is not None
+    return False
+
+
 def check_against(
-    own: Manifest, digests: Mapping[str, str], *, borrowed: Collection[str] = (), whole: bool = True
+    own: Manifest,
+    digests: Mapping[str, str],
+    slice_path: str,
+    *,
+    borrowed: Collection[str] = (),
+    whole: bool = True,
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Compare recovered parameters with the manifest that the slice itself left.
+
+    A manifest that fits the file beside it is that file's, which the plan has rejected for another reason: it proves
+    nothing about the bytes that are recovered.
 
     Parameters
     ----------
@@ -142,10 +158,14 @@ def check_against(
         As from `own_manifest`.
     digests : mapping of str to str
         Digest of each recovered parameter.
+    slice_path : str
+        The slice to recover.
     borrowed : collection of str
         Parameters whose values come from another rank and may differ.
     whole : bool
         Whether every parameter was recovered.
+    stop : callable
+        True ends reading.
 
     Raises
     ------
@@ -156,6 +176,8 @@ def check_against(
         found = digests.get(parameter.name)
         if found == expected or parameter.name in borrowed or (found is None and not whole):
             continue
+        if _is_of_file_beside(own, slice_path, stop):
+            return
         problem = "is missing" if found is None else f"has the digest {found}, expected {expected}"
         raise VerificationError(
             f"rank {own.rank}: parameter {parameter.name} of the recovered slice {problem} according to the manifest "

@@ -126,7 +126,7 @@ def test_without_rights(closed: str, tmp_path: Path) -> None:
     broken.check_final_names()
     assert broken.leftovers() == []
     if closed == "source":
-        assert done.returncode == 4, done.stderr
+        assert done.returncode == 1, done.stderr  # no permission is no damage, and may be given
         assert "ckpt_dir2" in done.stdout
         broken.path(2).chmod(0o400)
     else:

@@ -20,15 +20,15 @@ from pathlib import Path
 import google.protobuf
 from ms_recover.errors import FormatError
 from ms_recover.formats.header import read_header
-from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import encode_group_info, read_group_info
 from ms_recover.formats.strategy import read_strategy
+from ms_recover.model.groups import GroupInfo
 scratch, *files = map(Path, sys.argv[1:])
 for path in files:
     if path.name == "group_info.pb":
         info = read_group_info(path)
         assert encode_group_info(info) == path.read_bytes(), path
-        write_group_info(scratch, info.restore_ranks)
+        scratch.write_bytes(encode_group_info(GroupInfo(info.restore_ranks)))
         assert read_group_info(scratch).restore_ranks == info.restore_ranks
         for damaged in (path.read_bytes()[:-1], path.read_bytes() + b"\\x18\\x01", b"\\x12\\x02\\x10\\x00"):
             scratch.write_bytes(damaged)

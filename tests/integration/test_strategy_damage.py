@@ -95,7 +95,7 @@ def test_rank_lists_that_contradict_the_layouts_are_believed_and_told(cut_tree):
     strike(tree, "rank lists that contradict the layouts", 0)
     plan = api.plan(api.scan(tree))
     assert [action.evidence for action in plan.actions] == ["structure"]
-    assert any("so that they do not; the rank lists are believed" in note.reason for note in plan.notes)
+    assert any("so that they do not; the rank lists are used" in note.reason for note in plan.notes)
 
 
 @pytest.mark.parametrize("lists", ["all", "some"])

@@ -192,7 +192,7 @@ MANIFEST_DAMAGE: Mapping[str, Mishap] = {
     "manifest garbage": lambda victim: _write(victim.manifest, noise(500)),
     "manifest of zeros": lambda victim: _write(victim.manifest, bytes(500)),
     "manifest of another version": lambda victim: _write(
-        victim.manifest, json.dumps({**json.loads(victim.manifest.read_text()), "version": 2}).encode()
+        victim.manifest, json.dumps({**json.loads(victim.manifest.read_text()), "version": 3}).encode()
     ),
     "manifest of another group's rank": lambda victim: _edit_manifest(
         victim, lambda old: read_manifest(manifest_of(victim.slice_of(victim.stranger, victim.step)))

@@ -77,10 +77,14 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
             continue
-        votes += counted
+        votes += [one for one in counted if not _all_proven(one)]
         for block in blocks:
             for rank in block.ranks:
                 named[rank] |= block.names or set()
+    counters = _counters_of_stages(facts, by_rank)
+    for one in counters:
+        for rank in one.block.ranks:
+            named[rank].update(one.names)
     for block in list_blocks:
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         counted = _count(facts, block, by_rank, done)
@@ -88,8 +92,14 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
             whole = _count(facts, block, by_rank, frozenset())
             counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
         votes += counted
-    votes += _counters_of_stages(facts, by_rank, votes)
+    votes += counters
     return _sum_up(facts, by_rank, votes)
+
+
+def _all_proven(one: _Counted) -> bool:
+    """Whether slices differ that all have a proven manifest: as they were saved, which no layout makes wrong."""
+    settled = one.vote.disagreement is None and not one.vote.odd
+    return not settled and all(ballot.proven for ballot in one.ballots)
 
 
 def _split(blocks: Iterable[Block]) -> tuple[dict[tuple[str, frozenset[str] | None], list[Block]], list[Block]]:
@@ -169,7 +179,7 @@ def _digest_of(ballot: Ballot, name: str) -> str:
     return ballot.digests.parameters[listed.index[name]]
 
 
-def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> list[_Counted]:
+def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
     """Compare small parameters without layout over a whole stage: steps, learning rates, powers of beta.
 
     No file claims that they are equal, but where all ranks of several groups have one value and a single slice another,
@@ -223,13 +233,16 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
     for one in votes:
         vote = one.vote
         if vote.disagreement is not None and not _settled_elsewhere(one, settled):
-            disagreements[_ranks_of(facts, one.block)] = vote.disagreement
-            undecided |= {ballot.file.path: vote.disagreement for ballot in one.ballots}
+            text = vote.disagreement
+            if one.block.by_layout:
+                text += f", by {one.block.source}: it is not the strategy file of these slices, or they are damaged"
+            disagreements[_ranks_of(facts, one.block)] = text
+            undecided |= {ballot.file.path: text for ballot in one.ballots}
         for path, lost in vote.odd.items():
             odd[path].append(lost)
         alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
         for path in vote.winners:
-            if one.names:
+            if any(not facts.tolerance.covers(name) for name in one.names):
                 witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
             agreeing[path] += len(one.names) if vote.agreeing > 1 else 0
             tolerated[path] += vote.tolerated

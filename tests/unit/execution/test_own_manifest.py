@@ -118,9 +118,9 @@ def test_missing_parameters_count_only_where_the_slice_is_whole(lost):
     own = own_manifest(str(tree / "ckpt_dir0" / NAME), 0, Step(1, 8), None)
     names = [parameter.name for parameter in own.parameters]
     found = dict(list(zip(names, own.digests.parameters, strict=True))[1:])
-    check_against(own, found, whole=False)
+    check_against(own, found, "/nowhere", whole=False)
     with pytest.raises(VerificationError, match=f"parameter {names[0]} of the recovered slice is missing"):
-        check_against(own, found)
+        check_against(own, found, "/nowhere")
 
 
 @pytest.mark.parametrize("evidence", ["vote", "structure"])
