@@ -102,16 +102,16 @@ def _all_proven(one: _Counted) -> bool:
     return not settled and all(ballot.proven for ballot in one.ballots)
 
 
-def _split(blocks: Iterable[Block]) -> tuple[dict[tuple[str, frozenset[str] | None], list[Block]], list[Block]]:
-    """Return the blocks of layouts by way of cutting, and those of rank lists."""
-    by_kind: dict[tuple[str, frozenset[str] | None], list[Block]] = defaultdict(list)
+def _split(blocks: Iterable[Block]) -> tuple[dict[str, list[Block]], list[Block]]:
+    """Return the blocks of layouts by strategy file, and those of rank lists."""
+    by_file: dict[str, list[Block]] = defaultdict(list)
     listed = []
     for block in blocks:
         if block.by_layout:
-            by_kind[block.source, block.names].append(block)
+            by_file[block.source].append(block)
         else:
             listed.append(block)
-    return by_kind, listed
+    return by_file, listed
 
 
 def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: frozenset[str]) -> list[_Counted]:
@@ -142,10 +142,10 @@ def _names_of(listed: ParameterList, block: Block, done: frozenset[str]) -> tupl
 
 
 def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
-    """Whether slices confirm a way of cutting: a strategy file of another job or layout must not outvote anybody.
+    """Whether slices confirm a strategy file: one of another job or layout must not outvote anybody.
 
-    It is trusted if manifests name the strategy file, or unless ranks of different groups differ in more than one of
-    its parameters and agree in none, which is the sign of parameters that are cut and not of damage.
+    It is trusted if manifests name it. Otherwise ranks of different groups must agree in at least as many of its
+    parameters as they differ in; a single parameter in which they differ is damage.
     """
     stages = facts.stages
     held = {ballot.file.rank: ballot.file for one in votes for ballot in one.ballots}
