@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from contextlib import suppress
@@ -12,8 +11,10 @@ import click
 
 
 def json_text(data: dict[str, Any]) -> str:
-    """Return one JSON object as text, in ASCII: names that steer terminals are escaped."""
-    return json.dumps(data, indent=2, ensure_ascii=True)
+    """Return one JSON object as indented text, in ASCII."""
+    from ms_recover.formats.codec import json_text as text
+
+    return text(data)
 
 
 def print_json(data: dict[str, Any]) -> None:

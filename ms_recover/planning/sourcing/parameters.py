@@ -183,13 +183,14 @@ class ParameterIndex:
     def whole_tensors(self, rank: int, parameter: Parameter) -> list[tuple[Box, tuple[int, ...]]]:
         """Return the ranks of a stage whose slices hold the whole tensor of which a rank holds a part."""
         stage = self.stages.of(rank)
-        full = self._full_shape(stage, parameter)
+        found = [(kind, self.find(kind[0], parameter.name)) for kind in self.kinds.get(stage, ())]
+        other = [(kind, theirs) for kind, theirs in found if theirs is not None and theirs.shape != parameter.shape]
+        full = self._full_shape(stage, parameter) if other else None
         if full is None:
             return []
         ranks: list[int] = []
-        for kind in self.kinds.get(stage, ()):
-            theirs = self.find(kind[0], parameter.name)
-            if theirs is not None and (theirs.dtype, theirs.shape) == (parameter.dtype, full):
+        for kind, theirs in other:
+            if (theirs.dtype, theirs.shape) == (parameter.dtype, full):
                 ranks += kind
         return [(tuple((0, size) for size in full), tuple(sorted(ranks)[:MOST_COMPARED]))] if ranks else []
 
