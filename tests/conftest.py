@@ -9,7 +9,8 @@ import pytest
 from tests.support.command_line import in_a_process, in_this_process
 
 FIXTURES = Path(__file__).parent / "data" / "fixtures"
-INTEGRATION = Path(__file__).parent / "integration"
+PROCESSES = tuple(Path(__file__).parent / name for name in ("acceptance", "integration"))
+"""Folders whose tests start programs."""
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +59,9 @@ def _refuse_processes(event, arguments):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests in tests/integration, and leave out the marked ones with `--quick`."""
+    """Mark the tests of folders that start programs, and leave out the marked ones with `--quick`."""
     for item in items:
-        if INTEGRATION in item.path.parents:
+        if any(folder in item.path.parents for folder in PROCESSES):
             item.add_marker("processes")
     if config.getoption("--quick"):
         left_out = {item for item in items if any(item.get_closest_marker(name) for name in NOT_QUICK)}

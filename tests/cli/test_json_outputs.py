@@ -131,6 +131,7 @@ def validator(command):
     return jsonschema.Draft202012Validator(schema)
 
 
+@pytest.mark.processes
 def test_schemas_are_those_of_the_types(tmp_path):
     subprocess.run([sys.executable, REPOSITORY / "scripts" / "schemas.py", tmp_path], check=True, timeout=60)
     made = {path.name: path.read_text() for path in tmp_path.iterdir()}

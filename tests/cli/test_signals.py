@@ -10,6 +10,8 @@ import pytest
 
 from ms_recover.testing.trees import make_tree
 
+pytestmark = pytest.mark.processes
+
 COMMAND = [sys.executable, "-c", "import sys; from ms_recover.cli.entry import main; sys.exit(main())"]
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

@@ -10,6 +10,8 @@ from ms_recover.remote.slice_source import RemoteSlice, RemoteSource
 from ms_recover.testing.slice_source_suite import SliceSourceSuite
 from tests.support.serving import serving
 
+pytestmark = pytest.mark.processes
+
 
 class TestRemoteSource(SliceSourceSuite):
     @pytest.fixture

@@ -216,6 +216,7 @@ def test_named_pipes_and_devices_are_refused_without_waiting(tree, tmp_path, opt
 # --- permissions ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_slice_that_may_not_be_opened_is_denied_and_not_damaged(reachable):
     tree = make_tree(reachable / "tree")
     open_to_all(tree)
@@ -228,6 +229,7 @@ def test_a_slice_that_may_not_be_opened_is_denied_and_not_damaged(reachable):
     assert found["ranks"] == [0, 1, 2, 3]
 
 
+@pytest.mark.processes
 def test_a_manifest_that_may_not_be_opened_makes_its_slice_denied(reachable):
     tree = make_tree(reachable / "tree")
     save_manifests(tree)
@@ -239,6 +241,7 @@ def test_a_manifest_that_may_not_be_opened_makes_its_slice_denied(reachable):
     assert problem.startswith("its manifest: permission denied for user ")
 
 
+@pytest.mark.processes
 def test_a_directory_that_may_not_be_listed_stays_a_rank(reachable):
     tree = make_tree(reachable / "tree")
     open_to_all(tree)
@@ -251,6 +254,7 @@ def test_a_directory_that_may_not_be_listed_stays_a_rank(reachable):
     assert found["notes"] == []
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("place", ["", "checkpoints", "named"])
 def test_a_root_or_a_named_file_that_may_not_be_read_is_an_error_that_names_path_and_user(reachable, place):
     root = make_tree(reachable / "tree" / (place if place == "checkpoints" else ""))

@@ -14,6 +14,8 @@ from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
 from tests.support.serving import free_port
 
+pytestmark = pytest.mark.processes
+
 WORLD = "messages"
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from ms_recover.worlds.channel import Channel, PayloadKind, TransferError
 
+pytestmark = pytest.mark.processes
+
 LARGE = np.random.default_rng(0).bytes(3_000_001)
 
 

@@ -5,6 +5,8 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 from ms_recover.worlds import SyncWorldManager, WorldCommunicator
 
 USER_CODE = """
@@ -52,6 +54,7 @@ def test_the_communicator_has_the_methods_of_the_asynchronous_one_with_their_sig
         assert not inspect.iscoroutinefunction(ours)
 
 
+@pytest.mark.processes
 def test_user_code_is_typed_under_mypy_strict(tmp_path):
     path = tmp_path / "user.py"
     path.write_text(USER_CODE)
