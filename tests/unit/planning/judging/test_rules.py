@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.formats.manifest_origin import parse_origin
 from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests
