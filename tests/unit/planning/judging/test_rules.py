@@ -1,0 +1,298 @@
+"""Each rule of judging: a slice that it decides, and one that looks alike and is sound."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.model.contents import NOTHING_READ
+from ms_recover.model.inventory import RankPath
+from ms_recover.model.manifest import Digests
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.judging.judgement import Case
+from ms_recover.planning.judging.rules import RULES
+from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
+from tests.unit.planning.test_contents import PAIRS, TRIPLES, backed, contents, digests
+
+RECOVERED = "recovered from rank 2 (ckpt_dir2/test-2_8.safetensors), by manifest"
+
+
+def judge(inventory, known=NOTHING_READ, *, options=DEFAULT_PLAN, run_id=None, sealing=False):
+    """Return for each path of the step the rule that decided it, and the judgement; rule by rule, as `judge_step`."""
+    compared = compare_slices(gather_facts(inventory, options, known))
+    run = next(run for run in compared.facts.runs(STEP) if run_id is None or run.run_id == run_id)
+    slices = compared.facts.counted_at(STEP)
+    judged, by = {}, {}
+    for rule in RULES:
+        pending = tuple(one for one in slices if one.path not in judged)
+        case = Case(
+            compared=compared, step=STEP, run=run, sealing=sealing, slices=slices, pending=pending, judged=judged
+        )
+        ruling = rule.apply(case)
+        judged |= ruling.slices
+        by |= dict.fromkeys(ruling.slices, rule.name)
+    assert judged == judge_step(compared, STEP, run, sealing=sealing).slices
+    return {path: (by[path], judged[path]) for path in judged}
+
+
+def decided(inventory, known=NOTHING_READ, **how):
+    """Return for each path that is not sound the rule that decided it, and the status."""
+    found = judge(inventory, known, **how)
+    return {path: (rule, one.status) for path, (rule, one) in found.items() if one.status != "sound"}
+
+
+def path(rank, name="test-2_8.ckpt"):
+    return f"ckpt_dir{rank}/{name}"
+
+
+def plain(*without):
+    return [slice_file(rank) for rank in range(4) if rank not in without]
+
+
+def all_backed(*without, **changes):
+    return [backed(slice_file(rank), "ab"[rank % 2], **changes) for rank in range(4) if rank not in without]
+
+
+def in_safetensors(file, **changes):
+    return replace(file, place=RankPath(("ckpt_dir", "/test-2_8.safetensors")), **changes)
+
+
+def test_every_rule_has_a_name_a_reason_and_a_test_of_its_own():
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    for rule in RULES:
+        assert rule.name
+        assert rule.reason.endswith(".")
+        prefix = f"test_rule_{rule.name.replace(' ', '_')}_"
+        assert [test for test in globals() if test.startswith(prefix)], f"{rule.name!r} has no test"
+
+
+def test_every_slice_is_decided_by_some_rule():
+    slices = [*plain(1, 3), slice_file(1, problem="cut"), slice_file(3, prefix="test_1"), slice_file(3)]
+    assert set(judge(tree(slices, PAIRS))) == {file.path for file in slices}
+
+
+def test_rule_unreadable_decides_a_slice_that_may_not_be_opened():
+    refused = slice_file(0, problem="permission denied")
+    found = judge(tree([replace(refused, denied=True), *plain(0)], PAIRS))
+    assert (found[path(0)][0], found[path(0)][1].status) == ("unreadable", "unreadable")
+    assert found[path(0)][1].reason == "permission denied"
+    assert decided(tree([refused, *plain(0)], PAIRS)) == {path(0): ("damaged", "damaged")}
+
+
+def test_rule_unreadable_leaves_a_slice_whose_manifest_alone_is_broken():
+    slices = [replace(slice_file(0), manifest_problem="is no JSON"), *plain(0)]
+    assert decided(tree(slices, PAIRS)) == {}
+
+
+def test_rule_another_run_decides_a_slice_whose_manifest_names_one():
+    slices = [*all_backed(3, run="new"), backed(slice_file(3), "b", run="old")]
+    assert decided(tree(slices, PAIRS)) == {path(3): ("another run", "foreign")}
+
+
+def test_rule_another_run_decides_a_slice_under_the_prefix_of_another_network():
+    slices = [*plain(), slice_file(3, prefix="other")]
+    assert decided(tree(slices, PAIRS)) == {path(3, "other-2_8.ckpt"): ("another run", "foreign")}
+
+
+def test_rule_another_run_leaves_a_rerun_suffix_that_one_rank_alone_has():
+    assert decided(tree([*plain(3), slice_file(3, prefix="test_1")], PAIRS)) == {}
+    slices = [*all_backed(3), backed(slice_file(3, prefix="test_1"), "b")]
+    assert decided(tree(slices, PAIRS)) == {}
+
+
+def test_rule_damaged_decides_broken_headers_lists_manifests_and_contents():
+    damaged = {path(0): ("damaged", "damaged")}
+    assert decided(tree([slice_file(0, problem="cut"), *plain(0)], PAIRS)) == damaged
+    assert decided(tree([slice_file(0, names=NAMES[:2]), *plain(0)], PAIRS)) == damaged
+    assert decided(tree([backed(slice_file(0), "a", size=7), *all_backed(0)], PAIRS)) == damaged
+    assert decided(tree(all_backed(), PAIRS), contents(r0="x")) == damaged
+
+
+def test_rule_damaged_names_the_parameters_that_are_still_those_of_the_manifest():
+    known = contents(r0="x")
+    known.digests[path(0)] = Digests("file:x", ("p:a", "p:x", "p:a", "p:a"))
+    judgement = judge(tree(all_backed(), PAIRS), known)[path(0)][1]
+    assert judgement.good == frozenset(NAMES) - {"b"}
+    assert "'b'" in judgement.reason
+
+
+def test_rule_damaged_leaves_contents_that_are_those_of_the_manifest():
+    assert decided(tree(all_backed(), PAIRS), contents(r0="a", r1="b", r2="a", r3="b")) == {}
+
+
+def test_rule_damaged_leaves_a_pipeline_stage_that_lists_fewer_parameters():
+    slices = [slice_file(rank, names=NAMES if rank % 2 else ("x", "y")) for rank in range(4)]
+    assert decided(tree(slices, PAIRS)) == {}
+
+
+def test_rule_replaced_decides_the_slice_beside_one_recovered_in_the_other_format():
+    others = [in_safetensors(slice_file(rank)) for rank in range(3)]
+    recovered = backed(in_safetensors(slice_file(3)), "b", run="", origin=RECOVERED)
+    for old in (slice_file(3), slice_file(3, problem="cut")):
+        inventory = tree([*others, old, recovered], PAIRS)
+        assert decided(inventory) == {path(3): ("replaced", "replaced")}
+
+
+def test_rule_replaced_leaves_formats_that_differ_from_rank_to_rank():
+    others = [slice_file(rank) for rank in range(3)]
+    recovered = backed(in_safetensors(slice_file(3)), "b", run="", origin=RECOVERED)
+    assert decided(tree([*others, recovered], PAIRS)) == {}
+
+
+def test_rule_replaced_leaves_the_choice_to_the_operator_who_asks_for_the_newest():
+    others = [in_safetensors(slice_file(rank)) for rank in range(3)]
+    recovered = backed(in_safetensors(slice_file(3)), "b", run="", origin=RECOVERED)
+    inventory = tree([*others, slice_file(3, mtime=9), recovered], PAIRS)
+    rules = {rule for rule, _ in judge(inventory, options=PlanOptions(newest=True)).values()}
+    assert "replaced" not in rules
+
+
+def test_rule_uncommitted_decides_a_slice_without_manifest_of_a_run_that_writes_them():
+    assert decided(tree([slice_file(0), *all_backed(0)], PAIRS)) == {path(0): ("uncommitted", "uncommitted")}
+
+
+def test_rule_uncommitted_decides_a_whole_step_when_another_step_of_its_prefix_is_committed():
+    older = [backed(slice_file(rank, OLDER), "ab"[rank % 2]) for rank in range(4)]
+    inventory = tree([*plain(), *older], PAIRS)
+    assert set(decided(inventory).values()) == {("uncommitted", "uncommitted")}
+    assert decided(inventory, sealing=True) == {}
+
+
+def test_rule_uncommitted_leaves_a_slice_without_manifest_where_others_were_sealed():
+    inventory = tree([slice_file(0), *all_backed(0, origin="sealed by vote")], PAIRS)
+    assert decided(inventory, contents(r0="a", r2="a")) == {}
+
+
+def test_rule_doubles_decides_two_slices_of_one_rank():
+    slices = [*plain(), slice_file(0, prefix="test_1")]
+    two = {path(0), path(0, "test_1-2_8.ckpt")}
+    assert decided(tree(slices, PAIRS)) == dict.fromkeys(two, ("doubles", "ambiguous"))
+
+
+def test_rule_doubles_lets_the_one_with_a_manifest_count():
+    sealed = all_backed(origin="sealed by vote")
+    found = decided(tree([*sealed, slice_file(0, prefix="test_1")], PAIRS))
+    assert found == {path(0, "test_1-2_8.ckpt"): ("doubles", "superseded")}
+
+
+def test_rule_doubles_leaves_two_slices_of_different_steps_and_a_damaged_second_one():
+    older = [slice_file(rank, OLDER) for rank in range(4)]
+    assert decided(tree([*plain(), *older], PAIRS)) == {}
+    damaged = slice_file(0, prefix="test_1", problem="cut")
+    found = decided(tree([*plain(), damaged], PAIRS))
+    assert found == {damaged.path: ("damaged", "damaged")}
+
+
+def test_rule_dealt_out_calls_slices_sound_that_share_no_parameter():
+    one, other = ("a", "global_step"), ("b", "moment1.a")
+    slices = [slice_file(rank, names=one if rank < 2 else other) for rank in range(4)]
+    found = judge(tree(slices, PAIRS))
+    assert {(rule, judgement.status) for rule, judgement in found.values()} == {("dealt out", "sound")}
+
+
+def test_rule_dealt_out_leaves_pipeline_stages_with_parameters_of_their_own():
+    one, other = ("a", "global_step"), ("b", "moment1.a")
+    slices = [slice_file(rank, names=(one, other)[rank % 2]) for rank in range(4)]
+    found = judge(tree(slices, PAIRS))
+    assert {(rule, judgement.status) for rule, judgement in found.values()} == {("contents", "sound")}
+
+
+def test_rule_conflicting_lists_decides_replicas_of_other_shapes():
+    slices = [slice_file(0, shape=(2, 2)), *plain(0)]
+    undecided = ("conflicting lists", "undecided")
+    assert decided(tree(slices, PAIRS)) == {path(0): undecided, path(2): undecided}
+
+
+def test_rule_conflicting_lists_leaves_other_shapes_in_another_group():
+    slices = [slice_file(rank, shape=(2, 2) if rank % 2 else (4,)) for rank in range(4)]
+    assert decided(tree(slices, PAIRS)) == {}
+
+
+def under(rank, strategy, step=STEP, **changes):
+    return backed(slice_file(rank, step), "ab"[rank % 2], strategy_digest=strategy, **changes)
+
+
+def test_rule_another_layout_decides_the_one_of_three_that_names_another_strategy_file():
+    slices = [under(rank, "s" if rank != 2 else "t", pairs=False, world_size=6) for rank in range(6)]
+    assert decided(tree(slices, TRIPLES)) == {path(2): ("another layout", "foreign")}
+
+
+def test_rule_another_layout_decides_a_slice_unlike_its_own_other_steps():
+    slices = [under(rank, "s" if rank != 2 else "t") for rank in range(4)]
+    older = [under(rank, "s", OLDER) for rank in range(4)]
+    assert decided(tree([*slices, *older], PAIRS)) == {path(2): ("another layout", "foreign")}
+
+
+def test_rule_another_layout_leaves_one_of_each_and_stages_with_files_of_their_own():
+    assert decided(tree([under(rank, "s" if rank != 2 else "t") for rank in range(4)], PAIRS)) == {}
+    assert decided(tree([under(rank, "st"[rank % 2]) for rank in range(4)], PAIRS)) == {}
+
+
+GROUP = {rank: [0, 1, 2, 3] for rank in range(4)}
+
+
+def of_one_group(file, value, **changes):
+    return backed(file, value, group=(0, 1, 2, 3), origin="sealed by vote", **changes)
+
+
+def test_rule_unlike_a_manifest_decides_a_slice_that_lists_other_parameters():
+    """Its list is that of the run that most manifests name, and is wrong for the other one."""
+    slices = [of_one_group(slice_file(0, names=("x", "y")), "f", run="other"), of_one_group(slice_file(1), "a", run="")]
+    inventory = tree([*slices, slice_file(2)], GROUP)
+    known = contents(r2="a")
+    found = decided(inventory, known, run_id="other")
+    assert found[path(2)] == ("unlike a manifest", "suspect")
+    assert path(2) not in decided(inventory, known, run_id="")
+
+
+def test_rule_unlike_a_manifest_leaves_the_same_parameters_in_the_order_of_another_format():
+    turned = in_safetensors(slice_file(2), parameters=parameters(NAMES[::-1]))
+    inventory = tree([*(of_one_group(slice_file(rank), "a") for rank in (0, 1, 3)), turned], GROUP)
+    known = contents()
+    known.digests[turned.path] = digests("a")
+    assert decided(inventory, known) == {}
+
+
+def test_rule_contents_decides_the_outvoted_and_the_tied():
+    six = tree([slice_file(rank) for rank in range(6)], TRIPLES)
+    known = contents(r0="a", r2="x", r4="a", r1="b", r3="b", r5="b")
+    assert decided(six, known) == {path(2): ("contents", "suspect")}
+    tied = decided(tree(plain(), PAIRS), contents(r0="a", r2="x", r1="b", r3="b"))
+    assert tied == {path(0): ("contents", "undecided"), path(2): ("contents", "undecided")}
+
+
+def test_rule_contents_decides_a_slice_that_holds_another_groups_bytes():
+    found = decided(tree(plain(), PAIRS), contents(r0="b", r1="b", r2="a", r3="b"))
+    assert found == {path(0): ("contents", "suspect")}
+
+
+def test_rule_contents_decides_a_lone_slice_that_sealing_passed_over_unless_it_seals_again():
+    inventory = tree([slice_file(2), *all_backed(0, 2, origin="sealed by vote")], PAIRS)
+    assert decided(inventory, contents(r2="a")) == {path(2): ("contents", "uncommitted")}
+    assert decided(inventory, contents(r2="a"), sealing=True) == {}
+
+
+def test_rule_contents_leaves_replicas_that_differ_as_they_may_and_names_the_parameters():
+    names = ("a", "moving_mean", "c", "d")
+    known = contents()
+    for rank in range(2):
+        known.digests[path(rank)] = Digests(f"file:{rank}", ("p", str(rank), "p", "p"))
+    found = judge(tree([slice_file(rank, names=names) for rank in range(2)], {0: [0, 1], 1: [0, 1]}), known)
+    assert {judgement.status for _, judgement in found.values()} == {"sound"}
+    assert {judgement.borrowed for _, judgement in found.values()} == {("moving_mean",)}
+
+
+@pytest.mark.parametrize(
+    ("slices", "known", "evidence"),
+    [
+        (all_backed(), NOTHING_READ, "manifest"),
+        (plain(), contents(r0="a", r1="b", r2="a", r3="b"), "vote"),
+        (plain(), NOTHING_READ, "structure"),
+        (all_backed(origin="sealed by structure"), NOTHING_READ, "vote"),
+    ],
+)
+def test_rule_contents_states_the_evidence_of_sound_slices(slices, known, evidence):
+    found = judge(tree(slices, PAIRS), known)
+    assert {(judgement.status, judgement.evidence) for _, judgement in found.values()} == {("sound", evidence)}

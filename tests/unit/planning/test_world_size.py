@@ -1,0 +1,109 @@
+"""The number of ranks, from the evidence that survived."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.inventory import Inventory, StrategyFile
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.world_size import find_world_size
+from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
+from tests.unit.planning.judging.test_votes import manifest
+
+
+def stated(rank, world_size, step=STEP):
+    file = slice_file(rank, step)
+    return replace(file, manifest=manifest(file, world_size=world_size))
+
+
+def strategy(rank, devices, stages=()):
+    layout = Layout("w", (devices,), ((0,),))
+    return StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy(tuple(stages), 1, (layout,)))
+
+
+def with_strategies(ranks, *files, lists=()):
+    return Inventory("/tree", tuple(ranks), tuple(slice_file(rank) for rank in ranks), tuple(lists), tuple(files))
+
+
+def size(inventory, given=None):
+    return find_world_size(inventory, given).ranks
+
+
+def test_the_operators_number_wins_over_manifests():
+    found = find_world_size(tree([stated(0, 4)], {}), 16)
+    assert (found.ranks, found.source, found.guessed) == (16, "as given", False)
+
+
+def test_a_number_below_the_ranks_that_have_files_is_refused():
+    with pytest.raises(UsageError, match="at least 6"):
+        find_world_size(tree([slice_file(5)], {}), 5)
+    assert size(tree([slice_file(5)], {}), 6) == 6
+
+
+def test_manifests_state_it_and_nothing_is_guessed():
+    found = find_world_size(tree([stated(0, 8), slice_file(1)], {}))
+    assert (found.ranks, found.source, found.guessed) == (8, f"the manifests of step {STEP}", False)
+
+
+def test_of_several_sizes_that_manifests_state_the_newest_counts():
+    assert size(tree([stated(0, 4), stated(1, 8, OLDER)], {})) == 4
+
+
+def test_a_newer_slice_that_less_than_half_as_many_ranks_have_does_not_change_it():
+    older = [stated(rank, 8, OLDER) for rank in range(3)]
+    assert size(tree([stated(0, 2), *older], {})) == 8
+    assert size(tree([stated(0, 2), *older[:2]], {})) == 2
+
+
+def test_a_list_that_names_ranks_beyond_what_manifests_state_is_rejected():
+    found = find_world_size(tree([stated(0, 2)], {0: [0, 1], 1: [1, 6]}))
+    assert found.ranks == 2
+    assert list(found.rejected_lists) == ["ckpt_dir1/group_info.pb"]
+    assert "another world" in found.rejected_lists["ckpt_dir1/group_info.pb"]
+
+
+def test_files_alone_bound_it_from_below():
+    found = find_world_size(tree([slice_file(0), slice_file(2)], {}))
+    assert (found.ranks, found.source, found.guessed) == (3, "the ranks that have files", True)
+
+
+def test_lists_name_ranks_without_files():
+    found = find_world_size(tree([slice_file(0)], {0: [0, 5]}))
+    assert (found.ranks, found.guessed) == (6, True)
+    assert found.source == "the ranks listed in ckpt_dir0/group_info.pb"
+
+
+def test_a_device_matrix_bounds_it_by_the_last_stage_that_is_named():
+    found = find_world_size(with_strategies([0], strategy(0, 4)))
+    assert (found.ranks, found.source, found.guessed) == (4, "the device matrix in ckpt_dir0/strategy.ckpt", True)
+    assert size(with_strategies([0], strategy(0, 4, [1]))) == 8
+
+
+def test_of_device_matrices_the_most_frequent_counts():
+    files = [strategy(0, 4), strategy(1, 4), strategy(2, 12)]
+    assert size(with_strategies([0, 1, 2], *files)) == 4
+
+
+def test_a_stray_rank_beyond_the_stages_makes_no_further_stage():
+    assert size(with_strategies([0, 1, 9], strategy(0, 4))) == 4
+    assert size(with_strategies([0, 1, 4, 5], strategy(0, 4))) == 6
+
+
+def test_a_list_across_stages_up_to_ranks_that_nobody_has_is_rejected():
+    lists = [group_file(0, [0, 9])]
+    found = find_world_size(with_strategies(range(4), strategy(0, 4), lists=lists))
+    assert found.ranks == 4
+    assert "different stages of 4 devices" in found.rejected_lists["ckpt_dir0/group_info.pb"]
+    inside = find_world_size(with_strategies(range(4), strategy(0, 4), lists=[group_file(0, [6, 7])]))
+    assert (inside.ranks, inside.rejected_lists) == (8, {})
+
+
+def test_an_absurd_number_is_refused():
+    with pytest.raises(ContradictionError, match="--world-size"):
+        find_world_size(tree([slice_file(0)], {0: [0, 1 << 20]}))
+    assert size(tree([slice_file(0)], {0: [0, (1 << 20) - 1]})) == 1 << 20
+
+
+def test_an_empty_tree_has_no_ranks():
+    assert size(Inventory("/tree")) == 0
