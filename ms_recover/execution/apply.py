@@ -22,7 +22,7 @@ from ms_recover.execution.slice_source import LocalSource, SliceSource
 from ms_recover.execution.targets import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, GroupWrite, Plan
+from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of
 from ms_recover.storage.atomic import DirectorySyncs, sync_directory
 from ms_recover.storage.local import StoppedError
 from ms_recover.system_errors import explained
@@ -162,17 +162,20 @@ def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tu
     context = replace(context, stop=stop.is_set)
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
     try:
-        futures = [pool.submit(_run_one, action, context) for action in actions]
-        pending: set[Future[ActionResult]] = set(futures)
-        while pending:  # with a time limit, so that Ctrl-C arrives
-            pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).not_done
+        futures: dict[str, Future[ActionResult]] = {}
+        for wave in waves_of(actions):
+            started = {action.target: pool.submit(_run_one, action, context) for action in wave}
+            futures |= started
+            pending: set[Future[ActionResult]] = set(started.values())
+            while pending:  # with a time limit, so that Ctrl-C arrives
+                pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED).not_done
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
     results, problems = [], []
-    for action, future in zip(actions, futures, strict=True):
+    for action in actions:
         try:
-            results.append(future.result())
+            results.append(futures[action.target].result())
         except (StoppedError, MsRecoverError, OSError) as error:
             problems.append(_problem(action, error))
             results.append(_failed(action, problems[-1].text))

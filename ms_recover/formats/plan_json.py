@@ -20,7 +20,7 @@ from ms_recover.formats.codec import Count, Fields, Path, Rank, Size, convert, f
 from ms_recover.formats.plan_paths import check_group_path, check_slice_path
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep, waves_of
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
@@ -191,9 +191,11 @@ def _check(plan: Plan) -> None:
     written = set(targets)
     if len(written) != len(targets):
         raise ValueError("two actions have one target")
-    for action in plan.actions:
-        if any(one.path in written and one.path != action.target for one in action.replicas):
-            raise ValueError(f"a source of {action.target!r} is the target of another action")
+    for wave in waves_of(plan.actions):
+        replaced = {action.target for action in wave} | {write.target for write in plan.group_files}
+        for action in wave:
+            if any(one.path in replaced - {action.target} for one in action.replicas):
+                raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
     step = plan.step if plan.actions else plan.considered
     if step is None and every:
         raise ValueError("it has actions but no step")

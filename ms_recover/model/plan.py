@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -195,3 +197,25 @@ class Plan:
     def bytes_to_copy(self) -> int:
         """Bytes that the actions will copy."""
         return sum(action.bytes for action in self.actions)
+
+
+def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
+    """Return actions in waves, so that no slice is replaced before the actions that read it are done.
+
+    A slice that was outvoted in one parameter gives others to a lost rank, and is mended itself. Only actions that need
+    each other's old bytes share a wave, the last one: the first that ends leaves the others to the next plan.
+
+    Parameters
+    ----------
+    actions : sequence of CopyAction or ComposeAction
+        In any order.
+    """
+    reads = [{replica.path for replica in action.replicas} - {action.target} for action in actions]
+    left = list(range(len(actions)))
+    waves: list[tuple[Action, ...]] = []
+    while left:
+        readers = Counter(path for index in left for path in reads[index])
+        free = [index for index in left if not readers[actions[index].target]] or left
+        waves.append(tuple(actions[index] for index in free))
+        left = [index for index in left if index not in set(free)]
+    return tuple(waves)

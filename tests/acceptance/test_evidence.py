@@ -78,6 +78,19 @@ def test_01_a_bit_that_layouts_and_rank_lists_together_show_is_mended_and_not_co
     assert is_mended(tree, recover_ckpt)
 
 
+@pytest.mark.parametrize("jobs", [1, 8])
+def test_01_a_saved_plan_reads_a_damaged_slice_before_it_is_mended(jobs, tree_of, tmp_path, recover_ckpt):
+    """Rank 2 gives rank 0 what is right in it, and gets back its norm.weight, in this order."""
+    tree = tree_of().save()
+    tree.flip(2)
+    tree.lose(0)
+    saved = tmp_path / "plan.json"
+    assert recover_ckpt("plan", tree.root, "-o", saved).code == 0
+    done = recover_ckpt("apply", saved, "--jobs", jobs)
+    assert done.code == 0, done
+    assert tree.wrong() == []
+
+
 @pytest.mark.parametrize("lists", LISTS)
 @pytest.mark.parametrize("odd", [0, 3])
 def test_01_verify_names_a_rank_that_only_ranks_of_other_groups_outvote(odd, lists, tree_of, recover_ckpt):

@@ -119,7 +119,7 @@ def piece(**change):
         (lambda plan: plan["actions"][0].update(bytes=1 << 63), "bytes"),
         (lambda plan: plan["actions"][0].update(evidence="hearsay"), "evidence"),
         (lambda plan: plan["actions"][0].update(target="ckpt_dir4/test-2_77.ckpt"), "another action|names rank 4"),
-        (lambda plan: plan["actions"][0].update(target="ckpt_dir3/test-2_77.ckpt"), "another action"),
+        (lambda plan: plan["actions"][0].update(target="ckpt_dir3/test-2_77.ckpt"), "names rank 3"),
         (lambda plan: plan["actions"][0].update(target="ckpt_dir1/test-2_77.ckpt"), "one target"),
         (lambda plan: plan["actions"][0].update(target="ckpt_dir7/test-2_77.ckpt"), "names rank 7"),
         (lambda plan: plan["actions"][0].update(target="ckpt_dir0/test-1_77.ckpt"), "does not name step 2_77"),
