@@ -110,6 +110,12 @@ async def connect(address: str, port: int, hello: Hello, key: bytes, security: S
         return sock, transcript
 
 
+def _close_if_cancelled(sock: socket.socket, task: asyncio.Task[None]) -> None:
+    """Close an accepted connection whose handshake was cancelled, perhaps before its first step."""
+    if task.cancelled():
+        sock.close()
+
+
 class Acceptor:
     """Accepts connections, authenticates them and refuses all others; an asynchronous context manager.
 
@@ -168,6 +174,7 @@ class Acceptor:
             task = asyncio.get_running_loop().create_task(self._authenticate_in_time(sock))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(partial(_close_if_cancelled, sock))
 
     async def _authenticate_in_time(self, sock: socket.socket) -> None:
         try:

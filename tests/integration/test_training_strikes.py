@@ -21,6 +21,7 @@ from tests.support.faults import WRITING, Faults
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 KINDS = ("kill", "kill after", "ENOSPC", "EIO")
 CALLS = (*WRITING, "chmod", "remove", "rmdir")
 KEEP = 2
@@ -31,7 +32,12 @@ FORMS = {"sync": "ckpt", "async": "ckpt", "safetensors": "safetensors"}
 
 def test_a_save_that_is_struck_leaves_the_tree_old_or_new(tmp_path):
     done = subprocess.run(
-        [sys.executable, __file__, tmp_path, "walk"], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, __file__, tmp_path, "walk"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout.splitlines()[-1])
@@ -56,6 +62,7 @@ def test_a_save_on_a_file_system_that_is_full(tmp_path, mode):
         text=True,
         timeout=120,
         check=False,
+        env=ENVIRONMENT,
     )
     if "mounted" not in done.stdout:
         pytest.skip(f"no file system can be mounted here: {done.stderr}")
