@@ -6,6 +6,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
+from tests.unit.planning.test_contents import backed
 
 
 def whole(ranks=8, steps=(STEP,), without=()):
@@ -208,3 +209,72 @@ def test_a_slice_cut_at_a_record_boundary_is_damaged_by_what_its_peer_lists():
     assert plan.ranks[0].state == "damaged"
     assert "moment1.a" in plan.ranks[0].reason
     assert [(action.rank, action.source_rank) for action in plan.actions] == [(0, 4)]
+
+
+def test_steps_that_were_given_up_are_newer_ones_of_the_same_run():
+    slices = whole(steps=(OLDER, STEP, Step(3, 8)), without=[(0, STEP), (4, STEP), (1, Step(3, 8)), (5, Step(3, 8))])
+    plan = make_plan(tree(slices, lists()))
+    assert plan.step == OLDER
+    assert [one.step for one in plan.given_up] == [Step(3, 8), STEP]
+    assert plan.given_up == plan.rejected_steps
+    assert plan.warnings == ()
+
+
+def test_a_step_that_an_older_run_alone_saved_is_passed_over_with_a_warning_and_not_given_up():
+    newer = Step(3, 8)
+    slices = [*whole(), *(slice_file(rank, newer, prefix="old", mtime=0) for rank in range(8))]
+    plan = make_plan(tree(slices, lists()))
+    assert plan.step == STEP
+    assert [(one.step, one.another_run) for one in plan.rejected_steps] == [(newer, True)]
+    assert plan.given_up == ()
+    (warning,) = plan.warnings
+    assert f"step {newer} is passed over" in warning
+    assert "older run" in warning
+
+
+def test_an_older_runs_step_is_planned_without_warning_when_the_operator_names_it():
+    newer = Step(3, 8)
+    slices = [*whole(), *(slice_file(rank, newer, prefix="old", mtime=0) for rank in range(8))]
+    plan = make_plan(tree(slices, lists()), PlanOptions(step=newer))
+    assert (plan.step, plan.rejected_steps, plan.warnings) == (newer, (), ())
+
+
+def test_where_every_rank_is_declared_lost_no_step_is_recoverable():
+    plan = make_plan(tree(whole(), lists()), PlanOptions(lost=frozenset(range(8))))
+    assert not plan.recoverable
+    assert {rank.state for rank in plan.ranks} == {"lost"}
+
+
+def test_a_world_that_only_files_and_lists_bound_is_guessed():
+    plan = make_plan(tree(whole(), lists()))
+    assert plan.world_size_guessed
+    assert not make_plan(tree(whole(), lists()), PlanOptions(world_size=8)).world_size_guessed
+
+
+def test_a_world_that_manifests_state_is_not_guessed():
+    members = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
+    slices = [backed(slice_file(rank), "ab"[rank % 2]) for rank in (0, 1, 2)]
+    plan = make_plan(tree(slices, members))
+    assert (plan.world_size, plan.world_size_guessed) == (4, False)
+    assert plan.world_size_from == f"the manifests of step {STEP}"
+
+
+def test_the_step_of_a_run_that_a_later_one_followed_is_warned_of():
+    members = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
+    old = [backed(slice_file(rank, STEP, mtime=1), "ab"[rank % 2], run="old") for rank in range(4)]
+    new = [backed(slice_file(rank, OLDER, mtime=2), "ab"[rank % 2], run="new") for rank in range(4)]
+    plan = make_plan(tree([*old, *new], members))
+    assert (plan.step, plan.run_id) == (STEP, "old")
+    (warning,) = plan.warnings
+    assert "run new was written later" in warning
+    settled = make_plan(tree([*old, *new], members), PlanOptions(step=OLDER))
+    assert (settled.run_id, settled.warnings) == ("new", ())
+
+
+def test_only_the_ranks_that_are_asked_for_need_a_slice():
+    alone = {rank: [rank] for rank in range(4)}
+    inventory = tree(whole(4, without=[2]), alone)
+    assert make_plan(inventory, PlanOptions(ranks=frozenset((0, 1)))).step == STEP
+    assert make_plan(inventory, PlanOptions(ranks=frozenset((2,)))).step is None
+    with pytest.raises(UsageError, match="rank 9"):
+        make_plan(inventory, PlanOptions(ranks=frozenset((9,))))
