@@ -9,6 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from ms_recover.worlds import handshake, stream
