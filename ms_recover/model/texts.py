@@ -16,4 +16,4 @@ def list_some(items: Iterable[object], most: int = MOST_NAMED, *, separator: str
     """Return the first of some items, and how many more there are."""
     texts = [str(item) for item in items]
     shown = separator.join(texts[:most])
-    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
+    return f"{shown} and {len(texts) - most:,} more" if len(texts) > most else shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.inventory import Note
@@ -47,9 +46,3 @@ class Notes:
                 paths = ", ".join(note.path for note in group.first)
                 notes.append(Note(paths, f"{reason}; and {group.count - len(group.first):,} more like it"))
         return tuple(sorted(notes, key=lambda note: (note.path, note.reason)))
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others."""
-    others = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {others:,} more" if others > 0 else "")

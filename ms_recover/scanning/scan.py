@@ -17,9 +17,10 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
+from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
 from ms_recover.scanning.naming import Pattern, SliceName
-from ms_recover.scanning.notes import Notes, name_some
+from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.walk import Found, find_named_files, walk_pattern, walk_rank_directories
 from ms_recover.system_errors import denied_text
@@ -68,7 +69,8 @@ def scan(
     if not ranks and not options.may_be_empty:
         raise _nothing_found(top, pattern, found, empty)
     if empty:
-        notes.add(name_some(empty), f"no slice in it: not counted as {'a rank' if len(empty) == 1 else 'ranks'}")
+        counted_as = "a rank" if len(empty) == 1 else "ranks"
+        notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
     opened = [reader.read(name) for name in found.slices]
     slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop)
@@ -96,8 +98,8 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
         return found.refused[0]
     if empty:
         return MissingInputError(
-            f"{top} holds directories of ranks but no slice ({name_some(empty)}): name another folder, or describe "
-            "the file names with --pattern"
+            f"{top} holds directories of ranks but no slice ({list_some(empty, MOST_NAMED)}): name another folder, "
+            "or describe the file names with --pattern"
         )
     looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/ or rank_{rank}/ in it"
     return MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
