@@ -42,7 +42,7 @@ Progress = Callable[[int], None]
 """Called with the bytes read or written since the last call, from any thread."""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
-"""Reads whole slices, also such as do not lie below the inventory's root."""
+"""Reads whole slices, including those outside the inventory's root."""
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:

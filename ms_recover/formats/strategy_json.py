@@ -70,7 +70,7 @@ def _layout(name: str, item: dict[str, Any]) -> Layout:
         raise FormatError(f"{name[:100]!r} has {len(shape)} dimensions in tensor_shape and {len(axes)} in tensor_map")
     numbers = [item.get(key) for key in ("opt_weight_shard_step", "opt_weight_shard_size", "field")]
     if not are_numbers(numbers, 3, -(1 << 31)):
-        raise FormatError(f"{name[:100]!r} has an optimizer shard or field that is no number")
+        raise FormatError(f"{name[:100]!r} has an optimizer shard or a field that is not a number")
     step, size, field = (int(number) for number in numbers if number is not None)
     return Layout(
         parameter=name,

@@ -101,7 +101,7 @@ class Peers:
         return Peer(address, self._security, self._timeout)
 
     def wait(self, work: Coroutine[Any, Any, _T], stop: Callable[[], bool] = lambda: False) -> _T:
-        """Run something in the event loop and wait for it, from any thread.
+        """Run a coroutine in the event loop and wait for it, from any thread.
 
         Raises
         ------

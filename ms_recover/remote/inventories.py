@@ -141,7 +141,7 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
 
 
 def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
-    """Read an inventory back.
+    """Read an inventory from JSON values.
 
     Parameters
     ----------

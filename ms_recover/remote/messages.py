@@ -92,7 +92,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """One slice that is asked for.
+    """A request for one slice.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) 
 
 
 def read_request(data: bytes) -> Request:
-    """Read a question.
+    """Read a request.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def say_inventory(inventory: Mapping[str, Any]) -> bytes:
 
 
 def read_mode(data: bytes, where: str) -> int:
-    """Read the end of a slice.
+    """Read the message that ends a slice.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class Address:
 
 
 class Peer:
-    """A server; to be made and used in one event loop.
+    """A server; created and used in one event loop.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Peer:
                     await self._channel.send_message(ask_to_leave())
 
     async def inventory(self) -> Inventory:
-        """Ask what the server has.
+        """Request the inventory of the server.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Peer:
                     progress(told)
 
     async def fetch(self, wanted: SliceRequest, take: Callable[[memoryview], None]) -> int:
-        """Bring bytes of a slice; where the world breaks it is made again, and the rest is asked for.
+        """Receive bytes of a slice; when the connection breaks, connect again and request the rest.
 
         Parameters
         ----------

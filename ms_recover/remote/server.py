@@ -71,7 +71,7 @@ def serve(
     jobs : int
         Threads that digest slices.
     ready : callable
-        Told in words what is served where.
+        Called with the line that says which tree is served at which address.
     options : ScanOptions
         How the tree is laid out.
 
@@ -97,13 +97,13 @@ async def _until_told(server: Server, idle: float | None, ready: Callable[[str],
 
 
 class Server:
-    """What `serve` runs.
+    """Accepts the clients of one tree and answers them.
 
     Parameters
     ----------
     tree : ServedTree
     address, port
-        Where clients come.
+        Where to listen.
     security : Security
     jobs : int
         Threads that digest slices.
@@ -118,7 +118,7 @@ class Server:
         self._scanning = asyncio.Lock()
 
     async def run(self, idle: float | None, ready: Callable[[str], None]) -> None:
-        """Take clients until cancelled, or until nobody came for `idle` seconds."""
+        """Accept clients until cancelled, or until no client has connected for `idle` seconds."""
         clock = asyncio.get_running_loop().time
         self._last_seen = clock()
         try:
@@ -137,7 +137,7 @@ class Server:
             await asyncio.gather(*self._clients, return_exceptions=True)
 
     async def _check_port(self) -> None:
-        """Find out before anybody is told; the port itself is taken anew for each client."""
+        """Check that the port is free, before the address is announced; it is opened again for each client."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM)
             self._address = str(found[0][4][0])
@@ -150,7 +150,7 @@ class Server:
             ) from error
 
     async def _meet(self, wait: float) -> bool:
-        """Take the next client; return whether one came."""
+        """Accept the next client; return whether one connected."""
         manager = WorldManager(security=self._security)
         try:
             await manager.initialize_world(TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait)
@@ -171,7 +171,7 @@ class Server:
         self._last_seen = asyncio.get_running_loop().time()
 
     async def _attend(self, manager: WorldManager) -> None:
-        """Answer one client until it leaves."""
+        """Answer one client until it disconnects."""
         channel = Channel(manager.communicator, TRANSFER_WORLD, 1)
         try:
             async with manager:

@@ -72,7 +72,7 @@ class RemoteSource(SliceSource):
 
 
 class RemoteSlice(OpenSlice):
-    """A slice of another node; reads that follow each other are made ahead.
+    """A slice of another node; consecutive reads are requested ahead.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ _PAUSE_S = 0.05
 
 
 def mismatch(host: str, port: int, security: Security) -> str | None:
-    """Find out why a server with which no world could be made does not agree about TLS.
+    """Return why the TLS settings of this node and of a server that cannot be joined do not match.
 
     Parameters
     ----------

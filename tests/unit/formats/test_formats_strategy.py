@@ -211,7 +211,7 @@ def test_the_json_form(put: Put) -> None:
         (json_file({"tensor_map": 0}), "no tensor_map that can be meant"),
         (json_file({"dev_matrix": [0]}), "the device matrix"),
         (json_file({"dev_matrix": None}), "no dev_matrix"),
-        (json_file({"field": "0"}), "has an optimizer shard or field that is no number"),
+        (json_file({"field": "0"}), "has an optimizer shard or a field that is not a number"),
         (json_file({"field": -1}), "field -1"),
         (json_file({"opt_weight_shard_size": -2}), "-2 optimizer shards"),
         (json_file({"opt_weight_shard_step": 1 << 40}), "does not fit into 32 bits"),
