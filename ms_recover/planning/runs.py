@@ -111,7 +111,7 @@ class OlderRuns:
 def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
     """Tell the present run from those that older runs, or single ranks, left behind.
 
-    A prefix that less than half as many ranks have as another is a leftover. Of several that are left, one whose slices
+    A prefix that at most half as many ranks have as another is a leftover. Of several that are left, one whose slices
     were all written after all slices of the others is the present one; otherwise times prove nothing and all are
     present. Prefixes of manifests with a run id are present: their runs are told apart by these.
     """
@@ -137,10 +137,10 @@ def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
 
 
 def _widespread(families: Mapping[str, Sequence[SliceFile]]) -> set[str]:
-    """Return the families that at least half as many ranks have as any other."""
+    """Return the families that more than half as many ranks have as any other."""
     ranks = {name: len({file.rank for file in files}) for name, files in families.items()}
     most = max(ranks.values(), default=0)
-    return {name for name, count in ranks.items() if 2 * count >= most}
+    return {name for name, count in ranks.items() if 2 * count > most}
 
 
 def _written_last(families: Mapping[str, Sequence[SliceFile]], names: set[str]) -> str | None:

@@ -299,6 +299,18 @@ def scene(evidence: str, *kinds: str, data_parallel: int = 2) -> Scene:
 
 
 BESIDE = "a foreign run's slice beside it"
+TAKEOVER = Scene(
+    3,
+    1,
+    SEALED,
+    (
+        Strike("a slice of another layout", 0, STEPS[-1], STEPS[0], 0, (1, 2)),
+        Strike("a foreign slice beside it, its name not UTF-8", 1, STEPS[-1], STEPS[0], 1, (0, 2)),
+    ),
+    frozenset({2}),
+    False,
+)
+"""A conflict, and a newer file of another prefix that equals one side of it."""
 
 
 @settings(
@@ -318,6 +330,7 @@ def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
 @given(scenes(SEALED))
 @example(scene(SEALED, "manifest of a larger world", BESIDE))
 @example(scene(SEALED, "bit flip in the first byte", BESIDE, data_parallel=3))
+@example(TAKEOVER)
 def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     recover(scene)
 

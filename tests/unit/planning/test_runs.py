@@ -110,6 +110,13 @@ def test_a_prefix_that_few_ranks_have_is_a_leftover():
     assert found.why_older([]) is None
 
 
+def test_one_file_of_another_prefix_does_not_take_over_a_tree_of_two_ranks():
+    older = [slice_file(0, mtime=1), slice_file(1, mtime=2)]
+    found = find_older_runs([*older, slice_file(1, prefix="copied", mtime=9)])
+    assert found.present == {"test"}
+    assert found.reasons == {"copied": "only rank 1 has the prefix 'copied', of another run"}
+
+
 def test_of_widespread_prefixes_the_one_written_after_all_others_is_present():
     old = [slice_file(rank, prefix="old", mtime=1) for rank in range(3)]
     new = [slice_file(rank, prefix="new", mtime=2) for rank in range(3)]
