@@ -109,11 +109,11 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
 
 
 def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessment]]:
-    """Assess a step as each run that saved it; a chosen rerun whose replicas differ hides no older one behind it."""
+    """Assess a step as each run that saved it, until one has replicas that differ: no smaller run may hide that."""
     tried = []
     for run in compared.facts.runs(step):
         tried.append((run, assess_step(compared, step, run)))
-        if run.prefix is not None and tried[-1][1].disagreements:
+        if tried[-1][1].disagreements:
             break
     return tried
 

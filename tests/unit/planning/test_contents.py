@@ -66,6 +66,16 @@ def test_two_that_disagree_stop_everything_even_with_an_older_step():
     assert make_plan(tree(slices, PAIRS), PlanOptions(step=OLDER), contents=contents(r0="a", r2="x")).step == OLDER
 
 
+def test_replicas_that_differ_are_not_hidden_behind_a_smaller_run():
+    """One slice of another run could serve a whole group; the conflict of the run that most ranks have comes first."""
+    main = [backed(slice_file(rank), rank, run="main") for rank in range(4)]
+    other = [backed(slice_file(rank, prefix="copied"), "x", run="other") for rank in range(2)]
+    plan = make_plan(tree([*main, *other], PAIRS))
+    assert plan.disagreements
+    assert not plan.actions
+    assert plan.run_id == "main"
+
+
 def test_a_renamed_older_slice_is_found_among_two():
     slices = [slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)]
     known = contents(r0="old", r2="new", r1="b", r3="b")
