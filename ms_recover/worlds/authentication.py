@@ -123,7 +123,7 @@ class Acceptor:
     Parameters
     ----------
     listener : socket.socket
-        Owned by the acceptor from now on.
+        Stays open; connections that are still pending at the end wait for the next acceptor.
     key : bytes
         The key that both sides must know.
     security : Security
@@ -159,7 +159,6 @@ class Acceptor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
 
     async def _accept(self) -> None:
         while True:

@@ -93,7 +93,15 @@ class WorldManager:
         self._callbacks.append(callback)
 
     async def initialize_world(
-        self, name: str, rank: int, size: int, addr: str = "127.0.0.1", port: int = 29500, timeout: float = 30.0
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        addr: str = "127.0.0.1",
+        port: int = 29500,
+        timeout: float = 30.0,
+        *,
+        listener: socket.socket | None = None,
     ) -> None:
         """Become a member of a new world; return when all members have joined.
 
@@ -110,6 +118,9 @@ class WorldManager:
             Each world needs a port of its own while it is being made.
         timeout : float
             Seconds until all members must have joined.
+        listener : socket.socket, optional
+            For rank 0: a listening, non-blocking socket at `addr` and `port`, which stays open. With it one port
+            accepts the members of many worlds, one world after the other, and refuses no connection in between.
 
         Raises
         ------
@@ -136,7 +147,7 @@ class WorldManager:
         self._making.add(name)
         self._worlds[name] = world
         try:
-            making = self._make(world, addresses, port, epoch, status.append)
+            making = self._make(world, addresses, port, epoch, listener, status.append)
             await asyncio.wait_for(making, max(deadline - clock(), 0.001))
         except (HandshakeRefusedError, CertificateError, OSError, ValueError, asyncio.TimeoutError) as error:
             cause, words = "eof" if isinstance(error, OSError) else "protocol", str(error)
@@ -187,12 +198,20 @@ class WorldManager:
             raise UsageError(f"there is no world {name!r}")
         return world
 
-    async def _make(self, world: World, addresses: Sequence[str], port: int, epoch: int, on_status: OnStatus) -> None:
+    async def _make(
+        self,
+        world: World,
+        addresses: Sequence[str],
+        port: int,
+        epoch: int,
+        listener: socket.socket | None,
+        on_status: OnStatus,
+    ) -> None:
         if world.size == 1:
             self._epochs[world.name] = epoch
             world.open(epoch, {})
             return
-        rendezvous, heartbeats = await self._find_members(world, addresses, port, epoch, on_status)
+        rendezvous, heartbeats = await self._find_members(world, addresses, port, epoch, listener, on_status)
         on_status("all members joined, but not all are connected with each other")
         epoch, members = rendezvous.welcome.epoch, rendezvous.welcome.members
         self._epochs[world.name] = epoch
@@ -204,7 +223,13 @@ class WorldManager:
         await self._communicator.barrier(world=world.name)
 
     async def _find_members(
-        self, world: World, addresses: Sequence[str], port: int, epoch: int, on_status: OnStatus
+        self,
+        world: World,
+        addresses: Sequence[str],
+        port: int,
+        epoch: int,
+        listener: socket.socket | None,
+        on_status: OnStatus,
     ) -> tuple[Rendezvous, socket.socket]:
         """Connect with all members; return the connections, and this member's socket for heartbeats."""
         heartbeat = int(self._watchdog.heartbeat * 1000)
@@ -221,9 +246,11 @@ class WorldManager:
                 world=world.name,
             )
             return await join_rendezvous(addresses, port, hello, self._security, _open_sockets, on_status)
+        if listener is None:
+            with _listen(addresses[0], port) as opened:
+                return await self._find_members(world, addresses, port, epoch, opened, on_status)
         with stream.closed_on_error(stream.bind_datagrams(addresses[0])) as heartbeats:
             own = MemberAddress(addresses[0], port, heartbeats.getsockname()[1], heartbeat)
-            listener = _listen(addresses[0], port)
             rendezvous = await host_rendezvous(listener, world.name, world.size, epoch, own, self._security, on_status)
             return rendezvous, heartbeats
 

@@ -46,7 +46,7 @@ async def host_rendezvous(
     Parameters
     ----------
     listener : socket.socket
-        Where the others connect; closed at the end.
+        Where the others connect; stays open.
     world : str
         The world's name.
     size : int
