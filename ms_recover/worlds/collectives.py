@@ -7,9 +7,11 @@ operation, and the whole tensor's element type and shape; a mismatch breaks the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import schedules
 from ms_recover.worlds.instructions import Expected, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw, accumulate, allocate
@@ -89,7 +91,7 @@ async def all_reduce(call: Call, tensor: Raw, operation: str) -> None:
     for outgoing, incoming in schedules.reduce_ring(call.rank, call.size):
         pieces = schedules.segments(0, len(parts[incoming]), _SEGMENT)
         posted = [call.post(left, tensor, scratch[start:stop]) for start, stop in pieces]
-        async with _Concurrently(_send_pieces(call, right, tensor, parts[outgoing])):
+        async with _concurrently(call.world, _send_pieces(call, right, tensor, parts[outgoing])):
             for (start, stop), operand in zip(pieces, posted, strict=True):
                 arrived = await call.received(operand)
                 accumulate(operation, tensor.dtype, parts[incoming][start:stop], arrived.data)
@@ -143,18 +145,20 @@ async def _send_pieces(call: Call, peer: int, tensor: Raw, part: memoryview) -> 
         await call.send(peer, tensor, part[start:stop])
 
 
-class _Concurrently:
-    """Runs a coroutine during a block; the block ends when both have ended."""
+@asynccontextmanager
+async def _concurrently(world: World, work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine during a block; the block ends when both have ended. An error of either breaks the world."""
 
-    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work = work
+    def ended(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not isinstance(error, BrokenWorldError):
+            world.failed(error)
 
-    async def __aenter__(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work)
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self._task
-        else:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(ended)
+    try:
+        yield
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -34,6 +34,9 @@ class Sink(Protocol):
     def lost(self, peer: int, cause: str, words: str) -> None:
         """Handle the end of the connection, and close the link."""
 
+    def failed(self, error: Exception) -> None:
+        """Handle an unexpected error of this process, and close the link."""
+
 
 class _Outgoing(NamedTuple):
     views: list[bytes | memoryview]
@@ -73,7 +76,7 @@ class Link:
 
     def start(self) -> None:
         """Begin to read."""
-        self._loop.add_reader(self._descriptor, self._readable)
+        self._loop.add_reader(self._descriptor, self._guard, self._readable)
 
     def send(self, head: bytes, payload: memoryview | None) -> asyncio.Future[None] | None:
         """Send a frame, after earlier frames.
@@ -88,10 +91,10 @@ class Link:
             try:
                 self._push(views)
             except OSError as error:
-                self._loop.call_soon(self._write_failed, error)
+                self._loop.call_soon(self._guard, self._write_failed, error)
             if not views:
                 return None
-            self._loop.add_writer(self._descriptor, self._writable)
+            self._loop.add_writer(self._descriptor, self._guard, self._writable)
         outgoing = _Outgoing(views, self._loop.create_future())
         self._queue.append(outgoing)
         return outgoing.done
@@ -107,10 +110,10 @@ class Link:
         self._target, self._filled = target, 0
         if self._paused:
             self._paused = False
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._loop.add_reader(self._descriptor, self._guard, self._readable)
             self._parse()
             if self._tls:
-                self._loop.call_soon(self._readable)
+                self._loop.call_soon(self._guard, self._readable)
 
     def pause(self) -> None:
         """Do not read until the next `fill`."""
@@ -191,14 +194,21 @@ class Link:
         while not (done() or self.closed or self._paused or self._loop.time() > until):
             if self._target is not None and len(self._target) > _BUFFER:
                 return
-            self._read()
+            self._guard(self._read)
+
+    def _guard(self, handle: Callable[..., object], *args: object) -> None:
+        """Handle an event; an error that the event loop would only log breaks the world."""
+        try:
+            handle(*args)
+        except Exception as error:
+            self._sink.failed(error)
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):
             if self.closed or self._paused or not self._read():
                 return
         if self._tls:
-            self._loop.call_soon(self._readable)  # TLS may have buffered more than the socket shows
+            self._loop.call_soon(self._guard, self._readable)  # TLS may have buffered more than the socket shows
 
     def _read(self) -> bool:
         """Read once; return whether there may be more."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import stream, tensors
-from ms_recover.worlds.authentication import CertificateError, HandshakeRefusedError, OnStatus
+from ms_recover.worlds.authentication import AcceptError, CertificateError, HandshakeRefusedError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, MemberAddress, Purpose
 from ms_recover.worlds.instructions import Fault
@@ -149,14 +149,24 @@ class WorldManager:
         try:
             making = self._make(world, addresses, port, epoch, listener, status.append)
             await asyncio.wait_for(making, max(deadline - clock(), 0.001))
-        except (HandshakeRefusedError, CertificateError, OSError, ValueError, asyncio.TimeoutError) as error:
+        except (
+            AcceptError,
+            HandshakeRefusedError,
+            CertificateError,
+            OSError,
+            ValueError,
+            asyncio.TimeoutError,
+        ) as error:
             cause, words = "eof" if isinstance(error, OSError) else "protocol", str(error)
+            if isinstance(error, AcceptError):
+                cause = "closed"
             if isinstance(error, asyncio.TimeoutError):
                 cause, words = "timeout", "; ".join([f"not all members joined within {round(timeout, 3):g} s", *status])
             self._discard(world, earlier, cause)
             if isinstance(error, BrokenWorldError | UsageError):
                 raise
-            raise BrokenWorldError(name, epoch, 0, cause, words) from error
+            accused = rank if isinstance(error, AcceptError) else 0
+            raise BrokenWorldError(name, epoch, accused, cause, words) from error
         except BaseException:
             self._discard(world, earlier, "closed")
             raise
@@ -282,7 +292,9 @@ class WorldManager:
         for world in list(self._worlds.values()):
             if (world.identity, world.epoch) != (identity, epoch) or not world.is_open:
                 continue
-            if peer == accused and cause in ("heartbeat", "eof"):
+            if peer == world.rank:
+                world.lost(peer, cause, "the heartbeat helper cannot be kept running")
+            elif peer == accused and cause in ("heartbeat", "eof"):
                 silence = f"rank {peer} was silent for {self._watchdog.heartbeat:g} s"
                 world.lost(peer, cause, silence if cause == "heartbeat" else f"rank {peer} is dead")
             else:

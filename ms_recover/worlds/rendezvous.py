@@ -8,6 +8,7 @@ members authenticate each other. Of each pair, the lower rank accepts and the hi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import itertools
 import socket
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ms_recover.worlds import authentication, handshake, stream
-from ms_recover.worlds.authentication import Acceptor, HandshakeRefusedError, Joined, OnStatus, connect
+from ms_recover.worlds.authentication import AcceptError, Acceptor, HandshakeRefusedError, Joined, OnStatus, connect
 from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpose, Welcome
 from ms_recover.worlds.security import Security, describe, make_nonce, prove
 from ms_recover.worlds.wire import ProtocolError
@@ -76,13 +77,15 @@ async def host_rendezvous(
         arrived.set()
         return None
 
+    async def all_joined() -> None:
+        while len(members) < size - 1:
+            arrived.clear()
+            await arrived.wait()
+            for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
+                members.pop(rank).sock.close()
+
     try:
-        async with Acceptor(listener, security.token, security, admit, on_status):
-            while len(members) < size - 1:
-                arrived.clear()
-                await arrived.wait()
-                for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
-                    members.pop(rank).sock.close()
+        await Acceptor(listener, security.token, security, admit, on_status).accept_during(all_joined())
         ordered = [members[rank] for rank in sorted(members)]
         addresses = [
             MemberAddress(sock.getpeername()[0], hello.port, hello.heartbeat_port, hello.heartbeat)
@@ -94,8 +97,11 @@ async def host_rendezvous(
         for joined in members.values():
             mac = prove(security.token, "welcome", joined.transcript, body)
             await authentication.send_message(joined.sock, MessageType.WELCOME, mac + body)
-    except BaseException:
+    except BaseException as error:
         for joined in members.values():
+            if isinstance(error, AcceptError):
+                with contextlib.suppress(OSError):
+                    joined.sock.send(handshake.pack(MessageType.REFUSED, str(error).encode()[:255]))
             joined.sock.close()
         raise
     sockets = {rank: joined.sock for rank, joined in members.items()}
@@ -196,7 +202,7 @@ async def _connect_peers(
         arrived.set()
         return None
 
-    async with Acceptor(listener, key, security, admit, on_status):
+    async def all_connected() -> None:
         for peer in range(1, own.rank):
             member = welcome.members[peer]
             hello = own._replace(purpose=Purpose.PEER, epoch=welcome.epoch, nonce=make_nonce())
@@ -204,6 +210,8 @@ async def _connect_peers(
         while len(sockets) < own.size - 1:
             arrived.clear()
             await arrived.wait()
+
+    await Acceptor(listener, key, security, admit, on_status).accept_during(all_connected())
 
 
 def _own_address(address: str, port: int) -> str:

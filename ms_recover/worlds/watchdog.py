@@ -22,6 +22,7 @@ _HELPER = Path(__file__).with_name("heartbeat.py")
 _MIN_HEARTBEAT_S = 0.2
 _END_S = 2.0
 _RESTART_S = 1.0
+_FAILING_LIMITS = 5
 _MAX_PACKET = 1 << 16
 
 
@@ -43,7 +44,8 @@ class WatchDog:
     heartbeat : float
         Seconds of silence after which a peer is lost; at least 0.2.
     lost : callable
-        Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault.
+        Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault. With
+        this member's own rank when no helper keeps running, so that peers are not watched.
 
     Raises
     ------
@@ -66,6 +68,8 @@ class WatchDog:
         self._last_report = 0.0
         self._last_check = 0.0
         self._last_start = 0.0
+        self._failing_since: float | None = None
+        """When the first of the last helpers failed that did not live for a whole heartbeat limit."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -192,10 +196,15 @@ class WatchDog:
                 self._replace(self._helper)
                 return
             self._last_report = asyncio.get_running_loop().time()
-            report = json.loads(data)
-            if "lost" in report:
-                world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
-                self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
+            try:
+                report = json.loads(data)
+                if "lost" in report:
+                    world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
+                    self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
+            except Exception:
+                _log.exception("a report of the heartbeat helper cannot be handled")
+                self._replace(self._helper)
+                return
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()
@@ -205,8 +214,15 @@ class WatchDog:
         if stalled:
             self._last_report = now
         self._timer = loop.call_later(self._check_s, self._check)
-        if self._helper is None:
-            self._start()
+        if self._helper is not None and now - self._last_start > self.heartbeat:
+            self._failing_since = None
+        if self._failing_since is not None and now - self._failing_since > _FAILING_LIMITS * self.heartbeat:
+            self._failing_since = None
+            for (world, epoch), watch in list(self._watches.items()):
+                rank = watch.order["rank"]
+                self._lost(world, epoch, rank, "closed", rank)
+        elif self._helper is None:
+            self._restart()
         elif now - self._last_report > self._silent_s:
             self._replace(self._helper)
 
@@ -219,8 +235,16 @@ class WatchDog:
         self._helper = None
         _end(helper)
         self.replaced += 1
-        if asyncio.get_running_loop().time() - self._last_start > _RESTART_S:
-            self._start()  # a helper that fails at once is restarted at the next check
+        now = asyncio.get_running_loop().time()
+        self._failing_since = self._failing_since or now
+        if now - self._last_start > _RESTART_S:
+            self._restart()  # a helper that fails at once is restarted at the next check
+
+    def _restart(self) -> None:
+        try:
+            self._start()
+        except OSError as error:
+            _log.warning("starting the heartbeat helper failed: %s", error)
 
     def _disconnect(self) -> None:
         control, self._control = self._control, None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import wire
@@ -29,6 +31,7 @@ from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header
 
+_log = logging.getLogger(__name__)
 Allocate = Callable[[int], memoryview]
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
@@ -120,7 +123,7 @@ class World:
             When the world was closed meanwhile.
         """
         self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
-        self._apply(self.state.formed(epoch))
+        self._handle(self.state.formed, epoch)
         if not self.is_open:  # removed while it was being made
             self._close_links()
             raise BrokenWorldError(
@@ -143,7 +146,7 @@ class World:
         self._operations[operation.number] = operation
         length = len(payload) if payload is not None else 0
         try:
-            self._apply(self.state.send_requested(operation.number, peer, key, detail, dtype, shape, length))
+            self._handle(self.state.send_requested, operation.number, peer, key, detail, dtype, shape, length)
             if operation.fault is None and operation.sending is not None:
                 await asyncio.wait([operation.sending])
             elif self._sends >= _SENDS_IN_A_ROW:
@@ -152,7 +155,7 @@ class World:
             else:
                 self._sends += 1
         except asyncio.CancelledError:
-            self._apply(self.state.cancelled(operation.number))
+            self._handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -163,7 +166,7 @@ class World:
         """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
         operation = Operation(next(self._numbers), peer, buffer)
         self._operations[operation.number] = operation
-        self._apply(self.state.receive_requested(operation.number, peer, key, expected))
+        self._handle(self.state.receive_requested, operation.number, peer, key, expected)
         return operation
 
     async def received(self, operation: Operation) -> tuple[Header, memoryview]:
@@ -174,7 +177,7 @@ class World:
         except asyncio.CancelledError:
             if operation.header is not None:
                 self.break_world(Fault(self.rank, "closed", "a receive was cancelled after its message arrived"))
-            self._apply(self.state.cancelled(operation.number))
+            self._handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -202,7 +205,7 @@ class World:
 
     def break_world(self, fault: Fault) -> None:
         """Break the world."""
-        self._apply(self.state.aborted(fault))
+        self._handle(self.state.aborted, fault)
 
     def expire(self, peer: int | None, timeout: float) -> None:
         """Break the world because an operation, with this peer or with any peer, took too long."""
@@ -211,24 +214,24 @@ class World:
 
     def reported(self, peer: int, accused: int, cause: str) -> None:
         """Handle the report of a peer's helper process that the world is broken there."""
-        self._apply(self.state.reported(peer, accused, cause))
+        self._handle(self.state.reported, peer, accused, cause)
 
     def lost(self, peer: int, cause: str, words: str) -> None:
         """Handle the loss of a peer, noticed by a link or the watchdog."""
-        self._apply(self.state.lost(peer, cause, words))
+        self._handle(self.state.lost, peer, cause, words)
 
     def header_received(self, peer: int, header: Header) -> None:
         """Handle the header of a frame."""
-        self._apply(self.state.header_received(peer, header))
+        self._handle(self.state.header_received, peer, header)
 
     def payload_received(self, peer: int) -> None:
         """Handle a complete payload."""
-        self._apply(self.state.payload_received(peer))
+        self._handle(self.state.payload_received, peer)
 
     async def close(self, linger: float) -> None:
         """Leave in good order; wait at most `linger` seconds until the peers' kernels have received all bytes."""
         try:
-            self._apply(self.state.closed())
+            self._handle(self.state.closed)
             deadline = self._loop.time() + linger
             while not all(link.flushed for link in self._links.values()):
                 if self._loop.time() > deadline:
@@ -241,6 +244,24 @@ class World:
         links, self._links = self._links, {}
         for link in links.values():
             link.close()
+
+    def failed(self, error: Exception) -> None:
+        """Break the world because of an unexpected error of this process, such as missing memory."""
+        _log.error("world %r failed", self.name, exc_info=error)
+        fault = Fault(self.rank, "closed", f"an unexpected error: {type(error).__name__}: {error}")
+        instructions = self.state.aborted(fault)
+        for operation in list(self._operations.values()):  # also those that the state has already ended
+            if operation.header is None and operation.fault is None:
+                operation.fault = self.state.fault or fault
+                operation.end()
+        self._apply(instructions)
+
+    def _handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
+        """Pass an event to the state and carry out its instructions."""
+        try:
+            self._apply(event(*args))
+        except Exception as error:
+            self.failed(error)
 
     def _apply(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -282,7 +303,7 @@ class World:
 
     def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
         if not sending.cancelled():
-            self._apply(self.state.send_done(number))
+            self._handle(self.state.send_done, number)
 
     def _deliver(self, number: int, header: Header, message: int | None) -> None:
         operation = self._operations[number]
