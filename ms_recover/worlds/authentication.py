@@ -25,15 +25,19 @@ _MAX_HANDSHAKES = 64
 _REFUSING_S = 1.0
 
 
-class HandshakeRefusedError(Exception):
+class JoinError(Exception):
+    """A failure that another attempt to join would only repeat."""
+
+
+class HandshakeRefusedError(JoinError):
     """The other side refused this member or could not prove that it knows the key."""
 
 
-class CertificateError(Exception):
+class CertificateError(JoinError):
     """One side does not accept the other's certificate."""
 
 
-class AcceptError(Exception):
+class AcceptError(JoinError):
     """Accepting connections ended with an unexpected error of this member."""
 
 
@@ -55,15 +59,7 @@ async def send_message(sock: socket.socket, kind: MessageType, body: bytes) -> N
 
 
 async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> bytes:
-    """Receive the body of one handshake message of the expected type, at most `limit` bytes.
-
-    Raises
-    ------
-    HandshakeRefusedError
-        When the other side sent REFUSED.
-    ProtocolError, OSError
-        When the message is invalid or the connection failed.
-    """
+    """Receive the body of one handshake message, at most `limit` bytes; a REFUSED raises `HandshakeRefusedError`."""
     actual, length = handshake.unpack_preamble(await stream.read_exactly(sock, handshake.PREAMBLE_SIZE), limit)
     body = await stream.read_exactly(sock, length)
     if actual is MessageType.REFUSED:
@@ -76,19 +72,9 @@ async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> by
 async def connect(address: str, port: int, hello: Hello, key: bytes, security: Security) -> tuple[socket.socket, bytes]:
     """Connect to a member that accepts connections, and authenticate both sides.
 
-    Returns
-    -------
-    socket.socket, bytes
-        The connection and the transcript of the handshake, to which the WELCOME is bound.
-
-    Raises
-    ------
-    HandshakeRefusedError
-        When the other side does not know the key.
-    CertificateError
-        When one side does not accept the other's certificate.
-    ProtocolError, OSError
-        When nothing listens there, or another program does.
+    Returns the connection and the transcript of the handshake, to which the WELCOME is bound. Raises `JoinError` when
+    one side does not accept the other's key or certificate, `OSError` or `ProtocolError` when nothing listens there, or
+    another program does.
     """
     try:
         sock = await stream.connect(address, port, security.guest_tls)
@@ -117,20 +103,10 @@ async def connect(address: str, port: int, hello: Hello, key: bytes, security: S
 
 
 class Acceptor:
-    """Accepts connections, authenticates them and refuses all others.
+    """Accepts connections at a listener, which stays open; authenticates them and refuses all others.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Stays open; connections that are still pending at the end wait for the next acceptor.
-    key : bytes
-        The key that both sides must know.
-    security : Security
-        For TLS.
-    admit : callable
-        Called with each authenticated connection; returns the reason to refuse it, or None.
-    on_status : callable
-        Called with the reason of each refusal.
+    `admit` is called with each authenticated connection and returns the reason to refuse it, or None. `on_status` is
+    called with the reason of each refusal.
     """
 
     def __init__(
@@ -150,13 +126,7 @@ class Acceptor:
         self._failed: asyncio.Future[AcceptError] = asyncio.get_running_loop().create_future()
 
     async def accept_during(self, work: Coroutine[Any, Any, None]) -> None:
-        """Accept connections until `work` is done.
-
-        Raises
-        ------
-        AcceptError
-            When accepting or `admit` failed; those who connected have received the reason.
-        """
+        """Accept connections until `work` is done; when that fails, those who connected receive the reason."""
         loop = asyncio.get_running_loop()
         accepting, working = loop.create_task(self._accept()), loop.create_task(work)
         try:

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
 from ms_recover.worlds import stream, tensors
-from ms_recover.worlds.authentication import AcceptError, CertificateError, HandshakeRefusedError, OnStatus
+from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
-from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, MemberAddress, Purpose
+from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
 from ms_recover.worlds.instructions import Fault
-from ms_recover.worlds.rendezvous import Rendezvous, host_rendezvous, join_rendezvous
+from ms_recover.worlds.rendezvous import host_rendezvous, join_rendezvous
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.watchdog import WatchDog
 from ms_recover.worlds.world import World
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 2.0
-_BEATS_PER_LIMIT = 10
+_HEARTBEATS_PER_LIMIT = 10
 
 
 @dataclass(frozen=True)
@@ -149,23 +149,17 @@ class WorldManager:
         try:
             making = self._make(world, addresses, port, epoch, listener, status.append)
             await asyncio.wait_for(making, max(deadline - clock(), 0.001))
-        except (
-            AcceptError,
-            HandshakeRefusedError,
-            CertificateError,
-            OSError,
-            ValueError,
-            asyncio.TimeoutError,
-        ) as error:
-            cause, words = "eof" if isinstance(error, OSError) else "protocol", str(error)
-            if isinstance(error, AcceptError):
-                cause = "closed"
+        except (JoinError, OSError, ValueError, asyncio.TimeoutError) as error:
+            accused, cause, words = 0, "protocol", str(error)
             if isinstance(error, asyncio.TimeoutError):
                 cause, words = "timeout", "; ".join([f"not all members joined within {round(timeout, 3):g} s", *status])
+            elif isinstance(error, OSError):
+                cause = "eof"
+            elif isinstance(error, AcceptError):
+                accused, cause = rank, "closed"
             self._discard(world, earlier, cause)
             if isinstance(error, BrokenWorldError | UsageError):
                 raise
-            accused = rank if isinstance(error, AcceptError) else 0
             raise BrokenWorldError(name, epoch, accused, cause, words) from error
         except BaseException:
             self._discard(world, earlier, "closed")
@@ -221,48 +215,21 @@ class WorldManager:
             self._epochs[world.name] = epoch
             world.open(epoch, {})
             return
-        rendezvous, heartbeats = await self._find_members(world, addresses, port, epoch, listener, on_status)
+        heartbeat = int(self._watchdog.heartbeat * 1000)
+        hello = Hello(Purpose.RENDEZVOUS, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
+        if world.rank:
+            joining = join_rendezvous(addresses, port, hello, self._security, on_status)
+        else:
+            joining = host_rendezvous(addresses[0], port, listener, hello, self._security, on_status)
+        (epoch, _, members), key, sockets, heartbeats = await joining
         on_status("all members joined, but not all are connected with each other")
-        epoch, members = rendezvous.welcome.epoch, rendezvous.welcome.members
         self._epochs[world.name] = epoch
         with stream.closed_on_error(heartbeats):
-            world.open(epoch, rendezvous.sockets)
+            world.open(epoch, sockets)
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
-        interval = min(member.heartbeat for member in members) / 1000 / _BEATS_PER_LIMIT
-        self._watchdog.watch(world.identity, epoch, world.rank, rendezvous.key, peers, interval, heartbeats)
+        interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
+        self._watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
         await self._communicator.barrier(world=world.name)
-
-    async def _find_members(
-        self,
-        world: World,
-        addresses: Sequence[str],
-        port: int,
-        epoch: int,
-        listener: socket.socket | None,
-        on_status: OnStatus,
-    ) -> tuple[Rendezvous, socket.socket]:
-        """Connect with all members; return the connections, and this member's socket for heartbeats."""
-        heartbeat = int(self._watchdog.heartbeat * 1000)
-        if world.rank:
-            hello = Hello(
-                purpose=Purpose.RENDEZVOUS,
-                epoch=epoch,
-                rank=world.rank,
-                size=world.size,
-                port=0,
-                heartbeat_port=0,
-                heartbeat=heartbeat,
-                nonce=b"",
-                world=world.name,
-            )
-            return await join_rendezvous(addresses, port, hello, self._security, _open_sockets, on_status)
-        if listener is None:
-            with _listen(addresses[0], port) as opened:
-                return await self._find_members(world, addresses, port, epoch, opened, on_status)
-        with stream.closed_on_error(stream.bind_datagrams(addresses[0])) as heartbeats:
-            own = MemberAddress(addresses[0], port, heartbeats.getsockname()[1], heartbeat)
-            rendezvous = await host_rendezvous(listener, world.name, world.size, epoch, own, self._security, on_status)
-            return rendezvous, heartbeats
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -299,16 +266,3 @@ class WorldManager:
                 world.lost(peer, cause, silence if cause == "heartbeat" else f"rank {peer} is dead")
             else:
                 world.reported(peer, accused, cause)
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    try:
-        return stream.listen(address, port)
-    except OSError as error:
-        raise UsageError(f"cannot listen at {address} port {port}: {error.strerror}") from error
-
-
-def _open_sockets(own: str) -> tuple[socket.socket, socket.socket]:
-    """Open this member's sockets at its own address: a listener for peers, and one for heartbeats."""
-    with stream.closed_on_error(stream.listen(own, 0)) as listener:
-        return listener, stream.bind_datagrams(own)

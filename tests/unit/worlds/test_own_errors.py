@@ -191,7 +191,7 @@ def test_an_error_in_the_sending_half_of_a_collective_fails_it_on_both_sides(tog
     assert "RuntimeError: injected" in own.words
 
 
-def watched_alone(heartbeat, strike):
+def watched_alone(heartbeat, strike, seconds):
     """Strike the watchdog of a member; return the error of its world, and the number of helpers that were replaced."""
 
     async def main():
@@ -204,7 +204,7 @@ def watched_alone(heartbeat, strike):
             await asyncio.gather(one.joining, two.joining)
             strike(one.watchdog)
             try:
-                await asyncio.wait_for(one.communicator.recv(1, world="w"), 30 * heartbeat)
+                await asyncio.wait_for(one.communicator.recv(1, world="w"), seconds)
             except BrokenWorldError as error:
                 return error, one.watchdog.replaced
             except asyncio.TimeoutError:
@@ -223,7 +223,8 @@ def test_a_helper_that_cannot_be_kept_running_breaks_the_world(monkeypatch, tmp_
             monkeypatch.setattr(watchdog.subprocess, "Popen", lambda *_, **__: os.stat(tmp_path / "none"))
         dog._helper.kill()
 
-    error, replaced = watched_alone(0.4, strike)
+    monkeypatch.setattr(watchdog, "_FAILING_LIMITS", 2)
+    error, replaced = watched_alone(1.0, strike, LONG)
     assert (error.cause, error.rank) == ("closed", 0)
     assert error.words == "the heartbeat helper cannot be kept running"
     assert replaced
@@ -240,4 +241,4 @@ def test_a_helper_with_invalid_reports_is_replaced(monkeypatch):
 
         monkeypatch.setattr(watchdog.json, "loads", broken)
 
-    assert watched_alone(0.4, strike) == (None, 1)
+    assert watched_alone(3.0, strike, 2.0) == (None, 1)
