@@ -137,17 +137,17 @@ class WorldManager:
             addresses = await asyncio.wait_for(stream.resolve(addr), timeout)
         except asyncio.TimeoutError as error:
             words = f"looking up {addr!r} took longer than {round(timeout, 3):g} s"
-            raise BrokenWorldError(name, self._epochs.get(name, -1) + 1, 0, "timeout", words) from error
+            raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
         for address in addresses:
             self._security.allow(address)
         self._check(name, rank, size, port, timeout)
         earlier = self._worlds.pop(name, None)
-        epoch = self._epochs.get(name, -1) + 1
+        epoch = self._next_epoch(name)
         world = World(name, rank, size, allocate=tensors.allocate, ended=self._world_ended, peer_left=self._peer_left)
         self._making.add(name)
         self._worlds[name] = world
         try:
-            making = self._make(world, addresses, port, epoch, listener, status.append)
+            making = self._make(world, addresses, port, listener, status.append)
             await asyncio.wait_for(making, max(deadline - clock(), 0.001))
         except (JoinError, OSError, ValueError, asyncio.TimeoutError) as error:
             accused, cause, words = 0, "protocol", str(error)
@@ -196,6 +196,9 @@ class WorldManager:
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"world {name!r} exists already: remove it first")
 
+    def _next_epoch(self, name: str) -> int:
+        return self._epochs.get(name, -1) + 1
+
     def _find(self, name: str) -> World:
         world = self._worlds.get(name)
         if world is None:
@@ -203,14 +206,9 @@ class WorldManager:
         return world
 
     async def _make(
-        self,
-        world: World,
-        addresses: Sequence[str],
-        port: int,
-        epoch: int,
-        listener: socket.socket | None,
-        on_status: OnStatus,
+        self, world: World, addresses: Sequence[str], port: int, listener: socket.socket | None, on_status: OnStatus
     ) -> None:
+        epoch = self._next_epoch(world.name)
         if world.size == 1:
             self._epochs[world.name] = epoch
             world.open(epoch, {})

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ms_recover.errors import UsageError
+from ms_recover.worlds import stream
 
 _log = logging.getLogger(__name__)
 _HELPER = Path(__file__).with_name("heartbeat.py")
@@ -26,8 +26,7 @@ _FAILING_LIMITS = 5
 _MAX_PACKET = 1 << 16
 
 
-@dataclass
-class _Watch:
+class _Watch(NamedTuple):
     order: dict[str, Any]
     sock: socket.socket
 
@@ -89,47 +88,30 @@ class WatchDog:
     ) -> None:
         """Start to watch the peers of a world.
 
-        Parameters
-        ----------
-        world, epoch, rank
-            Eight bytes of the world, its epoch, and this member's rank.
-        key : bytes
-            Signs the datagrams.
-        peers : mapping of int to (str, int)
-            Address and port for heartbeats, by rank.
-        interval : float
-            Seconds between two heartbeats.
-        sock : socket.socket
-            For the datagrams. Owned by the watchdog from now on, so that a new helper continues with the same socket.
+        World and epoch are those of the datagrams, which `key` signs; `peers` has addresses and ports by rank,
+        `interval` is the time between two heartbeats, in seconds. The watchdog owns the UDP socket from now on, so that
+        a new helper continues with the same one.
         """
-        order: dict[str, Any] = {
-            "do": "watch",
-            "world": world.hex(),
-            "epoch": epoch,
-            "rank": rank,
-            "key": key.hex(),
-            "interval": interval,
-            "limit": self.heartbeat,
-            "peers": {peer: list(address) for peer, address in peers.items()},
-        }
-        watch = self._watches[world, epoch] = _Watch(order, sock)
+        order = _order("watch", world, epoch, rank=rank, key=key.hex(), interval=interval, limit=self.heartbeat)
+        order["peers"] = {peer: list(address) for peer, address in peers.items()}
+        self._watches[world, epoch] = _Watch(order, sock)
         if self._helper is None:
             self._start()
         else:
-            self._send(order, watch.sock)
+            self._send(order, sock)
 
     def forget(self, world: bytes, epoch: int, peer: int) -> None:
         """Stop watching a peer that left in good order."""
         watch = self._watches.get((world, epoch))
         if watch is not None:
             watch.order["peers"].pop(peer, None)
-            self._send({"do": "forget", "world": world.hex(), "epoch": epoch, "peer": peer})
+            self._send(_order("forget", world, epoch, peer=peer))
 
     def leave(self, world: bytes, epoch: int, cause: str = "", accused: int = 0) -> None:
         """Stop watching a world; inform its members of the cause when it is broken."""
         watch = self._watches.pop((world, epoch), None)
         if watch is not None:
-            self._send({"do": "leave", "world": world.hex(), "epoch": epoch, "cause": cause, "accused": accused})
+            self._send(_order("leave", world, epoch, cause=cause, accused=accused))
             watch.sock.close()
 
     async def close(self) -> None:
@@ -141,30 +123,24 @@ class WatchDog:
             self._timer = None
         helper, self._helper = self._helper, None
         self._disconnect()
-        if helper is None:
-            return
-        try:
-            for _ in range(int(_END_S / 0.01)):
-                if helper.poll() is not None:
-                    return
-                await asyncio.sleep(0.01)
-        finally:
-            _end(helper)
+        if helper is not None:
+            try:
+                for _ in range(int(_END_S / 0.01)):
+                    if helper.poll() is not None:
+                        break
+                    await asyncio.sleep(0.01)
+            finally:
+                _end(helper)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
+        with stream.closed_on_error(ours), theirs:
             self._helper = subprocess.Popen(  # noqa: S603 (our own file)
                 [sys.executable, "-I", "-S", str(_HELPER), str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         ours.setblocking(False)
         self._control = ours
         loop = asyncio.get_running_loop()
@@ -252,6 +228,10 @@ class WatchDog:
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(control.fileno())
             control.close()
+
+
+def _order(do: str, world: bytes, epoch: int, **fields: Any) -> dict[str, Any]:
+    return {"do": do, "world": world.hex(), "epoch": epoch, **fields}
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:
