@@ -23,7 +23,7 @@ _TCP_CLOSE = 7
 
 
 class Sink(Protocol):
-    """Handles the frames that a link receives."""
+    """Handles what a link receives; `World` is the one implementation."""
 
     def header_received(self, peer: int, header: Header) -> None:
         """Handle a header; calls `Link.fill` or `Link.pause` when a payload follows."""
@@ -44,17 +44,7 @@ class _Outgoing(NamedTuple):
 
 
 class Link:
-    """A connected non-blocking socket on the running event loop.
-
-    Parameters
-    ----------
-    sock : socket.socket
-        Plain or TLS; owned by the link from now on.
-    peer : int
-        Rank of the other side.
-    sink : Sink
-        Handles what the link receives.
-    """
+    """A connected non-blocking socket, plain or TLS, on the running event loop; the link owns it from now on."""
 
     def __init__(self, sock: socket.socket, peer: int, sink: Sink) -> None:
         self.peer = peer
@@ -81,10 +71,7 @@ class Link:
     def send(self, head: bytes, payload: memoryview | None) -> asyncio.Future[None] | None:
         """Send a frame, after earlier frames.
 
-        Returns
-        -------
-        asyncio.Future or None
-            None when the kernel has taken all bytes. The future is cancelled when the link closes first.
+        Returns None when the kernel has taken all bytes, or a future, which is cancelled when the link closes first.
         """
         views: list[bytes | memoryview] = [head, payload] if payload else [head]
         if not self._queue:
@@ -99,9 +86,15 @@ class Link:
         self._queue.append(outgoing)
         return outgoing.done
 
-    def send_if_ready(self, head: bytes) -> None:
-        """Send a header as the last frame if that goes without waiting."""
-        if not self._queue:
+    def send_last(self, head: bytes, *, leaving: bool) -> None:
+        """Send a header as the last frame if that goes without waiting, and stop reading when this member leaves."""
+        if leaving:
+            self.pause()
+        if self._queue:
+            return
+        if leaving:
+            self.send(head, None)
+        else:
             with contextlib.suppress(OSError):  # the other side is gone; its helper process is informed as well
                 self._push([head])
 
@@ -119,13 +112,6 @@ class Link:
         """Do not read until the next `fill`."""
         self._paused = True
         self._loop.remove_reader(self._descriptor)
-
-    def finish(self, head: bytes) -> None:
-        """Send a header as the last frame and stop reading; a frame that is partly sent stays so."""
-        self._loop.remove_reader(self._descriptor)
-        self._paused = True
-        if not self._queue:
-            self.send(head, None)
 
     @property
     def flushed(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import stream, tensors
+from ms_recover.worlds import stream
 from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
@@ -143,7 +143,7 @@ class WorldManager:
         self._check(name, rank, size, port, timeout)
         earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
-        world = World(name, rank, size, allocate=tensors.allocate, ended=self._world_ended, peer_left=self._peer_left)
+        world = World(name, rank, size, self._world_ended, self._peer_left)
         self._making.add(name)
         self._worlds[name] = world
         try:

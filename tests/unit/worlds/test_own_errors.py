@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import BrokenWorldError
-from ms_recover.worlds import Security, WorldManager, authentication, collectives, handshake, stream, watchdog, wire
+from ms_recover.worlds import (
+    Security,
+    WorldManager,
+    authentication,
+    collectives,
+    handshake,
+    stream,
+    tensors,
+    watchdog,
+    wire,
+)
 from ms_recover.worlds.authentication import AcceptError, Acceptor, HandshakeRefusedError
 from ms_recover.worlds.handshake import Hello, MessageType, Purpose
 from ms_recover.worlds.link import Link
@@ -97,7 +107,7 @@ def test_an_error_before_the_proof_ends_one_connection_only(monkeypatch):
 
 
 def break_memory(monkeypatch, worlds):
-    monkeypatch.setattr(worlds[0], "_allocate", fail)
+    monkeypatch.setattr(tensors, "allocate", fail)
 
 
 def break_state(monkeypatch, worlds):
