@@ -258,9 +258,10 @@ class WorldManager:
             if (world.identity, world.epoch) != (identity, epoch) or not world.is_open:
                 continue
             if peer == world.rank:
-                world.lost(peer, cause, "the heartbeat helper cannot be kept running")
+                world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
             elif peer == accused and cause in ("heartbeat", "eof"):
                 silence = f"rank {peer} was silent for {self._watchdog.heartbeat:g} s"
-                world.lost(peer, cause, silence if cause == "heartbeat" else f"rank {peer} is dead")
+                words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+                world.handle(world.state.lost, peer, cause, words)
             else:
-                world.reported(peer, accused, cause)
+                world.handle(world.state.reported, peer, accused, cause)

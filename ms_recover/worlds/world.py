@@ -114,7 +114,7 @@ class World:
     def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
         """Start with the connections to all peers, by rank."""
         self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
-        self._handle(self.state.formed, epoch)
+        self.handle(self.state.formed, epoch)
         if not self.is_open:  # removed while it was being made
             self._close_links()
             words = "the world was removed while it was being made"
@@ -135,7 +135,7 @@ class World:
         operation = self._begin(peer, payload)
         length = len(payload) if payload is not None else 0
         try:
-            self._handle(self.state.send_requested, operation.number, peer, key, detail, dtype, shape, length)
+            self.handle(self.state.send_requested, operation.number, peer, key, detail, dtype, shape, length)
             if operation.fault is None and operation.sending is not None:
                 await asyncio.wait([operation.sending])
             elif self._sends >= _SENDS_IN_A_ROW:
@@ -144,7 +144,7 @@ class World:
             else:
                 self._sends += 1
         except asyncio.CancelledError:
-            self._handle(self.state.cancelled, operation.number)
+            self.handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -159,7 +159,7 @@ class World:
     def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
         """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
         operation = self._begin(peer, buffer)
-        self._handle(self.state.receive_requested, operation.number, peer, key, expected)
+        self.handle(self.state.receive_requested, operation.number, peer, key, expected)
         return operation
 
     async def received(self, operation: Operation) -> tuple[Header, memoryview]:
@@ -170,7 +170,7 @@ class World:
         except asyncio.CancelledError:
             if operation.header is not None:
                 self.break_world(Fault(self.rank, "closed", "a receive was cancelled after its message arrived"))
-            self._handle(self.state.cancelled, operation.number)
+            self.handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -198,33 +198,17 @@ class World:
 
     def break_world(self, fault: Fault) -> None:
         """Break the world."""
-        self._handle(self.state.aborted, fault)
+        self.handle(self.state.aborted, fault)
 
     def expire(self, peer: int | None, timeout: float) -> None:
         """Break the world because an operation, with this peer or with any peer, took too long."""
         slow = self.state.waiting_for() if peer is None else peer
         self.break_world(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
 
-    def reported(self, peer: int, accused: int, cause: str) -> None:
-        """Handle the report of a peer's helper process that the world is broken there."""
-        self._handle(self.state.reported, peer, accused, cause)
-
-    def lost(self, peer: int, cause: str, words: str) -> None:
-        """Handle the loss of a peer, noticed by a link or the watchdog."""
-        self._handle(self.state.lost, peer, cause, words)
-
-    def header_received(self, peer: int, header: Header) -> None:
-        """Handle the header of a frame."""
-        self._handle(self.state.header_received, peer, header)
-
-    def payload_received(self, peer: int) -> None:
-        """Handle a complete payload."""
-        self._handle(self.state.payload_received, peer)
-
     async def close(self, linger: float) -> None:
         """Leave in good order; wait at most `linger` seconds until the peers' kernels have received all bytes."""
         try:
-            self._handle(self.state.closed)
+            self.handle(self.state.closed)
             deadline = self._loop.time() + linger
             while self._loop.time() < deadline and not all(link.flushed for link in self._links.values()):
                 await asyncio.sleep(0.001)
@@ -247,8 +231,8 @@ class World:
                 operation.end()
         self._apply(instructions)
 
-    def _handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
-        """Pass an event to the state and carry out its instructions."""
+    def handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
+        """Pass an event to the state and carry out its instructions; an unexpected error breaks the world."""
         try:
             self._apply(event(*args))
         except Exception as error:
@@ -298,7 +282,7 @@ class World:
 
     def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
         if not sending.cancelled():
-            self._handle(self.state.send_done, number)
+            self.handle(self.state.send_done, number)
 
     def _deliver(self, number: int, header: Header, message: int | None) -> None:
         operation = self._operations[number]

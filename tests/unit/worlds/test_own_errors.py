@@ -216,9 +216,9 @@ def watched_alone(heartbeat, strike, seconds):
             try:
                 await asyncio.wait_for(one.communicator.recv(1, world="w"), seconds)
             except BrokenWorldError as error:
-                return error, one.watchdog.replaced
+                return error, one.watchdog.replaced + two.watchdog.replaced
             except asyncio.TimeoutError:
-                return None, one.watchdog.replaced
+                return None, one.watchdog.replaced + two.watchdog.replaced
 
     return asyncio.run(main())
 
