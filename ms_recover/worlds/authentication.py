@@ -173,8 +173,12 @@ class Acceptor:
             return
         task = asyncio.get_running_loop().create_task(self._authenticate_in_time(sock))
         self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
-        task.add_done_callback(partial(_close_if_cancelled, sock))
+        task.add_done_callback(partial(self._handshake_ended, sock))
+
+    def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            sock.close()
 
     async def _authenticate_in_time(self, sock: socket.socket) -> None:
         try:
@@ -218,9 +222,3 @@ class Acceptor:
             return self._admit(joined)
         except Exception as error:
             return self._fail(error)
-
-
-def _close_if_cancelled(sock: socket.socket, task: asyncio.Task[None]) -> None:
-    """Close an accepted connection whose handshake was cancelled, perhaps before its first step."""
-    if task.cancelled():
-        sock.close()

@@ -72,11 +72,8 @@ class WorldManager:
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
-        return {
-            name: WorldInfo(name=name, epoch=world.epoch, rank=world.rank, size=world.size, error=world.error)
-            for name, world in self._worlds.items()
-            if name not in self._making
-        }
+        made = [world for name, world in self._worlds.items() if name not in self._making]
+        return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
     @property
     def communicator(self) -> WorldCommunicator:

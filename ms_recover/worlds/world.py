@@ -117,8 +117,7 @@ class World:
         self.handle(self.state.formed, epoch)
         if not self.is_open:  # removed while it was being made
             self._close_links()
-            words = "the world was removed while it was being made"
-            raise BrokenWorldError(self.name, epoch, self.rank, "closed", words)
+            raise BrokenWorldError(self.name, epoch, self.rank, "closed", "it was removed while it was being made")
         for link in list(self._links.values()):
             link.start()
 

@@ -114,7 +114,7 @@ def test_damaged_frames_end_a_link_or_are_read():
 
 @pytest.mark.processes
 def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
-    """Strangers with damaged greetings come by the hundred; then the world comes to be."""
+    """Hundreds of damaged handshakes are refused; then the world is made."""
     chance = random.Random(2)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -131,7 +131,7 @@ def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
 
     async def main():
         security = Security(b"a token of some length")
-        async with WorldManager(security=security) as host, WorldManager(security=security) as guest:
+        async with WorldManager(security=security) as host, WorldManager(security=security) as client:
             making = asyncio.ensure_future(host.initialize_world("w", 0, 2, port=port, timeout=3600))
             await asyncio.sleep(0.05)
             limit = asyncio.Semaphore(20)
@@ -142,7 +142,7 @@ def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
                 await asyncio.gather(*(visit(limit) for _ in range(100)))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "memory grew (KiB)"
             assert len(os.listdir("/proc/self/fd")) <= descriptors + 20
-            await asyncio.gather(making, guest.initialize_world("w", 1, 2, port=port, timeout=60))
-            await asyncio.gather(*(m.communicator.barrier(world="w") for m in (host, guest)))
+            await asyncio.gather(making, client.initialize_world("w", 1, 2, port=port, timeout=60))
+            await asyncio.gather(*(m.communicator.barrier(world="w") for m in (host, client)))
 
     asyncio.run(main())
