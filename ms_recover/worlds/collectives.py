@@ -168,5 +168,6 @@ async def _concurrently(world: World, work: Coroutine[Any, Any, None]) -> AsyncI
         yield
         await task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

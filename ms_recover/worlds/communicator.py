@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,8 +50,7 @@ class WorldCommunicator:
         """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
         member = self._open(world, tag, dst)
         dtype, shape, data = _sendable(tensor)
-        with _Limit(member, timeout, dst):
-            await member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data)
+        await member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data, timeout)
 
     async def recv(
         self,
@@ -80,8 +78,8 @@ class WorldCommunicator:
         if out is not None:
             (dtype, shape, buffer), finish = tensors.target(out)
             expected = Expected(0, dtype, shape, len(buffer))
-        with _Limit(member, timeout, src):
-            header, data = await member.received(member.post(src, Key(FrameKind.MESSAGE, tag), expected, buffer))
+        posted = member.post(src, Key(FrameKind.MESSAGE, tag), expected, buffer)
+        header, data = await member.received(posted, timeout)
         return finish() if finish else _result(Raw(header.dtype, header.shape, data), as_tensor)
 
     async def broadcast(
@@ -190,34 +188,19 @@ async def _run(
 ) -> Any:
     """Run a collective and the barrier that ends it; break the world when either fails."""
     call = Call(world, tag, name, root, operation)
+    timer = world.limit(None, timeout)
     try:
-        with _Limit(world, timeout, None):
-            result = await COLLECTIVES[name](call, *args)
-            await call.close()
+        result = await COLLECTIVES[name](call, *args)
+        await call.close()
     except BrokenWorldError:
         raise
     except BaseException as error:
         world.break_world(Fault(world.rank, "closed", f"a collective call ended with {type(error).__name__}"))
         raise
+    finally:
+        if timer is not None:
+            timer.cancel()
     return result
-
-
-class _Limit:
-    """Breaks the world when a block takes longer than `timeout`; a class, because each message pays for it."""
-
-    __slots__ = ("_timer",)
-
-    def __init__(self, world: World, timeout: Seconds, peer: int | None) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-        if timeout is not None:
-            self._timer = asyncio.get_running_loop().call_later(timeout, world.expire, peer, timeout)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _sendable(tensor: Tensor) -> Raw:

@@ -11,7 +11,7 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ms_recover.worlds import wire
 from ms_recover.worlds.instructions import Instruction
@@ -29,8 +29,8 @@ class Shell(Protocol):
 
     state: WorldState
 
-    def handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
-        """Pass an event to the state and carry out its instructions, on this link among others."""
+    def apply(self, instructions: list[Instruction]) -> None:
+        """Carry out the instructions of the state, on this link among others."""
 
     def failed(self, error: Exception) -> None:
         """Break the world, and close this link, because of an unexpected error of this process."""
@@ -99,8 +99,9 @@ class Link:
     def fill(self, target: memoryview) -> None:
         """Read the next payload into this memory, of exactly its size."""
         count = min(self._end - self._start, len(target))  # bytes that were read together with the header
-        target[:count] = self._data[self._start : self._start + count]
-        self._start += count
+        if count:
+            target[:count] = self._data[self._start : self._start + count]
+            self._start += count
         self._target = target[count:]
         if self._paused:
             self._paused = False
@@ -229,7 +230,7 @@ class Link:
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
-        self._shell.handle(self._shell.state.lost, self.peer, cause, words)
+        self._shell.apply(self._shell.state.lost(self.peer, cause, words))
 
     def _parse(self) -> None:
         """Pass complete headers and payloads to the state."""
@@ -240,11 +241,11 @@ class Link:
                     if header is None:
                         return
                     self._start += wire.FIXED_SIZE + 8 * len(header.shape)
-                    self._shell.handle(self._shell.state.header_received, self.peer, header)
+                    self._shell.apply(self._shell.state.header_received(self.peer, header))
                 elif self._target:
                     return
                 else:
                     self._target = None
-                    self._shell.handle(self._shell.state.payload_received, self.peer)
+                    self._shell.apply(self._shell.state.payload_received(self.peer))
         except ProtocolError as error:
-            self._shell.handle(self._shell.state.lost, self.peer, "protocol", str(error))
+            self._shell.apply(self._shell.state.lost(self.peer, "protocol", str(error)))

@@ -128,13 +128,21 @@ class World:
         return number
 
     async def send(
-        self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview | None
+        self,
+        peer: int,
+        key: Key,
+        detail: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        payload: memoryview,
+        timeout: float | None = None,
     ) -> None:
         """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
         operation = self._begin(peer, payload)
-        length = len(payload) if payload is not None else 0
+        timer = self.limit(peer, timeout)
+        number, length = operation.number, len(payload)
         try:
-            self.handle(self.state.send_requested, operation.number, peer, key, detail, dtype, shape, length)
+            self.apply(self.state.send_requested(number, peer, key, detail, dtype, shape, length))
             if operation.fault is None and operation.sending is not None:
                 await asyncio.wait([operation.sending])
             elif self._sends >= _SENDS_IN_A_ROW:
@@ -143,10 +151,14 @@ class World:
             else:
                 self._sends += 1
         except asyncio.CancelledError:
-            self.handle(self.state.cancelled, operation.number)
+            self.handle(self.state.cancelled, number)
             raise
+        except Exception as error:
+            self.failed(error)
         finally:
-            self._operations.pop(operation.number, None)
+            self._operations.pop(number, None)
+            if timer is not None:
+                timer.cancel()
         if operation.fault is not None:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
 
@@ -158,11 +170,15 @@ class World:
     def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
         """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
         operation = self._begin(peer, buffer)
-        self.handle(self.state.receive_requested, operation.number, peer, key, expected)
+        try:
+            self.apply(self.state.receive_requested(operation.number, peer, key, expected))
+        except Exception as error:
+            self.failed(error)
         return operation
 
-    async def received(self, operation: Operation) -> tuple[Header, memoryview]:
+    async def received(self, operation: Operation, timeout: float | None = None) -> tuple[Header, memoryview]:
         """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
+        timer = self.limit(operation.peer, timeout)
         try:
             if not operation.ended:
                 await self._wait(operation)
@@ -173,6 +189,8 @@ class World:
             raise
         finally:
             self._operations.pop(operation.number, None)
+            if timer is not None:
+                timer.cancel()
         if operation.fault is not None:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
         assert operation.header is not None
@@ -199,8 +217,11 @@ class World:
         """Break the world."""
         self.handle(self.state.aborted, fault)
 
-    def expire(self, peer: int | None, timeout: float) -> None:
-        """Break the world because an operation, with this peer or with any peer, took too long."""
+    def limit(self, peer: int | None, timeout: float | None) -> asyncio.TimerHandle | None:
+        """Break the world after this time, because of this peer or the one that is waited for, unless cancelled."""
+        return None if timeout is None else self._loop.call_later(timeout, self._expire, peer, timeout)
+
+    def _expire(self, peer: int | None, timeout: float) -> None:
         slow = self.state.waiting_for() if peer is None else peer
         self.break_world(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
 
@@ -228,16 +249,17 @@ class World:
             if not operation.ended:
                 operation.fault = self.state.fault or fault
                 operation.end()
-        self._apply(instructions)
+        self.apply(instructions)
 
     def handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
         """Pass an event to the state and carry out its instructions; an unexpected error breaks the world."""
         try:
-            self._apply(event(*args))
+            self.apply(event(*args))
         except Exception as error:
             self.failed(error)
 
-    def _apply(self, instructions: list[Instruction]) -> None:
+    def apply(self, instructions: list[Instruction]) -> None:
+        """Carry out the instructions of the state, in order."""
         for instruction in instructions:
             # `match` would be several times slower, for each message.
             if isinstance(instruction, Transmit):
@@ -245,7 +267,7 @@ class World:
                 operation = self._operations[number]
                 operation.sending = self._links[peer].send(wire.encode(header), operation.buffer)
                 if operation.sending is None:
-                    self._apply(self.state.send_done(number))
+                    self.apply(self.state.send_done(number))
                 else:
                     operation.sending.add_done_callback(partial(self._sent, number))
             elif isinstance(instruction, FillBuffer):

@@ -74,8 +74,8 @@ class Sink:
         self.link, self.ended = None, None
         self.state = self
 
-    def handle(self, event, *args):
-        event(*args)
+    def apply(self, nothing):
+        assert nothing is None
 
     def header_received(self, peer, header):
         if header.kind in (FrameKind.MESSAGE, FrameKind.PART):
