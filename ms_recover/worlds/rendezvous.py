@@ -100,39 +100,45 @@ async def join_rendezvous(
     The addresses of rank 0 are tried in turn. `hello` gets its ports and nonce here. `on_status` is called with each
     failed attempt and each stage reached.
     """
-    opened: dict[str, tuple[socket.socket, socket.socket]] = {}
-    sockets: dict[int, socket.socket] = {}
-    heartbeats: socket.socket | None = None
+    pause = authentication.RETRY_S
+    for address in itertools.cycle(addresses):
+        try:
+            sock, transcript, hello, listener, heartbeats = await _connect_first(address, port, hello, security)
+            break
+        except (OSError, ProtocolError, asyncio.TimeoutError) as error:  # nothing, or another program, answers
+            on_status(f"the last attempt failed: {describe(error)}")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _MAX_RETRY_S)
+    on_status("connected with rank 0, which waits for other members")
+    sockets = {0: sock}
     try:
-        pause = authentication.RETRY_S
-        for address in itertools.cycle(addresses):
-            try:
-                own = _own_address(address, port)
-                if own not in opened:
-                    opened[own] = _open_sockets(own)
-                ports = [sock.getsockname()[1] for sock in opened[own]]
-                hello = hello._replace(port=ports[0], heartbeat_port=ports[1], nonce=make_nonce())
-                connecting = connect(address, port, hello, security.token, security)
-                sockets[0], transcript = await asyncio.wait_for(connecting, authentication.HANDSHAKE_S)
-                break
-            except (OSError, ProtocolError, asyncio.TimeoutError) as error:  # nothing, or another program, answers
-                on_status(f"the last attempt failed: {describe(error)}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_RETRY_S)
-        on_status("connected with rank 0, which waits for other members")
-        welcome = await _receive_welcome(sockets[0], hello, transcript, security)
-        key = _world_key(hello.world, welcome, security)
-        await _connect_peers(opened[own][0], hello, welcome, key, security, sockets, on_status)
-        heartbeats = opened[own][1]
+        with listener:
+            welcome = await _receive_welcome(sock, hello, transcript, security)
+            key = _world_key(hello.world, welcome, security)
+            await _connect_peers(listener, hello, welcome, key, security, sockets, on_status)
     except BaseException:
-        for sock in sockets.values():
+        for sock in (*sockets.values(), heartbeats):
             sock.close()
         raise
-    finally:
-        for sock in itertools.chain.from_iterable(opened.values()):
-            if sock is not heartbeats:
-                sock.close()
     return Rendezvous(welcome, key, sockets, heartbeats)
+
+
+async def _connect_first(
+    address: str, port: int, hello: Hello, security: Security
+) -> tuple[socket.socket, bytes, Hello, socket.socket, socket.socket]:
+    """Connect to rank 0, with sockets for peers and heartbeats at the address from which this host reaches it."""
+    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, port))  # sends nothing
+        own = str(probe.getsockname()[0])
+    with (
+        stream.closed_on_error(stream.listen(own, 0)) as listener,
+        stream.closed_on_error(stream.bind_datagrams(own)) as heartbeats,
+    ):
+        ports = {"port": listener.getsockname()[1], "heartbeat_port": heartbeats.getsockname()[1]}
+        hello = hello._replace(nonce=make_nonce(), **ports)
+        connecting = connect(address, port, hello, security.token, security)
+        sock, transcript = await asyncio.wait_for(connecting, authentication.HANDSHAKE_S)
+        return sock, transcript, hello, listener, heartbeats
 
 
 async def _receive_welcome(sock: socket.socket, hello: Hello, transcript: bytes, security: Security) -> Welcome:
@@ -181,13 +187,6 @@ async def _connect_peers(
     await Acceptor(listener, key, security, admit, on_status).accept_during(all_connected())
 
 
-def _own_address(address: str, port: int) -> str:
-    """Return the address from which this host reaches another."""
-    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, port))  # sends nothing
-        return str(probe.getsockname()[0])
-
-
 def _world_key(world: str, welcome: Welcome, security: Security) -> bytes:
     return prove(security.token, "world", world.encode(), welcome.epoch.to_bytes(4, "big"), welcome.nonce)
 
@@ -197,9 +196,3 @@ def _listen(address: str, port: int) -> socket.socket:
         return stream.listen(address, port)
     except OSError as error:
         raise UsageError(f"cannot listen at {address} port {port}: {error.strerror}") from error
-
-
-def _open_sockets(own: str) -> tuple[socket.socket, socket.socket]:
-    """Open this member's sockets at its own address: a listener for peers, and one for heartbeats."""
-    with stream.closed_on_error(stream.listen(own, 0)) as listener:
-        return listener, stream.bind_datagrams(own)
