@@ -20,8 +20,7 @@ from ms_recover.worlds.world import Operation, World
 
 _SEGMENT = 1 << 22
 _CLOSING = 1 << 40
-_EMPTY = memoryview(bytearray())
-_NOTHING = Raw("", (), _EMPTY)
+_NOTHING = Raw("", (), memoryview(bytearray()))
 
 
 class Call:
@@ -83,14 +82,14 @@ async def all_reduce(call: Call, tensor: Raw) -> None:
     parts = [tensor.data[start * width : stop * width] for start, stop in bounds]
     right, left = (call.rank + 1) % call.size, (call.rank - 1) % call.size
     scratch = allocate(max(map(len, parts)))
-    for outgoing, incoming in schedules.reduce_ring(call.rank, call.size):
+    for outgoing, incoming in schedules.ring(call.rank, call.size, 0):
         pieces = schedules.segments(0, len(parts[incoming]), _SEGMENT)
         posted = [call.post(left, tensor, scratch[start:stop]) for start, stop in pieces]
         async with _concurrently(call.world, _send_pieces(call, right, tensor, parts[outgoing])):
             for (start, stop), operand in zip(pieces, posted, strict=True):
                 arrived = await call.received(operand)
                 accumulate(call.operation, tensor.dtype, parts[incoming][start:stop], arrived.data)
-    for outgoing, incoming in schedules.gather_ring(call.rank, call.size):
+    for outgoing, incoming in schedules.ring(call.rank, call.size, 1):
         arriving = call.post(left, tensor, parts[incoming])
         await call.send(right, tensor, parts[outgoing])
         await call.received(arriving)
