@@ -197,7 +197,7 @@ class Acceptor:
                 refusal = str(error)
             except Exception as error:  # without a proof it ends this connection only: anyone may connect
                 _log.exception("a handshake failed")
-                refusal = f"the handshake failed: {type(error).__name__}: {error}"
+                refusal = f"the handshake failed: {type(error).__name__}"  # its text is not for everyone
             if refusal is not None:
                 await send_message(sock, MessageType.REFUSED, refusal.encode()[:255])
                 with contextlib.suppress(OSError):
