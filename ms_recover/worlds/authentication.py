@@ -8,9 +8,9 @@ import hmac
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ms_recover.worlds import handshake, stream
 from ms_recover.worlds.handshake import NONCE_BYTES, Hello, MessageType
@@ -22,14 +22,23 @@ HANDSHAKE_S = 5.0
 """Time limit of one handshake, in seconds."""
 RETRY_S = 0.05
 _MAX_HANDSHAKES = 64
+_REFUSING_S = 1.0
 
 
-class HandshakeRefusedError(Exception):
+class JoinError(Exception):
+    """A failure that another attempt to join would only repeat."""
+
+
+class HandshakeRefusedError(JoinError):
     """The other side refused this member or could not prove that it knows the key."""
 
 
-class CertificateError(Exception):
+class CertificateError(JoinError):
     """One side does not accept the other's certificate."""
+
+
+class AcceptError(JoinError):
+    """Accepting connections ended with an unexpected error of this member."""
 
 
 OnStatus = Callable[[str], None]
@@ -50,15 +59,7 @@ async def send_message(sock: socket.socket, kind: MessageType, body: bytes) -> N
 
 
 async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> bytes:
-    """Receive the body of one handshake message of the expected type, at most `limit` bytes.
-
-    Raises
-    ------
-    HandshakeRefusedError
-        When the other side sent REFUSED.
-    ProtocolError, OSError
-        When the message is invalid or the connection failed.
-    """
+    """Receive the body of one handshake message, at most `limit` bytes; a REFUSED raises `HandshakeRefusedError`."""
     actual, length = handshake.unpack_preamble(await stream.read_exactly(sock, handshake.PREAMBLE_SIZE), limit)
     body = await stream.read_exactly(sock, length)
     if actual is MessageType.REFUSED:
@@ -71,19 +72,9 @@ async def read_message(sock: socket.socket, kind: MessageType, limit: int) -> by
 async def connect(address: str, port: int, hello: Hello, key: bytes, security: Security) -> tuple[socket.socket, bytes]:
     """Connect to a member that accepts connections, and authenticate both sides.
 
-    Returns
-    -------
-    socket.socket, bytes
-        The connection and the transcript of the handshake, to which the WELCOME is bound.
-
-    Raises
-    ------
-    HandshakeRefusedError
-        When the other side does not know the key.
-    CertificateError
-        When one side does not accept the other's certificate.
-    ProtocolError, OSError
-        When nothing listens there, or another program does.
+    Returns the connection and the transcript of the handshake, to which the WELCOME is bound. Raises `JoinError` when
+    one side does not accept the other's key or certificate, `OSError` or `ProtocolError` when nothing listens there, or
+    another program does.
     """
     try:
         sock = await stream.connect(address, port, security.guest_tls)
@@ -111,27 +102,11 @@ async def connect(address: str, port: int, hello: Hello, key: bytes, security: S
         return sock, transcript
 
 
-def _close_if_cancelled(sock: socket.socket, task: asyncio.Task[None]) -> None:
-    """Close an accepted connection whose handshake was cancelled, perhaps before its first step."""
-    if task.cancelled():
-        sock.close()
-
-
 class Acceptor:
-    """Accepts connections, authenticates them and refuses all others; an asynchronous context manager.
+    """Accepts connections at a listener, which stays open; authenticates them and refuses all others.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Owned by the acceptor from now on.
-    key : bytes
-        The key that both sides must know.
-    security : Security
-        For TLS.
-    admit : callable
-        Called with each authenticated connection; returns the reason to refuse it, or None.
-    on_status : callable
-        Called with the reason of each refusal.
+    `admit` is called with each authenticated connection and returns the reason to refuse it, or None. `on_status` is
+    called with the reason of each refusal.
     """
 
     def __init__(
@@ -148,57 +123,102 @@ class Acceptor:
         self._admit = admit
         self._on_status = on_status
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[AcceptError] = asyncio.get_running_loop().create_future()
 
-    async def __aenter__(self) -> Acceptor:
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._handshakes, *([self._accepting] if self._accepting else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
+    async def accept_during(self, work: Coroutine[Any, Any, None]) -> None:
+        """Accept connections until `work` is done; when that fails, those who connected receive the reason."""
+        loop = asyncio.get_running_loop()
+        accepting, working = loop.create_task(self._accept()), loop.create_task(work)
+        try:
+            ends: list[asyncio.Future[Any]] = [working, self._failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done() and self._handshakes:
+                await asyncio.wait(self._handshakes, timeout=_REFUSING_S)
+        finally:
+            tasks = [accepting, working, *self._handshakes]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._failed.done():
+            raise self._failed.result()
+        working.result()
 
     async def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = await stream.when_ready(self._listener, self._listener.accept)
-            except OSError as error:  # too many open files, or the connection ended before it was accepted
-                _log.warning("accepting a connection failed: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if len(self._handshakes) >= _MAX_HANDSHAKES:
-                sock.close()
-                continue
-            task = asyncio.get_running_loop().create_task(self._authenticate_in_time(sock))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
-            task.add_done_callback(partial(_close_if_cancelled, sock))
+        try:
+            while True:
+                try:
+                    sock, _ = await stream.when_ready(self._listener, self._listener.accept)
+                except OSError as error:  # too many open files, or the connection ended before it was accepted
+                    _log.warning("accepting a connection failed: %s", error)
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    self._start_handshake(sock)
+        except Exception as error:
+            self._fail(error)
+            with contextlib.suppress(Exception):
+                for _ in range(_MAX_HANDSHAKES):  # those who have connected already receive the reason as well
+                    self._start_handshake(self._listener.accept()[0])
+
+    def _fail(self, error: Exception) -> str:
+        """End `accept_during` with an error of our own; return the reason for those who connect."""
+        _log.error("accepting connections failed", exc_info=error)
+        words = f"accepting connections failed: {type(error).__name__}: {error}"
+        if not self._failed.done():
+            self._failed.set_result(AcceptError(words))
+        return words
+
+    def _start_handshake(self, sock: socket.socket) -> None:
+        if len(self._handshakes) >= _MAX_HANDSHAKES:
+            sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._authenticate_in_time(sock))
+        self._handshakes.add(task)
+        task.add_done_callback(partial(self._handshake_ended, sock))
+
+    def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            sock.close()
 
     async def _authenticate_in_time(self, sock: socket.socket) -> None:
         try:
             await asyncio.wait_for(self._authenticate(sock), HANDSHAKE_S)
-        except (HandshakeRefusedError, ProtocolError, OSError, asyncio.TimeoutError) as error:
+        except Exception as error:
             _log.info("a connection was refused: %s", describe(error))
             self._on_status(f"a connection was refused: {describe(error)}")
 
     async def _authenticate(self, accepted: socket.socket) -> None:
         with stream.closed_on_error(await stream.secure(accepted, self._security.host_tls, host=True)) as sock:
             try:
-                body = await read_message(sock, MessageType.HELLO, handshake.MAX_UNAUTHENTICATED)
-                nonce = make_nonce()
-                joined = Joined(sock, handshake.unpack_hello(body), body + nonce)
-                await send_message(sock, MessageType.CHALLENGE, nonce + prove(self._key, "host", joined.transcript))
-                proof = await read_message(sock, MessageType.PROOF, handshake.MAX_UNAUTHENTICATED)
-                if not hmac.compare_digest(proof, prove(self._key, "guest", joined.transcript)):
-                    raise ProtocolError("wrong token")
-                refusal = self._admit(joined)
-                if refusal is not None:
-                    raise ProtocolError(refusal)
+                refusal = self._refusal(await self._prove(sock))
+            except (HandshakeRefusedError, OSError):
+                raise
             except ProtocolError as error:
-                await send_message(sock, MessageType.REFUSED, str(error).encode()[:255])
+                refusal = str(error)
+            except Exception as error:  # without a proof it ends this connection only: anyone may connect
+                _log.exception("a handshake failed")
+                refusal = f"the handshake failed: {type(error).__name__}"  # its text is not for everyone
+            if refusal is not None:
+                await send_message(sock, MessageType.REFUSED, refusal.encode()[:255])
                 with contextlib.suppress(OSError):
                     sock.recv(1 << 16)  # a close with unread bytes would reset the connection and lose the REFUSED
-                raise
+                raise ProtocolError(refusal)
+
+    async def _prove(self, sock: socket.socket) -> Joined:
+        """Prove to the other side that this member knows the key, and verify its proof."""
+        body = await read_message(sock, MessageType.HELLO, handshake.MAX_UNAUTHENTICATED)
+        nonce = make_nonce()
+        joined = Joined(sock, handshake.unpack_hello(body), body + nonce)
+        await send_message(sock, MessageType.CHALLENGE, nonce + prove(self._key, "host", joined.transcript))
+        proof = await read_message(sock, MessageType.PROOF, handshake.MAX_UNAUTHENTICATED)
+        if not hmac.compare_digest(proof, prove(self._key, "guest", joined.transcript)):
+            raise ProtocolError("wrong token")
+        return joined
+
+    def _refusal(self, joined: Joined) -> str | None:
+        if self._failed.done():
+            return str(self._failed.result())
+        try:
+            return self._admit(joined)
+        except Exception as error:
+            return self._fail(error)

@@ -58,21 +58,10 @@ class Channel:
     async def receive(
         self, limit: int, timeout: float | None = STALL_S, buffer: memoryview | None = None
     ) -> tuple[PayloadKind, memoryview]:
-        """Receive a payload.
+        """Receive a payload of at most `limit` bytes, which is checked before memory is allocated for it.
 
-        Parameters
-        ----------
-        limit : int
-            Longest payload, in bytes; a longer one is refused before memory is allocated for it.
-        timeout : float or None
-            Seconds until the payload must begin; None for no limit.
-        buffer : memoryview, optional
-            Memory for the payload, at least `limit` bytes.
-
-        Raises
-        ------
-        TransferError
-            When kind, length or digest is invalid.
+        The payload must begin within `timeout` seconds. `buffer`, when given, has at least `limit` bytes. Raises
+        `TransferError` when kind, length or digest is invalid.
         """
         head = memoryview(array("Q", bytes(32)))
         await self._communicator.recv(self._peer, world=self._world, out=head, timeout=timeout)

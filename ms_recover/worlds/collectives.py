@@ -7,41 +7,33 @@ operation, and the whole tensor's element type and shape; a mismatch breaks the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import schedules
 from ms_recover.worlds.instructions import Expected, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw, accumulate, allocate
 from ms_recover.worlds.wire import DTYPES, FrameKind
 from ms_recover.worlds.world import Operation, World
 
-COLLECTIVES = ("barrier", "broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "all_to_all")
 _SEGMENT = 1 << 22
 _CLOSING = 1 << 40
-_EMPTY = memoryview(bytearray())
-_NOTHING = Raw("", (), _EMPTY)
+_NOTHING = Raw("", (), memoryview(bytearray()))
 
 
 class Call:
-    """One member's part in one collective call.
+    """One member's part in one collective call; root and operation are 0 and "sum" for collectives without one."""
 
-    Parameters
-    ----------
-    world, tag
-        The world, and the tag of the call.
-    name : str
-        One of ``COLLECTIVES``.
-    root, operation
-        Zero and "sum" for collectives without one.
-    """
-
-    def __init__(self, world: World, tag: int, name: str, root: int = 0, operation: str = "sum") -> None:
+    def __init__(self, world: World, tag: int, name: str, root: int, operation: str) -> None:
         self.world = world
         self.rank = world.rank
         self.size = world.size
+        self.root = root
+        self.operation = operation
         self._key = Key(FrameKind.PART, tag, world.next_call(tag))
-        self._detail = COLLECTIVES.index(name) | OPERATIONS.index(operation) << 8 | root << 16
+        self._detail = _CODES[name] | OPERATIONS.index(operation) << 8 | root << 16
 
     async def send(self, peer: int, tensor: Raw, part: memoryview | None = None) -> None:
         """Send a tensor or a part of it."""
@@ -69,65 +61,68 @@ class Call:
             await self.received(posted)
 
 
-async def broadcast(call: Call, root: int, tensor: Raw | None) -> Raw:
+async def barrier(_: Call) -> None:
+    """Do nothing: a barrier is only the barrier that ends every collective."""
+
+
+async def broadcast(call: Call, tensor: Raw | None) -> Raw:
     """Send the root's tensor to all; other members give a tensor to fill, or None."""
-    above = schedules.parent(call.rank, call.size, root)
+    above = schedules.parent(call.rank, call.size, call.root)
     result = tensor if above is None else await call.received(call.post(above, tensor))
     assert result is not None
-    for below in schedules.children(call.rank, call.size, root):
+    for below in schedules.children(call.rank, call.size, call.root):
         await call.send(below, result)
     return result
 
 
-async def all_reduce(call: Call, tensor: Raw, operation: str) -> None:
+async def all_reduce(call: Call, tensor: Raw) -> None:
     """Reduce the tensors of all, in place, in a ring: each member sends and receives at most twice the size."""
     width = DTYPES[tensor.dtype]
     bounds = schedules.chunks(len(tensor.data) // width, call.size)
     parts = [tensor.data[start * width : stop * width] for start, stop in bounds]
     right, left = (call.rank + 1) % call.size, (call.rank - 1) % call.size
     scratch = allocate(max(map(len, parts)))
-    for outgoing, incoming in schedules.reduce_ring(call.rank, call.size):
+    for outgoing, incoming in schedules.ring(call.rank, call.size, 0):
         pieces = schedules.segments(0, len(parts[incoming]), _SEGMENT)
         posted = [call.post(left, tensor, scratch[start:stop]) for start, stop in pieces]
-        async with _Concurrently(_send_pieces(call, right, tensor, parts[outgoing])):
+        async with _concurrently(call.world, _send_pieces(call, right, tensor, parts[outgoing])):
             for (start, stop), operand in zip(pieces, posted, strict=True):
                 arrived = await call.received(operand)
-                accumulate(operation, tensor.dtype, parts[incoming][start:stop], arrived.data)
-    for outgoing, incoming in schedules.gather_ring(call.rank, call.size):
+                accumulate(call.operation, tensor.dtype, parts[incoming][start:stop], arrived.data)
+    for outgoing, incoming in schedules.ring(call.rank, call.size, 1):
         arriving = call.post(left, tensor, parts[incoming])
         await call.send(right, tensor, parts[outgoing])
         await call.received(arriving)
 
 
-async def reduce(call: Call, root: int, tensor: Raw, operation: str) -> None:
+async def reduce(call: Call, tensor: Raw) -> None:
     """Reduce the tensors of all into the root's, in place, up a tree; other members' tensors are overwritten."""
-    below = schedules.children(call.rank, call.size, root)
+    below = schedules.children(call.rank, call.size, call.root)
     scratch = tensor._replace(data=allocate(len(tensor.data) if below else 0))
     for child in below[::-1]:
         await call.received(call.post(child, scratch))
-        accumulate(operation, tensor.dtype, tensor.data, scratch.data)
-    above = schedules.parent(call.rank, call.size, root)
+        accumulate(call.operation, tensor.dtype, tensor.data, scratch.data)
+    above = schedules.parent(call.rank, call.size, call.root)
     if above is not None:
         await call.send(above, tensor)
 
 
-async def gather(call: Call, root: int, tensor: Raw) -> list[Raw] | None:
+async def gather(call: Call, tensor: Raw) -> list[Raw] | None:
     """Send the tensors of all to the root; None on other members."""
-    if call.rank != root:
-        await call.send(root, tensor)
+    if call.rank != call.root:
+        await call.send(call.root, tensor)
         return None
     posted = {peer: call.post(peer) for peer in schedules.others(call.rank, call.size)}
     return [await call.received(posted[rank]) if rank in posted else tensor for rank in range(call.size)]
 
 
-async def scatter(call: Call, root: int, tensors: Sequence[Raw] | None, out: Raw | None) -> Raw:
-    """Send each member its tensor of the root's tensors."""
-    if call.rank != root:
-        return await call.received(call.post(root, out))
-    assert tensors is not None
+async def scatter(call: Call, tensors: Sequence[Raw], out: Raw | None = None) -> Raw:
+    """Send each member its tensor of the root's tensors; other members may give a tensor to fill."""
+    if call.rank != call.root:
+        return await call.received(call.post(call.root, out))
     for peer in schedules.others(call.rank, call.size):
         await call.send(peer, tensors[peer])
-    return tensors[root]
+    return tensors[call.root]
 
 
 async def exchange(call: Call, tensors: Sequence[Raw]) -> list[Raw]:
@@ -138,23 +133,40 @@ async def exchange(call: Call, tensors: Sequence[Raw]) -> list[Raw]:
     return [await call.received(posted[rank]) if rank in posted else tensors[rank] for rank in range(call.size)]
 
 
+COLLECTIVES: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "barrier": barrier,
+    "broadcast": broadcast,
+    "all_reduce": all_reduce,
+    "reduce": reduce,
+    "all_gather": exchange,
+    "gather": gather,
+    "scatter": scatter,
+    "all_to_all": exchange,
+}
+"""The code on the wire is the position here."""
+_CODES = {name: code for code, name in enumerate(COLLECTIVES)}
+
+
 async def _send_pieces(call: Call, peer: int, tensor: Raw, part: memoryview) -> None:
     for start, stop in schedules.segments(0, len(part), _SEGMENT):
         await call.send(peer, tensor, part[start:stop])
 
 
-class _Concurrently:
-    """Runs a coroutine during a block; the block ends when both have ended."""
+@asynccontextmanager
+async def _concurrently(world: World, work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine during a block; the block ends when both have ended. An error of either breaks the world."""
 
-    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work = work
+    def ended(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not isinstance(error, BrokenWorldError):
+            world.failed(error)
 
-    async def __aenter__(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work)
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            await self._task
-        else:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(ended)
+    try:
+        yield
+        await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

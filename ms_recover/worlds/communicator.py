@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import collectives, tensors
-from ms_recover.worlds.collectives import Call
+from ms_recover.worlds import tensors
+from ms_recover.worlds.collectives import COLLECTIVES, Call
 from ms_recover.worlds.instructions import Expected, Fault, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw
 from ms_recover.worlds.wire import DTYPES, MAX_DIMENSIONS, FrameKind
@@ -18,6 +16,8 @@ from ms_recover.worlds.world import World
 
 Tensor = Any
 """A numpy array, a ``mindspore.Tensor``, or bytes, a bytearray or a memoryview as an array of its elements."""
+Seconds = float | None
+"""A time limit; None for no limit."""
 
 
 class WorldCommunicator:
@@ -46,16 +46,11 @@ class WorldCommunicator:
         except UsageError:
             return True
 
-    async def send(self, tensor: Tensor, dst: int, *, world: str, tag: int = 0, timeout: float | None = None) -> None:
+    async def send(self, tensor: Tensor, dst: int, *, world: str, tag: int = 0, timeout: Seconds = None) -> None:
         """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
         member = self._open(world, tag, dst)
         dtype, shape, data = _sendable(tensor)
-        sending = member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data)
-        if timeout is None:
-            await sending
-        else:
-            with _limit(member, timeout, dst):
-                await sending
+        await member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data, timeout)
 
     async def recv(
         self,
@@ -64,7 +59,7 @@ class WorldCommunicator:
         world: str,
         out: Tensor | None = None,
         tag: int = 0,
-        timeout: float | None = None,
+        timeout: Seconds = None,
         as_tensor: bool = False,
     ) -> Tensor:
         """Receive the next tensor from a rank with this tag.
@@ -84,11 +79,7 @@ class WorldCommunicator:
             (dtype, shape, buffer), finish = tensors.target(out)
             expected = Expected(0, dtype, shape, len(buffer))
         posted = member.post(src, Key(FrameKind.MESSAGE, tag), expected, buffer)
-        if timeout is None:
-            header, data = await member.received(posted)
-        else:
-            with _limit(member, timeout, src):
-                header, data = await member.received(posted)
+        header, data = await member.received(posted, timeout)
         return finish() if finish else _result(Raw(header.dtype, header.shape, data), as_tensor)
 
     async def broadcast(
@@ -98,18 +89,16 @@ class WorldCommunicator:
         *,
         world: str,
         tag: int = 0,
-        timeout: float | None = None,
+        timeout: Seconds = None,
         as_tensor: bool = False,
     ) -> Tensor:
         """Send the tensor of `src` to all members; on other members `tensor`, when given, is filled."""
         member = self._open(world, tag, src, self_too=True)
         if member.rank == src:
-            sent = _sendable(tensor)
-            await self._run(Call(member, tag, "broadcast", src), collectives.broadcast, src, sent, timeout=timeout)
+            await _run(member, tag, "broadcast", _sendable(tensor), root=src, timeout=timeout)
             return tensor
         target, finish = (None, None) if tensor is None else tensors.target(tensor)
-        call = Call(member, tag, "broadcast", src)
-        result = await self._run(call, collectives.broadcast, src, target, timeout=timeout)
+        result = await _run(member, tag, "broadcast", target, root=src, timeout=timeout)
         return finish() if finish else _result(result, as_tensor)
 
     async def all_reduce(
@@ -120,48 +109,35 @@ class WorldCommunicator:
         world: str,
         out: Tensor | None = None,
         tag: int = 0,
-        timeout: float | None = None,
+        timeout: Seconds = None,
     ) -> Tensor:
         """Reduce the tensors of all members; all get the same bits. `out` may be `tensor` itself."""
         member = self._open(world, tag)
         sent, finish = _reducible(tensor, op, out)
-        call = Call(member, tag, "all_reduce", 0, op)
-        await self._run(call, collectives.all_reduce, sent, op, timeout=timeout)
+        await _run(member, tag, "all_reduce", sent, operation=op, timeout=timeout)
         return finish()
 
     async def reduce(
-        self,
-        tensor: Tensor,
-        dst: int = 0,
-        op: str = "sum",
-        *,
-        world: str,
-        tag: int = 0,
-        timeout: float | None = None,
+        self, tensor: Tensor, dst: int = 0, op: str = "sum", *, world: str, tag: int = 0, timeout: Seconds = None
     ) -> Tensor | None:
         """Reduce the tensors of all members to `dst`; return None on other members."""
         member = self._open(world, tag, dst, self_too=True)
         sent, finish = _reducible(tensor, op, None)
-        call = Call(member, tag, "reduce", dst, op)
-        await self._run(call, collectives.reduce, dst, sent, op, timeout=timeout)
+        await _run(member, tag, "reduce", sent, root=dst, operation=op, timeout=timeout)
         return finish() if member.rank == dst else None
 
-    async def all_gather(
-        self, tensor: Tensor, *, world: str, tag: int = 0, timeout: float | None = None
-    ) -> list[Tensor]:
+    async def all_gather(self, tensor: Tensor, *, world: str, tag: int = 0, timeout: Seconds = None) -> list[Tensor]:
         """Return the tensors of all members, by rank; shapes may differ. This member's own is not copied."""
         member = self._open(world, tag)
-        sent = [_sendable(tensor)] * member.size
-        result = await self._run(Call(member, tag, "all_gather"), collectives.exchange, sent, timeout=timeout)
+        result = await _run(member, tag, "all_gather", [_sendable(tensor)] * member.size, timeout=timeout)
         return _results(result, member.rank, tensor)
 
     async def gather(
-        self, tensor: Tensor, dst: int = 0, *, world: str, tag: int = 0, timeout: float | None = None
+        self, tensor: Tensor, dst: int = 0, *, world: str, tag: int = 0, timeout: Seconds = None
     ) -> list[Tensor] | None:
         """Return the tensors of all members, by rank, on `dst`, and None on others. `dst`'s own is not copied."""
         member = self._open(world, tag, dst, self_too=True)
-        sent = _sendable(tensor)
-        result = await self._run(Call(member, tag, "gather", dst), collectives.gather, dst, sent, timeout=timeout)
+        result = await _run(member, tag, "gather", _sendable(tensor), root=dst, timeout=timeout)
         return None if result is None else _results(result, member.rank, tensor)
 
     async def scatter(
@@ -172,32 +148,29 @@ class WorldCommunicator:
         world: str,
         out: Tensor | None = None,
         tag: int = 0,
-        timeout: float | None = None,
+        timeout: Seconds = None,
         as_tensor: bool = False,
     ) -> Tensor:
         """Send each member its tensor of those that `src` gives, by rank, and return it. `src`'s own is not copied."""
         member = self._open(world, tag, src, self_too=True)
         if member.rank == src:
-            sent = _one_each(given, member)
-            await self._run(Call(member, tag, "scatter", src), collectives.scatter, src, sent, None, timeout=timeout)
+            await _run(member, tag, "scatter", _one_each(given, member), root=src, timeout=timeout)
             return (given or ())[src]
         target, finish = (None, None) if out is None else tensors.target(out)
-        call = Call(member, tag, "scatter", src)
-        result = await self._run(call, collectives.scatter, src, None, target, timeout=timeout)
+        result = await _run(member, tag, "scatter", (), target, root=src, timeout=timeout)
         return finish() if finish else _result(result, as_tensor)
 
     async def all_to_all(
-        self, given: Sequence[Tensor], *, world: str, tag: int = 0, timeout: float | None = None
+        self, given: Sequence[Tensor], *, world: str, tag: int = 0, timeout: Seconds = None
     ) -> list[Tensor]:
         """Send each member its tensor of those given, by rank; return the tensors from all members, by rank."""
         member = self._open(world, tag)
-        sent = _one_each(given, member)
-        result = await self._run(Call(member, tag, "all_to_all"), collectives.exchange, sent, timeout=timeout)
+        result = await _run(member, tag, "all_to_all", _one_each(given, member), timeout=timeout)
         return _results(result, member.rank, given[member.rank])
 
-    async def barrier(self, *, world: str, tag: int = 0, timeout: float | None = None) -> None:
+    async def barrier(self, *, world: str, tag: int = 0, timeout: Seconds = None) -> None:
         """Wait until all members have called this."""
-        await self._run(Call(self._open(world, tag), tag, "barrier"), _nothing, timeout=timeout)
+        await _run(self._open(world, tag), tag, "barrier", timeout=timeout)
 
     def _open(self, world: str, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
         member = self._find(world)
@@ -209,38 +182,25 @@ class WorldCommunicator:
             raise UsageError(f"rank {peer} is no peer of rank {member.rank} in world {world!r} of size {member.size}")
         return member
 
-    async def _run(
-        self, call: Call, collective: Callable[..., Coroutine[Any, Any, Any]], *args: Any, timeout: float | None
-    ) -> Any:
-        """Run a collective and the barrier that ends it; break the world when either fails."""
-        world = call.world
-        try:
-            with _limit(world, timeout, None):
-                result = await collective(call, *args)
-                await call.close()
-        except BrokenWorldError:
-            raise
-        except BaseException as error:
-            world.break_world(Fault(world.rank, "closed", f"a collective call ended with {type(error).__name__}"))
-            raise
-        return result
 
-
-async def _nothing(_: Call) -> None:
-    """Do nothing: a barrier is only the barrier that ends every collective."""
-
-
-@contextmanager
-def _limit(world: World, timeout: float | None, peer: int | None) -> Iterator[None]:
-    """Break the world when a block takes longer than `timeout`."""
-    if timeout is None:
-        yield
-        return
-    timer = asyncio.get_running_loop().call_later(timeout, world.expire, peer, timeout)
+async def _run(
+    world: World, tag: int, name: str, *args: Any, root: int = 0, operation: str = "sum", timeout: Seconds
+) -> Any:
+    """Run a collective and the barrier that ends it; break the world when either fails."""
+    call = Call(world, tag, name, root, operation)
+    timer = world.limit(None, timeout)
     try:
-        yield
+        result = await COLLECTIVES[name](call, *args)
+        await call.close()
+    except BrokenWorldError:
+        raise
+    except BaseException as error:
+        world.break_world(Fault(world.rank, "closed", f"a collective call ended with {type(error).__name__}"))
+        raise
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
+    return result
 
 
 def _sendable(tensor: Tensor) -> Raw:

@@ -28,6 +28,7 @@ MAX_SIZE = 1024
 _MAGIC = b"MSRH"
 _PREAMBLE = struct.Struct("!4sBBH")
 _HELLO = struct.Struct("!BIIIHHI32sB")
+_WELCOME = struct.Struct("!I32sI")
 _MEMBER = struct.Struct("!HHIB")
 PREAMBLE_SIZE = _PREAMBLE.size
 
@@ -92,13 +93,7 @@ def pack(kind: MessageType, body: bytes) -> bytes:
 
 
 def unpack_preamble(data: bytes, limit: int) -> tuple[MessageType, int]:
-    """Decode the type and length of a message.
-
-    Raises
-    ------
-    ProtocolError
-        When this is no handshake of this version, or the message is longer than `limit`.
-    """
+    """Decode the type and length of a message, which is at most `limit`; all decoding raises `ProtocolError`."""
     magic, version, kind, length = _PREAMBLE.unpack(data)
     if magic != _MAGIC:
         raise ProtocolError("not a handshake")
@@ -116,13 +111,7 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 def unpack_hello(data: bytes) -> Hello:
-    """Decode a HELLO.
-
-    Raises
-    ------
-    ProtocolError
-        When a field is out of bounds.
-    """
+    """Decode a HELLO."""
     if len(data) < _HELLO.size or len(data) != _HELLO.size + data[_HELLO.size - 1]:
         raise ProtocolError(f"invalid HELLO of {len(data)} bytes")
     purpose, epoch, rank, size, port, heartbeat_port, heartbeat, nonce, _ = _HELLO.unpack_from(data)
@@ -134,24 +123,18 @@ def unpack_hello(data: bytes) -> Hello:
 
 def pack_welcome(welcome: Welcome) -> bytes:
     """Encode a WELCOME."""
-    parts = [struct.pack("!I32sI", welcome.epoch, welcome.nonce, len(welcome.members))]
+    data = _WELCOME.pack(welcome.epoch, welcome.nonce, len(welcome.members))
     for host, port, heartbeat_port, heartbeat in welcome.members:
-        parts.append(_MEMBER.pack(port, heartbeat_port, heartbeat, len(host.encode())) + host.encode())
-    return b"".join(parts)
+        data += _MEMBER.pack(port, heartbeat_port, heartbeat, len(host.encode())) + host.encode()
+    return data
 
 
 def unpack_welcome(data: bytes) -> Welcome:
-    """Decode a WELCOME.
-
-    Raises
-    ------
-    ProtocolError
-        When it is truncated, too long or out of bounds.
-    """
+    """Decode a WELCOME."""
     members = []
     try:
-        epoch, nonce, count = struct.unpack_from("!I32sI", data)
-        at = struct.calcsize("!I32sI")
+        epoch, nonce, count = _WELCOME.unpack_from(data)
+        at = _WELCOME.size
         if count > MAX_SIZE:
             raise ProtocolError(f"invalid WELCOME: {count} members")
         for _ in range(count):

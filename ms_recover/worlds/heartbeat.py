@@ -8,8 +8,9 @@ the interpreter lock of its parent. Its standard input is a socket to the parent
 - ``{"do": "leave", world, epoch, cause, accused}`` when the world ended here;
 - the helper answers ``{"lost": world, epoch, rank, cause, accused}`` and, periodically, ``{"alive": pid}``.
 
-Datagrams: ``MSRB``, version, type (beat, left, gone), cause, world, epoch, sender, accused, counter, 16 bytes of HMAC.
-Beats stop while the parent is stopped or traced. When it dies, the helper reports that to the peers and ends.
+Datagrams: ``MSRB``, version, type (heartbeat, left or gone), cause, world, epoch, sender, accused, counter, and 16
+bytes of HMAC.
+Heartbeats stop while the parent is stopped or traced. When it dies, the helper reports that to the peers and ends.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ import sys
 import time
 from typing import Any
 
-# The same list as in `wire`, which must not be imported here; a test compares them.
+# The same as `wire.CAUSES`: this file imports nothing of ms_recover, to start quickly. A test compares the two.
 CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
 VERSION = 1
-BEAT, LEFT, GONE = 1, 2, 3
+HEARTBEAT, LEFT, GONE = 1, 2, 3
 MAX_PACKET = 1 << 17
 _DATAGRAM = struct.Struct("!4sBBB8sIIIQ")
 _MAC = 16
@@ -49,7 +50,7 @@ def unpack(data: bytes) -> tuple[int, int, tuple[bytes, int], int, int, int] | N
     if len(data) != _DATAGRAM.size + _MAC:
         return None
     magic, version, kind, cause, world, epoch, sender, accused, counter = _DATAGRAM.unpack_from(data)
-    if magic != b"MSRB" or version != VERSION or kind not in (BEAT, LEFT, GONE) or cause >= len(CAUSES):
+    if magic != b"MSRB" or version != VERSION or kind not in (HEARTBEAT, LEFT, GONE) or cause >= len(CAUSES):
         return None
     return kind, cause, (world, epoch), sender, accused, counter
 
@@ -69,7 +70,7 @@ class Watched:
         self.peers = {int(rank): (str(host), int(port)) for rank, (host, port) in order["peers"].items()}
         self.last_received = dict.fromkeys(self.peers, now)
         self.counters = dict.fromkeys(self.peers, 0)
-        self.next_beat = now
+        self.next_heartbeat = now
 
     def send(self, kind: int, cause: int = 0, accused: int = 0, times: int = 1) -> None:
         """Send a datagram to every peer."""
@@ -86,15 +87,11 @@ class Watched:
     def receive(self, data: bytes, now: float) -> tuple[int, int, int] | None:
         """Handle a datagram; return sender, cause and accused when it reports that the world is broken."""
         fields = unpack(data)
-        if (
-            fields is None
-            or fields[2] != self.place
-            or fields[3] not in self.last_received
-            or not genuine(self.key, data)
-        ):
+        if fields is None:
             return None
-        kind, cause, _, sender, accused, counter = fields
-        if counter <= self.counters[sender]:
+        kind, cause, place, sender, accused, counter = fields
+        known = place == self.place and sender in self.last_received and genuine(self.key, data)
+        if not known or counter <= self.counters[sender]:
             return None
         self.counters[sender], self.last_received[sender] = counter, now
         if kind == LEFT:
@@ -103,15 +100,7 @@ class Watched:
 
 
 class Helper:
-    """The loop of the helper process.
-
-    Parameters
-    ----------
-    control : socket.socket
-        To the parent.
-    parent : int
-        Process id of the parent.
-    """
+    """The loop of the helper process, with a socket to its parent process."""
 
     def __init__(self, control: socket.socket, parent: int) -> None:
         self._control = control
@@ -146,7 +135,7 @@ class Helper:
         now = time.monotonic()
         moments = [now + _ALIVE_S]
         for world in self._worlds.values():
-            moments.append(world.next_beat)
+            moments.append(world.next_heartbeat)
             moments += [last_received + world.limit for last_received in world.last_received.values()]
         return max(0.0, min(moments) - now)
 
@@ -155,22 +144,20 @@ class Helper:
         pause, self._last_check = now - self._last_check, now
         if pause > 2 * _ALIVE_S:  # the helper itself was stopped or starved: no peer is accused
             for world in self._worlds.values():
-                world.last_received = {
-                    peer: last_received + pause for peer, last_received in world.last_received.items()
-                }
+                for peer in world.last_received:
+                    world.last_received[peer] += pause
         if now >= self._next_alive:
             self._next_alive = now + _ALIVE_S
             self._report({"alive": os.getpid()})
-        beating = [world for world in self._worlds.values() if now >= world.next_beat]
-        stopped = bool(beating) and _is_stopped(self._parent)
-        for world in beating:
-            world.next_beat = max(world.next_beat + world.interval, now)
+        due = [world for world in self._worlds.values() if now >= world.next_heartbeat]
+        stopped = bool(due) and _is_stopped(self._parent)
+        for world in due:
+            world.next_heartbeat = max(world.next_heartbeat + world.interval, now)
             if not stopped:
-                world.send(BEAT)
+                world.send(HEARTBEAT)
         for world in self._worlds.values():
-            for peer in [
-                peer for peer, last_received in world.last_received.items() if now - last_received >= world.limit
-            ]:
+            silent = [peer for peer, last in world.last_received.items() if now - last >= world.limit]
+            for peer in silent:
                 if self._report_lost(world, peer, "heartbeat", peer):
                     del world.last_received[peer]  # its address stays: it may still receive that the world broke
                 else:
@@ -189,8 +176,9 @@ class Helper:
                 self._report_lost(world, gone[0], CAUSES[gone[1]], gone[2])
 
     def _report_lost(self, world: Watched, peer: int, cause: str, accused: int) -> bool:
-        place = {"lost": world.place[0].hex(), "epoch": world.place[1]}
-        return self._report({**place, "rank": peer, "cause": cause, "accused": accused})
+        identity, epoch = world.place
+        report = {"lost": identity.hex(), "epoch": epoch, "rank": peer, "cause": cause, "accused": accused}
+        return self._report(report)
 
     def _report(self, report: dict[str, Any]) -> bool:
         try:
@@ -226,11 +214,7 @@ class Helper:
 
 def _is_alive(process: int, descriptor: int | None) -> bool:
     """Whether the parent is alive, after its side of the socket was closed."""
-    if os.getppid() != process:
-        return False
-    if descriptor is None:
-        return True
-    return not select.select([descriptor], [], [], 0.2)[0]
+    return os.getppid() == process and (descriptor is None or not select.select([descriptor], [], [], 0.2)[0])
 
 
 def _is_stopped(process: int) -> bool:

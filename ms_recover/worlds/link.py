@@ -14,25 +14,26 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ms_recover.worlds import wire
+from ms_recover.worlds.instructions import Instruction
+from ms_recover.worlds.state import WorldState
 from ms_recover.worlds.stream import AGAIN
-from ms_recover.worlds.wire import Header, ProtocolError
+from ms_recover.worlds.wire import ProtocolError
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
 _TCP_CLOSE = 7
 
 
-class Sink(Protocol):
-    """Handles the frames that a link receives."""
+class Shell(Protocol):
+    """What a link knows of its `World`."""
 
-    def header_received(self, peer: int, header: Header) -> None:
-        """Handle a header; calls `Link.fill` or `Link.pause` when a payload follows."""
+    state: WorldState
 
-    def payload_received(self, peer: int) -> None:
-        """Handle the payload, which is complete."""
+    def apply(self, instructions: list[Instruction]) -> None:
+        """Carry out the instructions of the state, on this link among others."""
 
-    def lost(self, peer: int, cause: str, words: str) -> None:
-        """Handle the end of the connection, and close the link."""
+    def failed(self, error: Exception) -> None:
+        """Break the world, and close this link, because of an unexpected error of this process."""
 
 
 class _Outgoing(NamedTuple):
@@ -41,22 +42,12 @@ class _Outgoing(NamedTuple):
 
 
 class Link:
-    """A connected non-blocking socket on the running event loop.
+    """A connected non-blocking socket, plain or TLS, on the running event loop; the link owns it from now on."""
 
-    Parameters
-    ----------
-    sock : socket.socket
-        Plain or TLS; owned by the link from now on.
-    peer : int
-        Rank of the other side.
-    sink : Sink
-        Handles what the link receives.
-    """
-
-    def __init__(self, sock: socket.socket, peer: int, sink: Sink) -> None:
+    def __init__(self, sock: socket.socket, peer: int, shell: Shell) -> None:
         self.peer = peer
         self._sock = sock
-        self._sink = sink
+        self._shell = shell
         self._descriptor = sock.fileno()
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
@@ -65,7 +56,7 @@ class Link:
         self._start = 0
         self._end = 0
         self._target: memoryview | None = None
-        self._filled = 0
+        """The rest of the memory of a payload."""
         self._paused = False
         self.closed = False
         self.responsive = False
@@ -73,56 +64,56 @@ class Link:
 
     def start(self) -> None:
         """Begin to read."""
-        self._loop.add_reader(self._descriptor, self._readable)
+        self._loop.add_reader(self._descriptor, self._guard, self._readable)
 
     def send(self, head: bytes, payload: memoryview | None) -> asyncio.Future[None] | None:
         """Send a frame, after earlier frames.
 
-        Returns
-        -------
-        asyncio.Future or None
-            None when the kernel has taken all bytes. The future is cancelled when the link closes first.
+        Returns None when the kernel has taken all bytes, or a future, which is cancelled when the link closes first.
         """
         views: list[bytes | memoryview] = [head, payload] if payload else [head]
         if not self._queue:
             try:
                 self._push(views)
             except OSError as error:
-                self._loop.call_soon(self._write_failed, error)
+                self._loop.call_soon(self._guard, self._write_failed, error)
             if not views:
                 return None
-            self._loop.add_writer(self._descriptor, self._writable)
+            self._loop.add_writer(self._descriptor, self._guard, self._writable)
         outgoing = _Outgoing(views, self._loop.create_future())
         self._queue.append(outgoing)
         return outgoing.done
 
-    def send_if_ready(self, head: bytes) -> None:
-        """Send a header as the last frame if that goes without waiting."""
-        if not self._queue:
+    def send_last(self, head: bytes, *, leaving: bool) -> None:
+        """Send a header as the last frame if that goes without waiting, and stop reading when this member leaves."""
+        if leaving:
+            self.pause()
+        if self._queue:
+            return
+        if leaving:
+            self.send(head, None)
+        else:
             with contextlib.suppress(OSError):  # the other side is gone; its helper process is informed as well
                 self._push([head])
 
     def fill(self, target: memoryview) -> None:
         """Read the next payload into this memory, of exactly its size."""
-        self._target, self._filled = target, 0
+        count = min(self._end - self._start, len(target))  # bytes that were read together with the header
+        if count:
+            target[:count] = self._data[self._start : self._start + count]
+            self._start += count
+        self._target = target[count:]
         if self._paused:
             self._paused = False
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._loop.add_reader(self._descriptor, self._guard, self._readable)
             self._parse()
             if self._tls:
-                self._loop.call_soon(self._readable)
+                self._loop.call_soon(self._guard, self._readable)
 
     def pause(self) -> None:
         """Do not read until the next `fill`."""
         self._paused = True
         self._loop.remove_reader(self._descriptor)
-
-    def finish(self, head: bytes) -> None:
-        """Send a header as the last frame and stop reading; a frame that is partly sent stays so."""
-        self._loop.remove_reader(self._descriptor)
-        self._paused = True
-        if not self._queue:
-            self.send(head, None)
 
     @property
     def flushed(self) -> bool:
@@ -180,7 +171,7 @@ class Link:
         while not self.closed and not self._paused and self._read():
             pass
         if not self.closed:
-            self._sink.lost(self.peer, "eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
+            self._lost("eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
 
     def poll(self, seconds: float, done: Callable[[], bool]) -> None:
         """Read for at most this time, or until `done`; the event loop is blocked meanwhile.
@@ -191,28 +182,31 @@ class Link:
         while not (done() or self.closed or self._paused or self._loop.time() > until):
             if self._target is not None and len(self._target) > _BUFFER:
                 return
-            self._read()
+            self._guard(self._read)
+
+    def _guard(self, handle: Callable[..., object], *args: object) -> None:
+        """Handle an event; an error that the event loop would only log breaks the world."""
+        try:
+            handle(*args)
+        except Exception as error:
+            self._shell.failed(error)
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):
             if self.closed or self._paused or not self._read():
                 return
         if self._tls:
-            self._loop.call_soon(self._readable)  # TLS may have buffered more than the socket shows
+            self._loop.call_soon(self._guard, self._readable)  # TLS may have buffered more than the socket shows
 
     def _read(self) -> bool:
         """Read once; return whether there may be more."""
-        if self._target is None:
-            if self._start:
-                count = self._end - self._start
-                if count:
-                    self._data[:count] = bytes(self._data[self._start : self._end])
-                self._start, self._end = 0, count
-            target = self._data[self._end :]
-        else:
-            target = self._target[self._filled :]
+        if self._target is None and self._start:
+            count = self._end - self._start
+            if count:
+                self._data[:count] = bytes(self._data[self._start : self._end])
+            self._start, self._end = 0, count
         try:
-            count = self._sock.recv_into(target)
+            count = self._sock.recv_into(self._data[self._end :] if self._target is None else self._target)
         except AGAIN:
             return False
         except ssl.SSLEOFError:
@@ -225,22 +219,21 @@ class Link:
             return False
         if self._target is None:
             self._end += count
-            self._parse()
         else:
-            self._filled += count
-            if self._filled < len(self._target):
+            self._target = self._target[count:]
+            if self._target:
                 return True
-            self._parse()
+        self._parse()
         # After a payload its receiver runs first: it may provide the buffer of the next one.
         return self._tls or self._target is not None
 
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
-        self._sink.lost(self.peer, cause, words)
+        self._shell.apply(self._shell.state.lost(self.peer, cause, words))
 
     def _parse(self) -> None:
-        """Pass complete headers and payloads to the sink."""
+        """Pass complete headers and payloads to the state."""
         try:
             while (self._start < self._end or self._target is not None) and not self.closed and not self._paused:
                 if self._target is None:
@@ -248,20 +241,11 @@ class Link:
                     if header is None:
                         return
                     self._start += wire.FIXED_SIZE + 8 * len(header.shape)
-                    self._sink.header_received(self.peer, header)
-                elif self._move_buffered(self._target):
-                    self._target = None
-                    self._sink.payload_received(self.peer)
-                else:
+                    self._shell.apply(self._shell.state.header_received(self.peer, header))
+                elif self._target:
                     return
+                else:
+                    self._target = None
+                    self._shell.apply(self._shell.state.payload_received(self.peer))
         except ProtocolError as error:
-            self._sink.lost(self.peer, "protocol", str(error))
-
-    def _move_buffered(self, target: memoryview) -> bool:
-        """Move bytes that were read after a header into the payload; return whether the payload is complete."""
-        count = min(self._end - self._start, len(target) - self._filled)
-        if count:
-            target[self._filled : self._filled + count] = self._data[self._start : self._start + count]
-            self._filled += count
-            self._start += count
-        return self._filled == len(target)
+            self._shell.apply(self._shell.state.lost(self.peer, "protocol", str(error)))

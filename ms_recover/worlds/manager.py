@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import stream, tensors
-from ms_recover.worlds.authentication import CertificateError, HandshakeRefusedError, OnStatus
+from ms_recover.worlds import stream
+from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
-from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, MemberAddress, Purpose
+from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
 from ms_recover.worlds.instructions import Fault
-from ms_recover.worlds.rendezvous import Rendezvous, host_rendezvous, join_rendezvous
+from ms_recover.worlds.rendezvous import host_rendezvous, join_rendezvous
 from ms_recover.worlds.security import Security
 from ms_recover.worlds.watchdog import WatchDog
 from ms_recover.worlds.world import World
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 2.0
-_BEATS_PER_LIMIT = 10
+_HEARTBEATS_PER_LIMIT = 10
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,8 @@ class WorldManager:
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
-        return {
-            name: WorldInfo(name=name, epoch=world.epoch, rank=world.rank, size=world.size, error=world.error)
-            for name, world in self._worlds.items()
-            if name not in self._making
-        }
+        made = [world for name, world in self._worlds.items() if name not in self._making]
+        return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
     @property
     def communicator(self) -> WorldCommunicator:
@@ -93,7 +90,15 @@ class WorldManager:
         self._callbacks.append(callback)
 
     async def initialize_world(
-        self, name: str, rank: int, size: int, addr: str = "127.0.0.1", port: int = 29500, timeout: float = 30.0
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        addr: str = "127.0.0.1",
+        port: int = 29500,
+        timeout: float = 30.0,
+        *,
+        listener: socket.socket | None = None,
     ) -> None:
         """Become a member of a new world; return when all members have joined.
 
@@ -110,6 +115,9 @@ class WorldManager:
             Each world needs a port of its own while it is being made.
         timeout : float
             Seconds until all members must have joined.
+        listener : socket.socket, optional
+            For rank 0: a listening, non-blocking socket at `addr` and `port`, which stays open. With it one port
+            accepts the members of many worlds, one world after the other, and refuses no connection in between.
 
         Raises
         ------
@@ -126,26 +134,30 @@ class WorldManager:
             addresses = await asyncio.wait_for(stream.resolve(addr), timeout)
         except asyncio.TimeoutError as error:
             words = f"looking up {addr!r} took longer than {round(timeout, 3):g} s"
-            raise BrokenWorldError(name, self._epochs.get(name, -1) + 1, 0, "timeout", words) from error
+            raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
         for address in addresses:
             self._security.allow(address)
         self._check(name, rank, size, port, timeout)
         earlier = self._worlds.pop(name, None)
-        epoch = self._epochs.get(name, -1) + 1
-        world = World(name, rank, size, allocate=tensors.allocate, ended=self._world_ended, peer_left=self._peer_left)
+        epoch = self._next_epoch(name)
+        world = World(name, rank, size, self._world_ended, self._peer_left)
         self._making.add(name)
         self._worlds[name] = world
         try:
-            making = self._make(world, addresses, port, epoch, status.append)
+            making = self._make(world, addresses, port, listener, status.append)
             await asyncio.wait_for(making, max(deadline - clock(), 0.001))
-        except (HandshakeRefusedError, CertificateError, OSError, ValueError, asyncio.TimeoutError) as error:
-            cause, words = "eof" if isinstance(error, OSError) else "protocol", str(error)
+        except (JoinError, OSError, ValueError, asyncio.TimeoutError) as error:
+            accused, cause, words = 0, "protocol", str(error)
             if isinstance(error, asyncio.TimeoutError):
                 cause, words = "timeout", "; ".join([f"not all members joined within {round(timeout, 3):g} s", *status])
+            elif isinstance(error, OSError):
+                cause = "eof"
+            elif isinstance(error, AcceptError):
+                accused, cause = rank, "closed"
             self._discard(world, earlier, cause)
             if isinstance(error, BrokenWorldError | UsageError):
                 raise
-            raise BrokenWorldError(name, epoch, 0, cause, words) from error
+            raise BrokenWorldError(name, epoch, accused, cause, words) from error
         except BaseException:
             self._discard(world, earlier, "closed")
             raise
@@ -181,51 +193,38 @@ class WorldManager:
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"world {name!r} exists already: remove it first")
 
+    def _next_epoch(self, name: str) -> int:
+        return self._epochs.get(name, -1) + 1
+
     def _find(self, name: str) -> World:
         world = self._worlds.get(name)
         if world is None:
             raise UsageError(f"there is no world {name!r}")
         return world
 
-    async def _make(self, world: World, addresses: Sequence[str], port: int, epoch: int, on_status: OnStatus) -> None:
+    async def _make(
+        self, world: World, addresses: Sequence[str], port: int, listener: socket.socket | None, on_status: OnStatus
+    ) -> None:
+        epoch = self._next_epoch(world.name)
         if world.size == 1:
             self._epochs[world.name] = epoch
             world.open(epoch, {})
             return
-        rendezvous, heartbeats = await self._find_members(world, addresses, port, epoch, on_status)
+        heartbeat = int(self._watchdog.heartbeat * 1000)
+        hello = Hello(Purpose.RENDEZVOUS, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
+        if world.rank:
+            joining = join_rendezvous(addresses, port, hello, self._security, on_status)
+        else:
+            joining = host_rendezvous(addresses[0], port, listener, hello, self._security, on_status)
+        (epoch, _, members), key, sockets, heartbeats = await joining
         on_status("all members joined, but not all are connected with each other")
-        epoch, members = rendezvous.welcome.epoch, rendezvous.welcome.members
         self._epochs[world.name] = epoch
         with stream.closed_on_error(heartbeats):
-            world.open(epoch, rendezvous.sockets)
+            world.open(epoch, sockets)
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
-        interval = min(member.heartbeat for member in members) / 1000 / _BEATS_PER_LIMIT
-        self._watchdog.watch(world.identity, epoch, world.rank, rendezvous.key, peers, interval, heartbeats)
+        interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
+        self._watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
         await self._communicator.barrier(world=world.name)
-
-    async def _find_members(
-        self, world: World, addresses: Sequence[str], port: int, epoch: int, on_status: OnStatus
-    ) -> tuple[Rendezvous, socket.socket]:
-        """Connect with all members; return the connections, and this member's socket for heartbeats."""
-        heartbeat = int(self._watchdog.heartbeat * 1000)
-        if world.rank:
-            hello = Hello(
-                purpose=Purpose.RENDEZVOUS,
-                epoch=epoch,
-                rank=world.rank,
-                size=world.size,
-                port=0,
-                heartbeat_port=0,
-                heartbeat=heartbeat,
-                nonce=b"",
-                world=world.name,
-            )
-            return await join_rendezvous(addresses, port, hello, self._security, _open_sockets, on_status)
-        with stream.closed_on_error(stream.bind_datagrams(addresses[0])) as heartbeats:
-            own = MemberAddress(addresses[0], port, heartbeats.getsockname()[1], heartbeat)
-            listener = _listen(addresses[0], port)
-            rendezvous = await host_rendezvous(listener, world.name, world.size, epoch, own, self._security, on_status)
-            return rendezvous, heartbeats
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -255,21 +254,11 @@ class WorldManager:
         for world in list(self._worlds.values()):
             if (world.identity, world.epoch) != (identity, epoch) or not world.is_open:
                 continue
-            if peer == accused and cause in ("heartbeat", "eof"):
+            if peer == world.rank:
+                world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
+            elif peer == accused and cause in ("heartbeat", "eof"):
                 silence = f"rank {peer} was silent for {self._watchdog.heartbeat:g} s"
-                world.lost(peer, cause, silence if cause == "heartbeat" else f"rank {peer} is dead")
+                words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+                world.handle(world.state.lost, peer, cause, words)
             else:
-                world.reported(peer, accused, cause)
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    try:
-        return stream.listen(address, port)
-    except OSError as error:
-        raise UsageError(f"cannot listen at {address} port {port}: {error.strerror}") from error
-
-
-def _open_sockets(own: str) -> tuple[socket.socket, socket.socket]:
-    """Open this member's sockets at its own address: a listener for peers, and one for heartbeats."""
-    with stream.closed_on_error(stream.listen(own, 0)) as listener:
-        return listener, stream.bind_datagrams(own)
+                world.handle(world.state.reported, peer, accused, cause)

@@ -8,14 +8,16 @@ members authenticate each other. Of each pair, the lower rank accepts and the hi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from ms_recover.errors import UsageError
 from ms_recover.worlds import authentication, handshake, stream
-from ms_recover.worlds.authentication import Acceptor, HandshakeRefusedError, Joined, OnStatus, connect
+from ms_recover.worlds.authentication import AcceptError, Acceptor, HandshakeRefusedError, Joined, OnStatus, connect
 from ms_recover.worlds.handshake import Hello, MemberAddress, MessageType, Purpose, Welcome
 from ms_recover.worlds.security import Security, describe, make_nonce, prove
 from ms_recover.worlds.wire import ProtocolError
@@ -25,141 +27,118 @@ _MAX_RETRY_S = 0.5
 
 
 class Rendezvous(NamedTuple):
-    """The result: what all members agreed on, the key of this world and epoch, connections by rank."""
+    """What all members agreed on, the key of this world and epoch, and this member's sockets."""
 
     welcome: Welcome
     key: bytes
     sockets: dict[int, socket.socket]
+    """Connections, by rank."""
+    heartbeats: socket.socket
 
 
 async def host_rendezvous(
-    listener: socket.socket,
-    world: str,
-    size: int,
-    epoch: int,
-    own: MemberAddress,
-    security: Security,
-    on_status: OnStatus,
+    address: str, port: int, listener: socket.socket | None, hello: Hello, security: Security, on_status: OnStatus
 ) -> Rendezvous:
-    """As rank 0, wait until all members have joined, then welcome them.
+    """As rank 0, wait until all members have joined, then welcome them; the epoch is the highest of all members.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Where the others connect; closed at the end.
-    world : str
-        The world's name.
-    size : int
-        Number of members.
-    epoch : int
-        The lowest epoch that rank 0 accepts; the world takes the highest of all members.
-    own : MemberAddress
-        Of rank 0.
-    security : Security
-        Token and TLS.
-    on_status : callable
-        Called with the reason of each refusal.
+    A listener that is given stays open. `on_status` is called with the reason of each refusal.
     """
+    if listener is None:
+        with _listen(address, port) as opened:
+            return await host_rendezvous(address, port, opened, hello, security, on_status)
     members: dict[int, Joined] = {}
     arrived = asyncio.Event()
 
     def admit(joined: Joined) -> str | None:
-        hello = joined.hello
-        if (hello.purpose, hello.world, hello.size) != (Purpose.RENDEZVOUS, world, size):
-            return f"this is the rendezvous of world {world!r} of size {size}"
-        earlier = members.get(hello.rank)
-        if earlier is not None:
-            if not stream.is_dead(earlier.sock):
-                return f"duplicate rank {hello.rank}"
-            earlier.sock.close()
-        members[hello.rank] = joined
+        rank = joined.hello.rank
+        if (joined.hello.purpose, joined.hello.world, joined.hello.size) != (hello.purpose, hello.world, hello.size):
+            return f"this is the rendezvous of world {hello.world!r} of size {hello.size}"
+        if rank in members:
+            if not stream.is_dead(members[rank].sock):
+                return f"duplicate rank {rank}"
+            members[rank].sock.close()
+        members[rank] = joined
         arrived.set()
         return None
 
+    async def all_joined() -> None:
+        while len(members) < hello.size - 1:
+            arrived.clear()
+            await arrived.wait()
+            for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
+                members.pop(rank).sock.close()
+
+    heartbeats = stream.bind_datagrams(address)
     try:
-        async with Acceptor(listener, security.token, security, admit, on_status):
-            while len(members) < size - 1:
-                arrived.clear()
-                await arrived.wait()
-                for rank in [rank for rank, joined in members.items() if stream.is_dead(joined.sock)]:
-                    members.pop(rank).sock.close()
-        ordered = [members[rank] for rank in sorted(members)]
-        addresses = [
-            MemberAddress(sock.getpeername()[0], hello.port, hello.heartbeat_port, hello.heartbeat)
-            for sock, hello, _ in ordered
-        ]
-        agreed = max([epoch, *(joined.hello.epoch for joined in ordered)])
-        welcome = Welcome(agreed, make_nonce(), (own, *addresses))
+        await Acceptor(listener, security.token, security, admit, on_status).accept_during(all_joined())
+        addresses = [MemberAddress(address, port, heartbeats.getsockname()[1], hello.heartbeat)]
+        for _, (sock, other, _) in sorted(members.items()):
+            addresses.append(MemberAddress(sock.getpeername()[0], other.port, other.heartbeat_port, other.heartbeat))
+        epoch = max(hello.epoch, *(joined.hello.epoch for joined in members.values()))
+        welcome = Welcome(epoch, make_nonce(), tuple(addresses))
         body = handshake.pack_welcome(welcome)
         for joined in members.values():
             mac = prove(security.token, "welcome", joined.transcript, body)
             await authentication.send_message(joined.sock, MessageType.WELCOME, mac + body)
-    except BaseException:
+    except BaseException as error:
         for joined in members.values():
+            if isinstance(error, AcceptError):
+                with contextlib.suppress(OSError):
+                    joined.sock.send(handshake.pack(MessageType.REFUSED, str(error).encode()[:255]))
             joined.sock.close()
+        heartbeats.close()
         raise
     sockets = {rank: joined.sock for rank, joined in members.items()}
-    return Rendezvous(welcome, _world_key(world, welcome, security), sockets)
+    return Rendezvous(welcome, _world_key(hello.world, welcome, security), sockets, heartbeats)
 
 
 async def join_rendezvous(
-    addresses: Sequence[str],
-    port: int,
-    hello: Hello,
-    security: Security,
-    open_sockets: Callable[[str], tuple[socket.socket, socket.socket]],
-    on_status: OnStatus,
-) -> tuple[Rendezvous, socket.socket]:
+    addresses: Sequence[str], port: int, hello: Hello, security: Security, on_status: OnStatus
+) -> Rendezvous:
     """As another rank, connect to rank 0, retrying until it answers, then connect with all other members.
 
-    Parameters
-    ----------
-    addresses, port
-        The addresses of rank 0, tried in turn, and its port.
-    hello : Hello
-        Its ports and nonce are set here.
-    security : Security
-        Token and TLS.
-    open_sockets : callable
-        Given this member's own address, returns a listening socket there and a socket for heartbeats.
-    on_status : callable
-        Called with each failed attempt and each stage reached.
-
-    Returns
-    -------
-    Rendezvous, socket.socket
-        The result, and the socket for heartbeats.
+    The addresses of rank 0 are tried in turn. `hello` gets its ports and nonce here. `on_status` is called with each
+    failed attempt and each stage reached.
     """
-    candidates = itertools.cycle(addresses)
-    opened: dict[str, tuple[socket.socket, socket.socket]] = {}
-    sockets: dict[int, socket.socket] = {}
-    heartbeats: socket.socket | None = None
-
-    async def attempt() -> tuple[str, Hello, socket.socket, bytes]:
-        address = next(candidates)
-        own = _own_address(address, port)
-        if own not in opened:
-            opened[own] = open_sockets(own)
-        ports = [sock.getsockname()[1] for sock in opened[own]]
-        sent = hello._replace(port=ports[0], heartbeat_port=ports[1], nonce=make_nonce())
-        return own, sent, *await connect(address, port, sent, security.token, security)
-
+    pause = authentication.RETRY_S
+    for address in itertools.cycle(addresses):
+        try:
+            sock, transcript, hello, listener, heartbeats = await _connect_first(address, port, hello, security)
+            break
+        except (OSError, ProtocolError, asyncio.TimeoutError) as error:  # nothing, or another program, answers
+            on_status(f"the last attempt failed: {describe(error)}")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _MAX_RETRY_S)
+    on_status("connected with rank 0, which waits for other members")
+    sockets = {0: sock}
     try:
-        own, hello, sockets[0], transcript = await _retry(attempt, on_status)
-        on_status("connected with rank 0, which waits for other members")
-        welcome = await _receive_welcome(sockets[0], hello, transcript, security)
-        key = _world_key(hello.world, welcome, security)
-        await _connect_peers(opened[own][0], hello, welcome, key, security, sockets, on_status)
-        heartbeats = opened[own][1]
+        with listener:
+            welcome = await _receive_welcome(sock, hello, transcript, security)
+            key = _world_key(hello.world, welcome, security)
+            await _connect_peers(listener, hello, welcome, key, security, sockets, on_status)
     except BaseException:
-        for sock in sockets.values():
+        for sock in (*sockets.values(), heartbeats):
             sock.close()
         raise
-    finally:
-        for sock in itertools.chain.from_iterable(opened.values()):
-            if sock is not heartbeats:
-                sock.close()
-    return Rendezvous(welcome, key, sockets), heartbeats
+    return Rendezvous(welcome, key, sockets, heartbeats)
+
+
+async def _connect_first(
+    address: str, port: int, hello: Hello, security: Security
+) -> tuple[socket.socket, bytes, Hello, socket.socket, socket.socket]:
+    """Connect to rank 0, with sockets for peers and heartbeats at the address from which this host reaches it."""
+    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, port))  # sends nothing
+        own = str(probe.getsockname()[0])
+    with (
+        stream.closed_on_error(stream.listen(own, 0)) as listener,
+        stream.closed_on_error(stream.bind_datagrams(own)) as heartbeats,
+    ):
+        ports = {"port": listener.getsockname()[1], "heartbeat_port": heartbeats.getsockname()[1]}
+        hello = hello._replace(nonce=make_nonce(), **ports)
+        connecting = connect(address, port, hello, security.token, security)
+        sock, transcript = await asyncio.wait_for(connecting, authentication.HANDSHAKE_S)
+        return sock, transcript, hello, listener, heartbeats
 
 
 async def _receive_welcome(sock: socket.socket, hello: Hello, transcript: bytes, security: Security) -> Welcome:
@@ -196,7 +175,7 @@ async def _connect_peers(
         arrived.set()
         return None
 
-    async with Acceptor(listener, key, security, admit, on_status):
+    async def all_connected() -> None:
         for peer in range(1, own.rank):
             member = welcome.members[peer]
             hello = own._replace(purpose=Purpose.PEER, epoch=welcome.epoch, nonce=make_nonce())
@@ -205,25 +184,15 @@ async def _connect_peers(
             arrived.clear()
             await arrived.wait()
 
-
-def _own_address(address: str, port: int) -> str:
-    """Return the address from which this host reaches another."""
-    with stream.new_socket(address, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, port))  # sends nothing
-        return str(probe.getsockname()[0])
-
-
-async def _retry(attempt: Callable[[], Awaitable[stream.T]], on_status: OnStatus) -> stream.T:
-    """Repeat an attempt while nothing, or another program, answers; the caller limits the time."""
-    pause = authentication.RETRY_S
-    while True:
-        try:
-            return await asyncio.wait_for(attempt(), authentication.HANDSHAKE_S)
-        except (OSError, ProtocolError, asyncio.TimeoutError) as error:
-            on_status(f"the last attempt failed: {describe(error)}")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _MAX_RETRY_S)
+    await Acceptor(listener, key, security, admit, on_status).accept_during(all_connected())
 
 
 def _world_key(world: str, welcome: Welcome, security: Security) -> bytes:
     return prove(security.token, "world", world.encode(), welcome.epoch.to_bytes(4, "big"), welcome.nonce)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    try:
+        return stream.listen(address, port)
+    except OSError as error:
+        raise UsageError(f"cannot listen at {address} port {port}: {error.strerror}") from error

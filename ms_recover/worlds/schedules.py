@@ -18,19 +18,14 @@ def segments(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
     return [(at, min(at + longest, stop)) for at in range(start, stop, longest)] or [(start, stop)]
 
 
-def reduce_ring(rank: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield for each step the chunk to send to the right and the chunk to receive from the left and reduce into.
+def ring(rank: int, size: int, first: int) -> Iterator[tuple[int, int]]:
+    """Yield for each step the chunk to send to the right and the chunk to receive from the left.
 
-    Afterwards every rank has the result of chunk ``rank + 1``.
+    With `first` 0, and reducing into what is received, every rank ends with the result of chunk ``rank + 1``; with
+    `first` 1 these results then reach all ranks.
     """
     for step in range(size - 1):
-        yield (rank - step) % size, (rank - step - 1) % size
-
-
-def gather_ring(rank: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield for each step after `reduce_ring` the chunk to send to the right and the chunk to receive from the left."""
-    for step in range(size - 1):
-        yield (rank + 1 - step) % size, (rank - step) % size
+        yield (rank + first - step) % size, (rank + first - step - 1) % size
 
 
 def parent(rank: int, size: int, root: int) -> int | None:

@@ -90,10 +90,9 @@ class Security:
             return security
         missing = [variable for variable, file in files.items() if not file]
         if missing:
-            raise UsageError(
-                f"TLS needs {TLS_VARIABLES[0]}, {TLS_VARIABLES[1]} and {TLS_VARIABLES[2]}, all three or none; missing: "
-                f"{', '.join(missing)}"
-            )
+            first, second, third = TLS_VARIABLES
+            needed = f"TLS needs {first}, {second} and {third}, all three or none"
+            raise UsageError(f"{needed}; missing: {', '.join(missing)}")
         return with_certificates(security, *named)
 
     @classmethod
@@ -105,19 +104,20 @@ class Security:
         UsageError
             When the file is a link or no regular file, cannot be read, the token is too short, or others can read it.
         """
+        name = f"the token file {os.fspath(path)!r}"
         try:
             with open(os.open(path, _READ), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 token = file.read(_MAX_TOKEN).strip() if stat.S_ISREG(mode) else b""
         except OSError as error:
             reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
-            raise UsageError(f"the token file {os.fspath(path)!r} cannot be read: {reason}") from error
+            raise UsageError(f"{name} cannot be read: {reason}") from error
         if not stat.S_ISREG(mode):
-            raise UsageError(f"the token file {os.fspath(path)!r} is no regular file")
+            raise UsageError(f"{name} is no regular file")
         if mode & 0o077:
-            raise UsageError(f"others can read the token file {os.fspath(path)!r}: chmod 600 it")
+            raise UsageError(f"others can read {name}: chmod 600 it")
         if not token:
-            raise UsageError(f"the token file {os.fspath(path)!r} is empty")
+            raise UsageError(f"{name} is empty")
         return cls(token)
 
     def mutual_tls(self, certificate: str, key: str, authority: str) -> Security:
@@ -162,13 +162,7 @@ class Security:
 
 
 def with_certificates(security: Security, certificate: str, key: str, authority: str) -> Security:
-    """Return a copy with TLS, as `Security.mutual_tls`, and verify that other members can accept the certificate.
-
-    Raises
-    ------
-    UsageError
-        As `Security.mutual_tls`, and when a member with the same authority would not accept the certificate.
-    """
+    """Return a copy with TLS, as `Security.mutual_tls`, and verify that other members would accept the certificate."""
     secured = security.mutual_tls(certificate, key, authority)
     try:
         _try_handshake(secured)
@@ -254,6 +248,5 @@ def make_nonce() -> bytes:
 
 def prove(key: bytes, label: str, *transcript: bytes) -> bytes:
     """Return the HMAC-SHA256 of a label and the parts of a transcript: 32 bytes."""
-    return hmac.digest(
-        key, b"\0".join([label.encode(), *(len(part).to_bytes(4, "big") + part for part in transcript)]), "sha256"
-    )
+    parts = [len(part).to_bytes(4, "big") + part for part in transcript]
+    return hmac.digest(key, b"\0".join([label.encode(), *parts]), "sha256")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ms_recover.worlds.instructions import (
     CloseLinks,
@@ -37,6 +38,7 @@ MAX_KEPT_UNASKED = 1 << 24
 MAX_KEPT = 1 << 30
 """Bytes kept per peer while a receive waits for a later message; more break the world."""
 _OPEN = Phase.OPEN  # before Python 3.12 the lookup of an enumeration's member is slow
+T = TypeVar("T")
 _KeyTuple = tuple[FrameKind, int, int]
 
 
@@ -81,11 +83,6 @@ class WorldState:
         self._pending: dict[int, _Pending] = {}
         self._messages = 0
 
-    @property
-    def pending(self) -> int:
-        """Number of operations that have not ended."""
-        return len(self._pending)
-
     def waiting_for(self) -> int:
         """Return the peer of the oldest pending operation, or this rank when there is none."""
         return next((pending.peer for pending in self._pending.values()), self.rank)
@@ -104,7 +101,7 @@ class WorldState:
             return [FailOperation(operation, self._ended())]
         peer_state = self._peers[peer]
         if peer_state.left:
-            return [*self._break(_closed_by(peer)), FailOperation(operation, self._ended())]
+            return [*self.aborted(_closed_by(peer)), FailOperation(operation, self._ended())]
         self._pending[operation] = _Pending(peer, None)
         return [Transmit(operation, peer, self._header(peer, key, dtype, shape, length, detail))]
 
@@ -119,11 +116,9 @@ class WorldState:
             return [FailOperation(operation, self._ended())]
         peer_state = self._peers[peer]
         self._pending[operation] = _Pending(peer, key, expected)
-        kept = peer_state.kept.get(key)
-        if kept:
-            message, header = kept.popleft()
-            if not kept:
-                del peer_state.kept[key]
+        kept = _next(peer_state.kept, key)
+        if kept is not None:
+            message, header = kept
             peer_state.kept_bytes -= header.length
             return self._deliver(operation, header, message)
         incoming = peer_state.incoming
@@ -134,7 +129,7 @@ class WorldState:
             peer_state.waiting.setdefault(key, deque()).append(operation)
             return self._keep(peer, incoming)
         if peer_state.left:
-            return self._break(_closed_by(peer))
+            return self.aborted(_closed_by(peer))
         peer_state.waiting.setdefault(key, deque()).append(operation)
         return []
 
@@ -146,18 +141,15 @@ class WorldState:
         if header.sequence != peer_state.to_receive or header.epoch != self.epoch or header.world != self.world:
             actual = f"frame {header.sequence} of world {header.world.hex()} epoch {header.epoch}"
             expected = f"frame {peer_state.to_receive} of world {self.world.hex()} epoch {self.epoch}"
-            return self._break(Fault(peer, "protocol", f"rank {peer} sent {actual}, expected {expected}"))
+            return self.aborted(Fault(peer, "protocol", f"rank {peer} sent {actual}, expected {expected}"))
         peer_state.to_receive += 1
         if header.kind is FrameKind.ABORT:
             return self.reported(peer, header.call, CAUSES[header.detail])
         if header.kind is FrameKind.LEAVE:
             return self._peer_left(peer)
         peer_state.incoming = incoming = _Incoming(header)
-        key = _key(header)
-        if waiting := peer_state.waiting.get(key):
-            incoming.operation = waiting.popleft()
-            if not waiting:
-                del peer_state.waiting[key]
+        incoming.operation = _next(peer_state.waiting, _key(header))
+        if incoming.operation is not None:
             return self._fill(incoming.operation, peer, header)
         unasked = header.length <= SMALL and peer_state.kept_bytes + header.length <= MAX_KEPT_UNASKED
         if unasked or peer_state.waiting:
@@ -176,10 +168,8 @@ class WorldState:
             return [Deliver(incoming.operation, incoming.header, None)]
         assert incoming.message is not None
         key = _key(incoming.header)
-        if waiting := peer_state.waiting.get(key):
-            operation = waiting.popleft()
-            if not waiting:
-                del peer_state.waiting[key]
+        operation = _next(peer_state.waiting, key)
+        if operation is not None:
             peer_state.kept_bytes -= incoming.header.length
             return self._deliver(operation, incoming.header, incoming.message)
         peer_state.kept.setdefault(key, deque()).append((incoming.message, incoming.header))
@@ -190,70 +180,56 @@ class WorldState:
         pending = self._pending.get(operation)
         if pending is None or self.phase is not _OPEN:
             return []
-        waiting = self._peers[pending.peer].waiting.get(pending.key) if pending.key else None
-        if pending.key and waiting and operation in waiting:
-            waiting.remove(operation)
-            if not waiting:
-                del self._peers[pending.peer].waiting[pending.key]
+        waiting = self._peers[pending.peer].waiting
+        if pending.key and operation in waiting.get(pending.key, ()):
+            waiting[pending.key].remove(operation)
+            if not waiting[pending.key]:
+                del waiting[pending.key]
             del self._pending[operation]
             return []
-        return self._break(Fault(self.rank, "closed", "an operation was cancelled after it began"))
+        return self.aborted(Fault(self.rank, "closed", "an operation was cancelled after it began"))
 
     def aborted(self, fault: Fault) -> list[Instruction]:
-        """Break the world because this member cannot continue: a timeout, a cancelled or failed collective."""
-        return self._break(fault)
+        """Break the world: this member cannot continue, or a peer is at fault."""
+        return self._end(Phase.BROKEN, fault, FrameKind.ABORT, CAUSES.index(fault.cause))
 
     def lost(self, peer: int, cause: str, words: str = "") -> list[Instruction]:
         """Break the world because the connection to a peer, or its heartbeats, ended."""
         if peer in self._peers and self._peers[peer].left:
             return []
-        return self._break(Fault(peer, cause, words))
+        return self.aborted(Fault(peer, cause, words))
 
     def reported(self, peer: int, accused: int, cause: str) -> list[Instruction]:
         """Break the world because a peer reports that it is broken."""
-        return self._break(Fault(accused, "peer_reported", f"rank {peer} reports {cause} of rank {accused}"))
+        return self.aborted(Fault(accused, "peer_reported", f"rank {peer} reports {cause} of rank {accused}"))
 
     def closed(self) -> list[Instruction]:
         """Leave in good order."""
+        fault = Fault(self.rank, "closed", "this process removed the world")
+        return self._end(Phase.CLOSED, fault, FrameKind.LEAVE, 0)
+
+    def _end(self, phase: Phase, fault: Fault, kind: FrameKind, detail: int) -> list[Instruction]:
+        """End the world: inform the peers with a last frame, and fail all operations."""
         if self.phase in (Phase.BROKEN, Phase.CLOSED):
             return []
-        farewell = self._farewell(FrameKind.LEAVE, 0, 0) if self.phase is Phase.OPEN else Notify(())
-        self.phase, self.fault = Phase.CLOSED, Fault(self.rank, "closed", "this process removed the world")
-        return [farewell, *self._fail_all(self.fault), CloseLinks(None)]
+        last = Key(kind, 0, fault.rank if kind is FrameKind.ABORT else 0)
+        informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase is Phase.OPEN else []
+        headers = tuple((peer, self._header(peer, last, "", (), 0, detail)) for peer in informed)
+        failed = [FailOperation(operation, fault) for operation in self._pending]
+        self.phase, self.fault = phase, fault
+        self._pending.clear()
+        self._peers.clear()
+        return [Notify(headers), *failed, CloseLinks(fault if phase is Phase.BROKEN else None)]
 
     def _peer_left(self, peer: int) -> list[Instruction]:
         peer_state = self._peers[peer]
         peer_state.left = True
         if any(pending.peer == peer for pending in self._pending.values()):
-            return self._break(_closed_by(peer))
+            return self.aborted(_closed_by(peer))
         return [ForgetPeer(peer)]
 
     def _ended(self) -> Fault:
         return self.fault or Fault(self.rank, "closed", "the world is not open")
-
-    def _break(self, fault: Fault) -> list[Instruction]:
-        if self.phase in (Phase.BROKEN, Phase.CLOSED):
-            return []
-        cause = CAUSES.index(fault.cause)
-        farewell = self._farewell(FrameKind.ABORT, fault.rank, cause) if self.phase is Phase.OPEN else Notify(())
-        self.phase, self.fault = Phase.BROKEN, fault
-        return [farewell, *self._fail_all(fault), CloseLinks(fault)]
-
-    def _fail_all(self, fault: Fault) -> list[Instruction]:
-        failed: list[Instruction] = [FailOperation(operation, fault) for operation in self._pending]
-        self._pending.clear()
-        self._peers.clear()
-        return failed
-
-    def _farewell(self, kind: FrameKind, rank: int, detail: int) -> Notify:
-        key = Key(kind, 0, rank)
-        return Notify(
-            tuple(
-                (peer, self._header(peer, key, "", (), 0, detail))
-                for peer, peer_state in self._peers.items()
-                if not peer_state.left
-            )
-        )
 
     def _header(self, peer: int, key: Key, dtype: str, shape: tuple[int, ...], length: int, detail: int) -> Header:
         peer_state = self._peers[peer]
@@ -266,7 +242,7 @@ class WorldState:
         peer_state.kept_bytes += incoming.header.length
         if peer_state.kept_bytes > MAX_KEPT:
             words = f"rank {peer} sent more than {MAX_KEPT} bytes that are not received before the pending message"
-            return self._break(Fault(peer, "protocol", words))
+            return self.aborted(Fault(peer, "protocol", words))
         self._messages += 1
         incoming.message = self._messages
         return [KeepMessage(peer, incoming.message, incoming.header)]
@@ -292,11 +268,22 @@ class WorldState:
             words = f"rank {pending.peer} sent {header.length} bytes, expected {length}"
         else:
             return []
-        return self._break(Fault(pending.peer, "protocol", words))
+        return self.aborted(Fault(pending.peer, "protocol", words))
 
 
 def _key(header: Header) -> _KeyTuple:
     return header.kind, header.tag, header.call
+
+
+def _next(queues: dict[_KeyTuple, deque[T]], key: _KeyTuple) -> T | None:
+    """Take the first of the queue with this key; an empty queue is dropped."""
+    queue = queues.get(key)
+    if not queue:
+        return None
+    first = queue.popleft()
+    if not queue:
+        del queues[key]
+    return first
 
 
 def _closed_by(peer: int) -> Fault:

@@ -33,19 +33,13 @@ async def when_ready(sock: socket.socket, call: Callable[[], T], *, writing: boo
 
 
 async def _ready(descriptor: int, write: bool) -> None:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
     add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-    add(descriptor, _wake, future)
+    add(descriptor, ready.set)
     try:
-        await future
+        await ready.wait()
     finally:
         remove(descriptor)
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 @contextlib.contextmanager
@@ -87,13 +81,7 @@ async def secure(sock: socket.socket, tls: ssl.SSLContext | None, *, host: bool)
 
 
 async def read_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read exactly `size` bytes.
-
-    Raises
-    ------
-    ConnectionResetError
-        When the other side closes the connection first.
-    """
+    """Read exactly `size` bytes; raises `ConnectionResetError` when the other side closes the connection first."""
     data = bytearray()
     while len(data) < size:
         piece = await when_ready(sock, partial(sock.recv, size - len(data)))
@@ -128,13 +116,7 @@ def bind_datagrams(address: str) -> socket.socket:
 
 
 async def resolve(name: str) -> list[str]:
-    """Return the numeric addresses of a host.
-
-    Raises
-    ------
-    UsageError
-        When the host is unknown.
-    """
+    """Return the numeric addresses of a host; raises `UsageError` when it is unknown."""
     with contextlib.suppress(ValueError):
         return [str(ipaddress.ip_address(name))]
     try:

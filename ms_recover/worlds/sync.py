@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds.communicator import WorldCommunicator
@@ -15,10 +15,50 @@ from ms_recover.worlds.security import Security
 from ms_recover.worlds.watchdog import WatchDog
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-class SyncWorldManager:
+class _Waiting(Generic[S]):
+    """An object with coroutine methods, and the thread in which they run."""
+
+    def __init__(self, target: S, loop_thread: LoopThread) -> None:
+        self._target = target
+        self._loop_thread = loop_thread
+
+
+def _synchronous(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Waiting[S], P], T]:
+    """Return a coroutine method as a method that waits, with its signature and docstring."""
+
+    def wait(self: _Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop_thread.run(method(self._target, *args, **kwargs))
+
+    functools.update_wrapper(wait, method)
+    return wait
+
+
+class SyncWorldCommunicator(_Waiting[WorldCommunicator]):
+    """`WorldCommunicator` for code without an event loop: the same methods, which wait for their results."""
+
+    def is_broken(self, world: str) -> bool:
+        """Whether operations on a world fail: it is broken, removed, or was never made."""
+        return self._target.is_broken(world)
+
+    send = _synchronous(WorldCommunicator.send)
+    recv = _synchronous(WorldCommunicator.recv)
+    broadcast = _synchronous(WorldCommunicator.broadcast)
+    all_reduce = _synchronous(WorldCommunicator.all_reduce)
+    reduce = _synchronous(WorldCommunicator.reduce)
+    all_gather = _synchronous(WorldCommunicator.all_gather)
+    gather = _synchronous(WorldCommunicator.gather)
+    scatter = _synchronous(WorldCommunicator.scatter)
+    all_to_all = _synchronous(WorldCommunicator.all_to_all)
+    barrier = _synchronous(WorldCommunicator.barrier)
+
+
+class SyncWorldManager(_Waiting[WorldManager]):
     """`WorldManager` for code without an event loop; use it as a context manager.
 
     Its methods wait for their results, and may be called from any thread. Ctrl-C during a call cancels it, which breaks
@@ -39,9 +79,9 @@ class SyncWorldManager:
         security: Security | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
-        self._manager = WorldManager(heartbeat=heartbeat, security=security)
-        self._loop_thread = LoopThread("SyncWorldManager", loop_factory)
-        self._communicator = SyncWorldCommunicator(self._manager.communicator, self._loop_thread)
+        manager = WorldManager(heartbeat=heartbeat, security=security)
+        super().__init__(manager, LoopThread("SyncWorldManager", loop_factory))
+        self._communicator = SyncWorldCommunicator(manager.communicator, self._loop_thread)
 
     def __enter__(self) -> SyncWorldManager:
         self._loop_thread.__enter__()
@@ -49,14 +89,14 @@ class SyncWorldManager:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._loop_thread.run(self._manager.__aexit__())
+            self._loop_thread.run(self._target.__aexit__())
         finally:
             self._loop_thread.__exit__()
 
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name."""
-        return self._manager.worlds
+        return self._target.worlds
 
     @property
     def communicator(self) -> SyncWorldCommunicator:
@@ -66,53 +106,11 @@ class SyncWorldManager:
     @property
     def watchdog(self) -> WatchDog:
         """Detects frozen and unreachable peers."""
-        return self._manager.watchdog
+        return self._target.watchdog
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
         """Call a function, in the thread of the event loop, with the error whenever a world breaks."""
-        self._manager.on_broken(callback)
+        self._target.on_broken(callback)
 
-    def initialize_world(
-        self, name: str, rank: int, size: int, addr: str = "127.0.0.1", port: int = 29500, timeout: float = 30.0
-    ) -> None:
-        """Become a member of a new world, see `WorldManager.initialize_world`."""
-        self._loop_thread.run(self._manager.initialize_world(name, rank, size, addr, port, timeout))
-
-    def remove_world(self, name: str) -> None:
-        """Leave a world in good order, see `WorldManager.remove_world`."""
-        self._loop_thread.run(self._manager.remove_world(name))
-
-
-def _synchronous(
-    method: Callable[Concatenate[WorldCommunicator, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncWorldCommunicator, P], T]:
-    """Return a coroutine method of `WorldCommunicator` as a method that waits, with its signature and docstring."""
-
-    def wait(self: SyncWorldCommunicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop_thread.run(method(self._communicator, *args, **kwargs))
-
-    functools.update_wrapper(wait, method)
-    return wait
-
-
-class SyncWorldCommunicator:
-    """`WorldCommunicator` for code without an event loop: the same methods, which wait for their results."""
-
-    def __init__(self, communicator: WorldCommunicator, loop_thread: LoopThread) -> None:
-        self._communicator = communicator
-        self._loop_thread = loop_thread
-
-    def is_broken(self, world: str) -> bool:
-        """Whether operations on a world fail: it is broken, removed, or was never made."""
-        return self._communicator.is_broken(world)
-
-    send = _synchronous(WorldCommunicator.send)
-    recv = _synchronous(WorldCommunicator.recv)
-    broadcast = _synchronous(WorldCommunicator.broadcast)
-    all_reduce = _synchronous(WorldCommunicator.all_reduce)
-    reduce = _synchronous(WorldCommunicator.reduce)
-    all_gather = _synchronous(WorldCommunicator.all_gather)
-    gather = _synchronous(WorldCommunicator.gather)
-    scatter = _synchronous(WorldCommunicator.scatter)
-    all_to_all = _synchronous(WorldCommunicator.all_to_all)
-    barrier = _synchronous(WorldCommunicator.barrier)
+    initialize_world = _synchronous(WorldManager.initialize_world)
+    remove_world = _synchronous(WorldManager.remove_world)

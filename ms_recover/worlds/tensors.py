@@ -41,14 +41,9 @@ def allocate(size: int) -> memoryview:
 
 
 def raw(tensor: Any) -> Raw:
-    """Return the bytes of a tensor or buffer.
+    """Return the bytes of a tensor or buffer; raises `UsageError` when it cannot be sent.
 
     A contiguous buffer, numpy array or CPU tensor is not copied; bfloat16 is.
-
-    Raises
-    ------
-    UsageError
-        When the value is neither, or its element type cannot be sent.
     """
     if isinstance(tensor, np.ndarray) and tensor.flags.c_contiguous and tensor.dtype in _NAMES:
         return Raw(_NAMES[tensor.dtype], tensor.shape, _bytes(tensor))
@@ -79,10 +74,7 @@ def copied(source: Raw) -> Raw:
 def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
     """Return the memory to receive into for a given tensor or buffer, and a function that returns the filled tensor.
 
-    Raises
-    ------
-    UsageError
-        When the value is neither, or cannot be filled in place.
+    Raises `UsageError` when it cannot be filled in place.
     """
     array = np.asarray(memoryview(out)) if isinstance(out, BUFFERS) else out
     if isinstance(array, np.ndarray):

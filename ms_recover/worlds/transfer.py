@@ -35,11 +35,8 @@ async def join(manager: WorldManager, address: str, port: int, timeout: float) -
     Raises
     ------
     BrokenWorldError
-        When the world could not be made in `timeout` seconds. Its ``__cause__`` is a ``HandshakeRefusedError`` when one
-        side does not know the token, and a ``CertificateError``, at once, when one does not accept the other's
-        certificate.
-    UsageError
-        As ``WorldManager.initialize_world``.
+        When the world could not be made in `timeout` seconds, or cannot be made: its ``__cause__`` is then a
+        ``HandshakeRefusedError`` (another token) or, at once, a ``CertificateError``.
     """
     clock = asyncio.get_running_loop().time
     deadline, refusals = clock() + timeout, 0
@@ -86,28 +83,11 @@ async def receive_file(
     tries: int = TRIES,
     message_limit: int = 1 << 16,
 ) -> bytes:
-    """Request a file and receive it; a broken world is made again, and the rest is requested.
+    """Request a file of `size` bytes and receive it; a broken world is made again, and the rest is requested.
 
-    Parameters
-    ----------
-    connect : callable
-        Returns the channel; makes the world again when it is broken, within a time limit.
-    request : callable
-        Given an offset, returns the message that requests the bytes from there on. The other side sends these, then a
-        message.
-    size : int
-        Size of the file, in bytes.
-    write : callable
-        Called with each chunk once, in order; its memory is reused afterwards.
-    tries : int
-        How often the world may break in a row without a chunk in between.
-    message_limit : int
-        Longest message that is accepted, in bytes.
-
-    Returns
-    -------
-    bytes
-        The message after the last chunk.
+    `connect` returns the channel, and makes the world again when it is broken. `request` gives the message that asks
+    for the bytes from an offset on. `write` is called with each chunk once, in order; its memory is reused afterwards.
+    The world may break `tries` times in a row without a chunk in between. Returns the message after the last chunk.
 
     Raises
     ------

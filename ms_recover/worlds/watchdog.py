@@ -11,22 +11,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ms_recover.errors import UsageError
+from ms_recover.worlds import stream
 
 _log = logging.getLogger(__name__)
 _HELPER = Path(__file__).with_name("heartbeat.py")
 _MIN_HEARTBEAT_S = 0.2
 _END_S = 2.0
 _RESTART_S = 1.0
+_FAILING_LIMITS = 5
 _MAX_PACKET = 1 << 16
 
 
-@dataclass
-class _Watch:
+class _Watch(NamedTuple):
     order: dict[str, Any]
     sock: socket.socket
 
@@ -43,7 +43,8 @@ class WatchDog:
     heartbeat : float
         Seconds of silence after which a peer is lost; at least 0.2.
     lost : callable
-        Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault.
+        Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault. With
+        this member's own rank when no helper keeps running, so that peers are not watched.
 
     Raises
     ------
@@ -66,6 +67,8 @@ class WatchDog:
         self._last_report = 0.0
         self._last_check = 0.0
         self._last_start = 0.0
+        self._failing_since: float | None = None
+        """When the first of the last helpers failed that did not live for a whole heartbeat limit."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -85,47 +88,30 @@ class WatchDog:
     ) -> None:
         """Start to watch the peers of a world.
 
-        Parameters
-        ----------
-        world, epoch, rank
-            Eight bytes of the world, its epoch, and this member's rank.
-        key : bytes
-            Signs the datagrams.
-        peers : mapping of int to (str, int)
-            Address and port for heartbeats, by rank.
-        interval : float
-            Seconds between two heartbeats.
-        sock : socket.socket
-            For the datagrams. Owned by the watchdog from now on, so that a new helper continues with the same socket.
+        World and epoch are those of the datagrams, which `key` signs; `peers` has addresses and ports by rank,
+        `interval` is the time between two heartbeats, in seconds. The watchdog owns the UDP socket from now on, so that
+        a new helper continues with the same one.
         """
-        order: dict[str, Any] = {
-            "do": "watch",
-            "world": world.hex(),
-            "epoch": epoch,
-            "rank": rank,
-            "key": key.hex(),
-            "interval": interval,
-            "limit": self.heartbeat,
-            "peers": {peer: list(address) for peer, address in peers.items()},
-        }
-        watch = self._watches[world, epoch] = _Watch(order, sock)
+        order = _order("watch", world, epoch, rank=rank, key=key.hex(), interval=interval, limit=self.heartbeat)
+        order["peers"] = {peer: list(address) for peer, address in peers.items()}
+        self._watches[world, epoch] = _Watch(order, sock)
         if self._helper is None:
             self._start()
         else:
-            self._send(order, watch.sock)
+            self._send(order, sock)
 
     def forget(self, world: bytes, epoch: int, peer: int) -> None:
         """Stop watching a peer that left in good order."""
         watch = self._watches.get((world, epoch))
         if watch is not None:
             watch.order["peers"].pop(peer, None)
-            self._send({"do": "forget", "world": world.hex(), "epoch": epoch, "peer": peer})
+            self._send(_order("forget", world, epoch, peer=peer))
 
     def leave(self, world: bytes, epoch: int, cause: str = "", accused: int = 0) -> None:
         """Stop watching a world; inform its members of the cause when it is broken."""
         watch = self._watches.pop((world, epoch), None)
         if watch is not None:
-            self._send({"do": "leave", "world": world.hex(), "epoch": epoch, "cause": cause, "accused": accused})
+            self._send(_order("leave", world, epoch, cause=cause, accused=accused))
             watch.sock.close()
 
     async def close(self) -> None:
@@ -137,30 +123,24 @@ class WatchDog:
             self._timer = None
         helper, self._helper = self._helper, None
         self._disconnect()
-        if helper is None:
-            return
-        try:
-            for _ in range(int(_END_S / 0.01)):
-                if helper.poll() is not None:
-                    return
-                await asyncio.sleep(0.01)
-        finally:
-            _end(helper)
+        if helper is not None:
+            try:
+                for _ in range(int(_END_S / 0.01)):
+                    if helper.poll() is not None:
+                        break
+                    await asyncio.sleep(0.01)
+            finally:
+                _end(helper)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
+        with stream.closed_on_error(ours), theirs:
             self._helper = subprocess.Popen(  # noqa: S603 (our own file)
                 [sys.executable, "-I", "-S", str(_HELPER), str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         ours.setblocking(False)
         self._control = ours
         loop = asyncio.get_running_loop()
@@ -192,10 +172,15 @@ class WatchDog:
                 self._replace(self._helper)
                 return
             self._last_report = asyncio.get_running_loop().time()
-            report = json.loads(data)
-            if "lost" in report:
-                world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
-                self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
+            try:
+                report = json.loads(data)
+                if "lost" in report:
+                    world, epoch = bytes.fromhex(report["lost"]), report["epoch"]
+                    self._lost(world, epoch, report["rank"], report["cause"], report["accused"])
+            except Exception:
+                _log.exception("a report of the heartbeat helper cannot be handled")
+                self._replace(self._helper)
+                return
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()
@@ -205,8 +190,15 @@ class WatchDog:
         if stalled:
             self._last_report = now
         self._timer = loop.call_later(self._check_s, self._check)
-        if self._helper is None:
-            self._start()
+        if self._helper is not None and now - self._last_start > self.heartbeat:
+            self._failing_since = None
+        if self._failing_since is not None and now - self._failing_since > _FAILING_LIMITS * self.heartbeat:
+            self._failing_since = None
+            for (world, epoch), watch in list(self._watches.items()):
+                rank = watch.order["rank"]
+                self._lost(world, epoch, rank, "closed", rank)
+        elif self._helper is None:
+            self._restart()
         elif now - self._last_report > self._silent_s:
             self._replace(self._helper)
 
@@ -219,8 +211,16 @@ class WatchDog:
         self._helper = None
         _end(helper)
         self.replaced += 1
-        if asyncio.get_running_loop().time() - self._last_start > _RESTART_S:
-            self._start()  # a helper that fails at once is restarted at the next check
+        now = asyncio.get_running_loop().time()
+        self._failing_since = self._failing_since or now
+        if now - self._last_start > _RESTART_S:
+            self._restart()  # a helper that fails at once is restarted at the next check
+
+    def _restart(self) -> None:
+        try:
+            self._start()
+        except OSError as error:
+            _log.warning("starting the heartbeat helper failed: %s", error)
 
     def _disconnect(self) -> None:
         control, self._control = self._control, None
@@ -228,6 +228,10 @@ class WatchDog:
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(control.fileno())
             control.close()
+
+
+def _order(do: str, world: bytes, epoch: int, **fields: Any) -> dict[str, Any]:
+    return {"do": do, "world": world.hex(), "epoch": epoch, **fields}
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:

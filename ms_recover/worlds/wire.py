@@ -25,7 +25,7 @@ MAX_LENGTH = 1 << 40
 CAUSES = ("eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported")
 """Why a world broke; the code on the wire is the position here.
 
-``heartbeat`` has the same list: the helper process runs that file alone, without importing any of ms_recover.
+`heartbeat` repeats them: the helper process runs that file alone, without importing any of ms_recover.
 """
 DTYPES = {
     "bool": 1,
@@ -111,10 +111,7 @@ def encode(header: Header) -> bytes:
 def decode(data: memoryview, start: int, end: int) -> Header | None:
     """Decode the header at `start`; None when `end` comes before the end of the header.
 
-    Raises
-    ------
-    ProtocolError
-        When this is no header of this version, a field is out of bounds, or length and shape do not match.
+    Raises `ProtocolError` when it is no header of this version, or a field is out of bounds.
     """
     if end - start < FIXED_SIZE:
         return None

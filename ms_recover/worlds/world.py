@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ms_recover.errors import BrokenWorldError
-from ms_recover.worlds import wire
+from ms_recover.worlds import tensors, wire
 from ms_recover.worlds.instructions import (
     Deliver,
     Expected,
@@ -29,26 +32,29 @@ from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header
 
-Allocate = Callable[[int], memoryview]
+_log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
 _POLL_S = 60e-6
 _SOON_S = 250e-6
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """A send or receive, pending or ended."""
 
-    __slots__ = ("buffer", "fault", "future", "header", "number", "peer", "sending")
+    number: int
+    peer: int
+    buffer: memoryview | None
+    header: Header | None = None
+    fault: Fault | None = None
+    future: asyncio.Future[None] | None = None
+    sending: asyncio.Future[None] | None = None
 
-    def __init__(self, number: int, peer: int, buffer: memoryview | None) -> None:
-        self.number = number
-        self.peer = peer
-        self.buffer = buffer
-        self.header: Header | None = None
-        self.fault: Fault | None = None
-        self.future: asyncio.Future[None] | None = None
-        self.sending: asyncio.Future[None] | None = None
+    @property
+    def ended(self) -> bool:
+        """Whether a receive has its message, or failed."""
+        return self.header is not None or self.fault is not None
 
     def end(self) -> None:
         """Wake the task that waits for the operation."""
@@ -61,16 +67,8 @@ class Operation:
 class World:
     """One member of one world.
 
-    Parameters
-    ----------
-    name, rank, size
-        The world's name, this member's rank, and the number of members.
-    allocate : callable
-        Returns writable memory of the given number of bytes.
-    ended : callable
-        Called with the error that broke the world, or None when it was closed in good order.
-    peer_left : callable
-        Called with the rank of a peer that left in good order.
+    `ended` is called with the error that broke the world, or None when it was closed in good order; `peer_left` with
+    the rank of a peer that left in good order.
     """
 
     def __init__(
@@ -78,8 +76,6 @@ class World:
         name: str,
         rank: int,
         size: int,
-        *,
-        allocate: Allocate,
         ended: Callable[[World, BrokenWorldError | None], None],
         peer_left: Callable[[World, int], None],
     ) -> None:
@@ -88,7 +84,6 @@ class World:
         self.size = size
         self.identity = wire.world_id(name)
         self.state = WorldState(self.identity, rank, size)
-        self._allocate = allocate
         self._ended = ended
         self._peer_left = peer_left
         self._links: dict[int, Link] = {}
@@ -111,21 +106,18 @@ class World:
         fault = self.state.fault
         return None if fault is None else BrokenWorldError(self.name, self.epoch, *fault)
 
-    def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
-        """Start with the connections to all peers, by rank.
+    @property
+    def is_open(self) -> bool:
+        """Whether operations can be started."""
+        return self.state.phase is Phase.OPEN
 
-        Raises
-        ------
-        BrokenWorldError
-            When the world was closed meanwhile.
-        """
+    def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
+        """Start with the connections to all peers, by rank."""
         self._links = {peer: Link(sock, peer, self) for peer, sock in sockets.items()}
-        self._apply(self.state.formed(epoch))
+        self.handle(self.state.formed, epoch)
         if not self.is_open:  # removed while it was being made
             self._close_links()
-            raise BrokenWorldError(
-                self.name, epoch, self.rank, "closed", "the world was removed while it was being made"
-            )
+            raise BrokenWorldError(self.name, epoch, self.rank, "closed", "it was removed while it was being made")
         for link in list(self._links.values()):
             link.start()
 
@@ -136,14 +128,21 @@ class World:
         return number
 
     async def send(
-        self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview | None
+        self,
+        peer: int,
+        key: Key,
+        detail: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        payload: memoryview,
+        timeout: float | None = None,
     ) -> None:
         """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
-        operation = Operation(next(self._numbers), peer, payload)
-        self._operations[operation.number] = operation
-        length = len(payload) if payload is not None else 0
+        operation = self._begin(peer, payload)
+        timer = self.limit(peer, timeout)
+        number, length = operation.number, len(payload)
         try:
-            self._apply(self.state.send_requested(operation.number, peer, key, detail, dtype, shape, length))
+            self.apply(self.state.send_requested(number, peer, key, detail, dtype, shape, length))
             if operation.fault is None and operation.sending is not None:
                 await asyncio.wait([operation.sending])
             elif self._sends >= _SENDS_IN_A_ROW:
@@ -152,32 +151,46 @@ class World:
             else:
                 self._sends += 1
         except asyncio.CancelledError:
-            self._apply(self.state.cancelled(operation.number))
+            self.handle(self.state.cancelled, number)
             raise
+        except Exception as error:
+            self.failed(error)
         finally:
-            self._operations.pop(operation.number, None)
+            self._operations.pop(number, None)
+            if timer is not None:
+                timer.cancel()
         if operation.fault is not None:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
 
-    def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
-        """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
+    def _begin(self, peer: int, buffer: memoryview | None) -> Operation:
         operation = Operation(next(self._numbers), peer, buffer)
         self._operations[operation.number] = operation
-        self._apply(self.state.receive_requested(operation.number, peer, key, expected))
         return operation
 
-    async def received(self, operation: Operation) -> tuple[Header, memoryview]:
-        """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
+    def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
+        """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
+        operation = self._begin(peer, buffer)
         try:
-            if operation.header is None and operation.fault is None:
+            self.apply(self.state.receive_requested(operation.number, peer, key, expected))
+        except Exception as error:
+            self.failed(error)
+        return operation
+
+    async def received(self, operation: Operation, timeout: float | None = None) -> tuple[Header, memoryview]:
+        """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
+        timer = self.limit(operation.peer, timeout)
+        try:
+            if not operation.ended:
                 await self._wait(operation)
         except asyncio.CancelledError:
             if operation.header is not None:
                 self.break_world(Fault(self.rank, "closed", "a receive was cancelled after its message arrived"))
-            self._apply(self.state.cancelled(operation.number))
+            self.handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
+            if timer is not None:
+                timer.cancel()
         if operation.fault is not None:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
         assert operation.header is not None
@@ -189,8 +202,8 @@ class World:
         link = self._links.get(operation.peer)
         if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
             self._polls += 1
-            link.poll(_POLL_S, lambda: operation.header is not None or operation.fault is not None)
-            if operation.header is not None or operation.fault is not None:
+            link.poll(_POLL_S, lambda: operation.ended)
+            if operation.ended:
                 return
         self._polls = 0
         began = self._loop.time()
@@ -202,37 +215,22 @@ class World:
 
     def break_world(self, fault: Fault) -> None:
         """Break the world."""
-        self._apply(self.state.aborted(fault))
+        self.handle(self.state.aborted, fault)
 
-    def expire(self, peer: int | None, timeout: float) -> None:
-        """Break the world because an operation, with this peer or with any peer, took too long."""
+    def limit(self, peer: int | None, timeout: float | None) -> asyncio.TimerHandle | None:
+        """Break the world after this time, because of this peer or the one that is waited for, unless cancelled."""
+        return None if timeout is None else self._loop.call_later(timeout, self._expire, peer, timeout)
+
+    def _expire(self, peer: int | None, timeout: float) -> None:
         slow = self.state.waiting_for() if peer is None else peer
         self.break_world(Fault(slow, "timeout", f"an operation took longer than {timeout:g} s"))
-
-    def reported(self, peer: int, accused: int, cause: str) -> None:
-        """Handle the report of a peer's helper process that the world is broken there."""
-        self._apply(self.state.reported(peer, accused, cause))
-
-    def lost(self, peer: int, cause: str, words: str) -> None:
-        """Handle the loss of a peer, noticed by a link or the watchdog."""
-        self._apply(self.state.lost(peer, cause, words))
-
-    def header_received(self, peer: int, header: Header) -> None:
-        """Handle the header of a frame."""
-        self._apply(self.state.header_received(peer, header))
-
-    def payload_received(self, peer: int) -> None:
-        """Handle a complete payload."""
-        self._apply(self.state.payload_received(peer))
 
     async def close(self, linger: float) -> None:
         """Leave in good order; wait at most `linger` seconds until the peers' kernels have received all bytes."""
         try:
-            self._apply(self.state.closed())
+            self.handle(self.state.closed)
             deadline = self._loop.time() + linger
-            while not all(link.flushed for link in self._links.values()):
-                if self._loop.time() > deadline:
-                    break
+            while self._loop.time() < deadline and not all(link.flushed for link in self._links.values()):
                 await asyncio.sleep(0.001)
         finally:
             self._close_links()
@@ -242,7 +240,26 @@ class World:
         for link in links.values():
             link.close()
 
-    def _apply(self, instructions: list[Instruction]) -> None:
+    def failed(self, error: Exception) -> None:
+        """Break the world because of an unexpected error of this process, such as missing memory."""
+        _log.error("world %r failed", self.name, exc_info=error)
+        fault = Fault(self.rank, "closed", f"an unexpected error: {type(error).__name__}: {error}")
+        instructions = self.state.aborted(fault)
+        for operation in list(self._operations.values()):  # also those that the state has already ended
+            if not operation.ended:
+                operation.fault = self.state.fault or fault
+                operation.end()
+        self.apply(instructions)
+
+    def handle(self, event: Callable[..., list[Instruction]], *args: Any) -> None:
+        """Pass an event to the state and carry out its instructions; an unexpected error breaks the world."""
+        try:
+            self.apply(event(*args))
+        except Exception as error:
+            self.failed(error)
+
+    def apply(self, instructions: list[Instruction]) -> None:
+        """Carry out the instructions of the state, in order."""
         for instruction in instructions:
             # `match` would be several times slower, for each message.
             if isinstance(instruction, Transmit):
@@ -250,20 +267,20 @@ class World:
                 operation = self._operations[number]
                 operation.sending = self._links[peer].send(wire.encode(header), operation.buffer)
                 if operation.sending is None:
-                    self._apply(self.state.send_done(number))
+                    self.apply(self.state.send_done(number))
                 else:
                     operation.sending.add_done_callback(partial(self._sent, number))
             elif isinstance(instruction, FillBuffer):
                 peer, number, header = instruction
                 operation = self._operations[number]
                 if operation.buffer is None:
-                    operation.buffer = self._allocate(header.length)
+                    operation.buffer = tensors.allocate(header.length)
                 self._links[peer].fill(operation.buffer)
             elif isinstance(instruction, Deliver):
                 self._deliver(*instruction)
             elif isinstance(instruction, KeepMessage):
                 peer, message, header = instruction
-                self._messages[message] = self._allocate(header.length)
+                self._messages[message] = tensors.allocate(header.length)
                 self._links[peer].fill(self._messages[message])
             elif isinstance(instruction, PauseReading):
                 self._links[instruction.peer].pause()
@@ -274,15 +291,19 @@ class World:
                     failed.end()
             elif isinstance(instruction, Notify):
                 for peer, header in instruction.headers:
-                    self._send_last(peer, header)
+                    if peer in self._links:
+                        self._links[peer].send_last(wire.encode(header), leaving=header.kind is FrameKind.LEAVE)
             elif isinstance(instruction, ForgetPeer):
                 self._peer_left(self, instruction.peer)
             else:
-                self._close(instruction.fault)
+                self._messages.clear()
+                if instruction.fault is not None:
+                    self._close_links()
+                self._ended(self, None if instruction.fault is None else self.error)
 
     def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
         if not sending.cancelled():
-            self._apply(self.state.send_done(number))
+            self.handle(self.state.send_done, number)
 
     def _deliver(self, number: int, header: Header, message: int | None) -> None:
         operation = self._operations[number]
@@ -294,23 +315,3 @@ class World:
                 operation.buffer[:] = kept
         operation.header = header
         operation.end()
-
-    def _send_last(self, peer: int, header: Header) -> None:
-        link = self._links.get(peer)
-        if link is None:
-            return
-        if header.kind is FrameKind.LEAVE:
-            link.finish(wire.encode(header))
-        else:
-            link.send_if_ready(wire.encode(header))
-
-    def _close(self, fault: Fault | None) -> None:
-        self._messages.clear()
-        if fault is not None:
-            self._close_links()
-        self._ended(self, None if fault is None else self.error)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether operations can be started."""
-        return self.state.phase is Phase.OPEN

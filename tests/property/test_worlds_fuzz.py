@@ -24,7 +24,7 @@ WORLD = wire.world_id("w")
 HELLO = handshake.pack_hello(Hello(Purpose.RENDEZVOUS, 0, 1, 2, 1, 1, 3000, b"n" * 32, "w"))
 WELCOME = handshake.pack_welcome(Welcome(1, b"n" * 32, (MemberAddress("127.0.0.1", 1, 2, 3),) * 3))
 HEADER = wire.encode(Header(FrameKind.MESSAGE, "float32", (2, 3), WORLD, 0, 0, 0, 0, 24, 0))
-BEAT = heartbeat.pack(b"k" * 32, heartbeat.BEAT, 0, (WORLD, 0), 1, 1)
+BEAT = heartbeat.pack(b"k" * 32, heartbeat.HEARTBEAT, 0, (WORLD, 0), 1, 1)
 
 
 def damaged(chance, data):
@@ -68,10 +68,14 @@ def test_damaged_bytes_are_read_or_refused(read, good):
 
 
 class Sink:
-    """Takes what a link reads, as far as it goes."""
+    """Takes what a link reads, as far as it goes; shell and state in one."""
 
     def __init__(self):
         self.link, self.ended = None, None
+        self.state = self
+
+    def apply(self, nothing):
+        assert nothing is None
 
     def header_received(self, peer, header):
         if header.kind in (FrameKind.MESSAGE, FrameKind.PART):
@@ -102,7 +106,7 @@ def test_damaged_frames_end_a_link_or_are_read():
             theirs.close()
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert sink.ended in ("eof", "protocol", "reset") or link._held
+            assert sink.ended in ("eof", "protocol", "reset") or link._paused
             link.close()
 
     asyncio.run(asyncio.wait_for(main(), max(300, ROUNDS // 20)))
@@ -110,7 +114,7 @@ def test_damaged_frames_end_a_link_or_are_read():
 
 @pytest.mark.processes
 def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
-    """Strangers with damaged greetings come by the hundred; then the world comes to be."""
+    """Hundreds of damaged handshakes are refused; then the world is made."""
     chance = random.Random(2)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -127,7 +131,7 @@ def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
 
     async def main():
         security = Security(b"a token of some length")
-        async with WorldManager(security=security) as host, WorldManager(security=security) as guest:
+        async with WorldManager(security=security) as host, WorldManager(security=security) as client:
             making = asyncio.ensure_future(host.initialize_world("w", 0, 2, port=port, timeout=3600))
             await asyncio.sleep(0.05)
             limit = asyncio.Semaphore(20)
@@ -138,7 +142,7 @@ def test_damaged_bytes_at_the_rendezvous_do_not_prevent_the_world():
                 await asyncio.gather(*(visit(limit) for _ in range(100)))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "memory grew (KiB)"
             assert len(os.listdir("/proc/self/fd")) <= descriptors + 20
-            await asyncio.gather(making, guest.initialize_world("w", 1, 2, port=port, timeout=60))
-            await asyncio.gather(*(m.communicator.barrier(world="w") for m in (host, guest)))
+            await asyncio.gather(making, client.initialize_world("w", 1, 2, port=port, timeout=60))
+            await asyncio.gather(*(m.communicator.barrier(world="w") for m in (host, client)))
 
     asyncio.run(main())

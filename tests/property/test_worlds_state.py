@@ -313,7 +313,7 @@ class Worlds(RuleBasedStateMachine):
                 member.phase = phase
                 if member.dead:
                     continue
-                assert member.state.pending == len(member.operations)
+                assert len(member.state._pending) == len(member.operations)
                 assert (member.state.fault is None) == (phase is Phase.OPEN)
                 if phase is not Phase.OPEN:
                     assert not member.operations

@@ -20,7 +20,7 @@ def watched():
         yield heartbeat.Watched({**order, "peers": {"1": ["127.0.0.1", 9], "2": ["127.0.0.1", 9]}}, sock, 10.0)
 
 
-def beat(key=KEY, kind=heartbeat.BEAT, epoch=3, sender=1, cause=0, accused=0):
+def beat(key=KEY, kind=heartbeat.HEARTBEAT, epoch=3, sender=1, cause=0, accused=0):
     return heartbeat.pack(key, kind, cause, (WORLD, epoch), sender, accused)
 
 
@@ -87,7 +87,7 @@ def test_a_peer_accused_of_silence_still_receives_that_the_world_broke(silent):
     world.receive(beat(), 11.0)
     helper._check()
     assert losses(control) == []  # once is enough, also when it is heard again
-    assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.BEAT
+    assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.HEARTBEAT
     world.send(heartbeat.GONE, 2, 1)
     assert heartbeat.unpack(peer.recv(512))[0] == heartbeat.GONE
     world.forget(1)  # it left meanwhile

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import WorldManager, stream
+from ms_recover.worlds import WorldManager, authentication, stream
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,23 @@ def test_a_connecting_member_tries_each_address_of_a_name(port, monkeypatch, hos
                 two.initialize_world("w", 1, 2, "a-name", at, timeout=60),
             )
             await asyncio.gather(*(member.communicator.barrier(world="w") for member in (one, two)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.processes
+def test_a_listening_socket_accepts_the_members_of_one_world_after_the_other(monkeypatch):
+    monkeypatch.setattr(authentication, "RETRY_S", 3600.0)  # no connection is refused in between
+
+    async def main():
+        with stream.listen("127.0.0.1", 0) as listener:
+            at = listener.getsockname()[1]
+            for _ in range(2):
+                async with WorldManager() as host, WorldManager() as client:
+                    joining = asyncio.ensure_future(client.initialize_world("w", 1, 2, port=at, timeout=60))
+                    await asyncio.sleep(0.05)
+                    await host.initialize_world("w", 0, 2, port=at, timeout=60, listener=listener)
+                    await joining
 
     asyncio.run(main())
 

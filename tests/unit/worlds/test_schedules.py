@@ -47,7 +47,7 @@ def test_every_rank_has_arrived_after_the_rounds_of_a_barrier(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_ring_reduces_and_gathers(size):
     chunks = [[{(rank, chunk)} for chunk in range(size)] for rank in range(size)]
-    steps = [[*schedules.reduce_ring(rank, size), *schedules.gather_ring(rank, size)] for rank in range(size)]
+    steps = [[*schedules.ring(rank, size, 0), *schedules.ring(rank, size, 1)] for rank in range(size)]
     for number in range(len(steps[0])):
         sent = [set(chunks[rank][steps[rank][number][0]]) for rank in range(size)]
         for rank in range(size):

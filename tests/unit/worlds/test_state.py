@@ -49,7 +49,7 @@ def test_receive_before_the_frame_fills_its_buffer():
     assert state.receive_requested(1, 1, KEY, Expected()) == []
     assert state.header_received(1, frame(0)) == [FillBuffer(1, 1, frame(0))]
     assert state.payload_received(1) == [Deliver(1, frame(0), None)]
-    assert state.pending == 0
+    assert not state._pending
 
 
 def test_small_frame_before_the_receive_is_kept():
@@ -120,7 +120,7 @@ def test_an_unexpected_frame_breaks_the_world_kept_or_not():
             else:
                 state.receive_requested(1, 1, KEY, expected)
                 state.header_received(1, frame(0))
-            assert (state.phase, state.fault.cause, state.pending) == (Phase.BROKEN, "protocol", 0)
+            assert (state.phase, state.fault.cause, state._pending) == (Phase.BROKEN, "protocol", {})
 
 
 def test_a_report_names_the_accused():
