@@ -104,7 +104,7 @@ def copy_fields(action: CopyAction) -> CopyFields:
     return fill(
         CopyFields,
         action,
-        source_mtime_ns=action.source_state.mtime_ns,
+        source_mtime_ns=action.replica.state.mtime_ns,
         source_digest=action.replica.digest,
         alternatives=tuple(_replica_fields(replica) for replica in action.alternatives),
     )

@@ -18,6 +18,7 @@ from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.records import MAP, show
 from ms_recover.formats.safetensors import CRC_NUM, DTYPES, INT4, MAX_HEADER, METADATA
+from ms_recover.formats.wire import encode_field, encode_varint
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader, SliceImage
 
 PIECE = 1 << 29
@@ -188,19 +189,7 @@ def _check(parameters: Sequence[Parameter]) -> None:
 def _record_head(parameter: Parameter, length: int) -> bytes:
     """Return a record up to the ``length`` bytes of contents that end it."""
     dims = (0,) if parameter.dtype == "str" else parameter.shape
-    tensor = b"".join(b"\x08" + _varint(dim) for dim in dims)
-    tensor += _field(b"\x12", parameter.dtype.encode()) + b"\x1a" + _varint(length)
-    value = _field(b"\x0a", parameter.name.encode()) + b"\x12" + _varint(len(tensor) + length) + tensor
-    return b"\x0a" + _varint(len(value) + length) + value
-
-
-def _field(key: bytes, data: bytes) -> bytes:
-    return key + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
+    tensor = b"".join(encode_field(1, dim) for dim in dims)
+    tensor += encode_field(2, parameter.dtype.encode()) + b"\x1a" + encode_varint(length)
+    value = encode_field(1, parameter.name.encode()) + b"\x12" + encode_varint(len(tensor) + length) + tensor
+    return b"\x0a" + encode_varint(len(value) + length) + value

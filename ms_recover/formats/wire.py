@@ -202,6 +202,22 @@ def varint(data: bytes) -> int:
     return _varint(data, 0, 0)[0]
 
 
+def encode_varint(value: int) -> bytes:
+    """Return an unsigned number as a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def encode_field(number: int, value: int | bytes) -> bytes:
+    """Return a field of a message, a varint or length-delimited."""
+    if isinstance(value, int):
+        return encode_varint(number << 3 | VARINT) + encode_varint(value)
+    return encode_varint(number << 3 | LEN) + encode_varint(len(value)) + value
+
+
 def signed(value: int) -> int:
     """Return a varint as the int64 it encodes."""
     return value - (1 << 64) if value >> 63 else value

@@ -16,6 +16,7 @@ from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.proto import message_class
+from ms_recover.formats.wire import encode_field
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.scanning.scan import scan
@@ -25,25 +26,11 @@ PARAMETERS = {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "
 """Names and numbers of elements of what `make_tree` saves by default."""
 
 
-def varint(value: int) -> bytes:
-    """Encode an unsigned protobuf varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def record(name: str, content: bytes, shape: Sequence[int], dtype: str = "Float32") -> bytes:
     """Encode one parameter, or one piece of it, as a ``Checkpoint`` message."""
-    dims = b"".join(b"\x08" + varint(size) for size in shape)
-    tensor = dims + _field(0x12, dtype.encode()) + _field(0x1A, content)
-    return _field(0x0A, _field(0x0A, name.encode()) + _field(0x12, tensor))
-
-
-def _field(key: int, payload: bytes) -> bytes:
-    return bytes([key]) + varint(len(payload)) + payload
+    dims = b"".join(encode_field(1, size) for size in shape)
+    tensor = dims + encode_field(2, dtype.encode()) + encode_field(3, content)
+    return encode_field(1, encode_field(1, name.encode()) + encode_field(2, tensor))
 
 
 def slice_bytes(
