@@ -10,39 +10,17 @@ import json
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from ms_recover.model.manifest import DIGEST
-
-__all__ = [
-    "MAX_RANKS",
-    "UNSET",
-    "Count",
-    "Digest",
-    "Extent",
-    "Fields",
-    "Loops",
-    "Meta",
-    "Path",
-    "Positive",
-    "Rank",
-    "Size",
-    "UnsetType",
-    "convert",
-    "decode",
-    "fill",
-    "make",
-    "schema",
-    "to_json",
-]
 
 _T = TypeVar("_T")
 _FieldsT = TypeVar("_FieldsT", bound="Fields")
 
-MAX_RANKS = 1 << 24
-"""Ranks are smaller than this."""
+Meta = msgspec.Meta
+UNSET = msgspec.UNSET
+UnsetType = msgspec.UnsetType
 
-Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 """A rank."""
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
@@ -64,9 +42,26 @@ class Fields(msgspec.Struct):
     """A JSON object with these members, in this order; more members are ignored when it is read."""
 
 
-def fill(kind: type[_FieldsT], noun: object, **members: object) -> _FieldsT:
-    """Return fields with these members, and the others from the attributes of a noun that have their names."""
-    return kind(**{name: members[name] if name in members else getattr(noun, name) for name in kind.__struct_fields__})
+def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the first noun that has an attribute of that name."""
+    for noun in nouns:
+        for name in kind.__struct_fields__:
+            if name not in members and (value := getattr(noun, name, UNSET)) is not UNSET:
+                members[name] = value
+    return kind(**members)
+
+
+def make(kind: type[_T], fields: Fields) -> _T:
+    """Return the noun of type `kind` whose attributes are the members of `fields`, nouns within it included."""
+    return msgspec.convert(fields, kind, from_attributes=True)
+
+
+def make_with(kind: type[_T], fields: Fields, /, **members: object) -> _T:
+    """Return the noun of type `kind` with these members, and the others from the members of `fields`."""
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name not in members:
+            members[name] = getattr(fields, name)
+    return kind(**members)
 
 
 def to_json(fields: Fields) -> dict[str, Any]:
@@ -79,22 +74,11 @@ def to_json(fields: Fields) -> dict[str, Any]:
 
 
 def convert(value: Any, kind: type[_T]) -> _T:
-    """Check plain JSON values against a type, and build it.
-
-    Raises
-    ------
-    ValueError
-        When they do not fit; the text says where.
-    """
+    """Check plain JSON values against a type, and build it; the text of a ValueError says where they do not fit."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-
-
-def make(kind: type[_T], fields: Fields) -> _T:
-    """Return the noun of type `kind` whose attributes are the members of `fields`."""
-    return msgspec.convert(fields, kind, from_attributes=True)
 
 
 def decode(data: bytes, kind: type[_T]) -> _T:
@@ -103,7 +87,7 @@ def decode(data: bytes, kind: type[_T]) -> _T:
     Raises
     ------
     ValueError
-        When it is not JSON, nested too deeply, or does not fit; the text says where.
+        When it is no JSON, or does not fit; the text says where.
     """
     try:
         return msgspec.json.decode(data, type=kind)

@@ -71,7 +71,7 @@ def inspection_to_json(found: Inspection) -> dict[str, Any]:
         fields.encryption = header.encryption
         fields.metadata = dict(header.metadata)
         fields.parameters = tuple(
-            ListedParameterFields(one.name, one.dtype, one.shape, one.nbytes, len(pieces))
+            fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
             for one, pieces in zip(header.parameters, header.contents, strict=True)
         )
     if info is not None:

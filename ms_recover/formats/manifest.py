@@ -23,12 +23,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] = ()) -> Manifest:
     """Read a manifest.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    like : tuple of Parameter
-        What the slice beside it lists; a manifest that says the same shares it, and is read faster.
+    A manifest that lists the parameters `like`, those of the slice beside it, shares that tuple and is read faster.
 
     Raises
     ------
@@ -37,7 +32,7 @@ def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] =
     StorageError
         When it cannot be read.
     FormatError
-        When it is not a manifest of a version this tool reads, or says what cannot be.
+        As `decode_manifest`.
     """
     return decode_manifest(read_small(path, "a manifest", MAX_SIZE), os.fspath(path), like)
 
@@ -48,7 +43,7 @@ def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -
     Raises
     ------
     FormatError
-        When it is not a manifest.
+        When it is no manifest of a version this tool reads, or states what is impossible.
     """
     from ms_recover.formats.manifest_json import decode
 

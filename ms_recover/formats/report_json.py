@@ -148,9 +148,8 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
     slices = tuple(
         fill(
             FoundSliceFields,
+            file.step,
             file,
-            epoch=file.step.epoch,
-            step=file.step.step,
             bytes=file.size,
             parameters=len(file.parameters),
             crc=file.crc is not None,
@@ -174,28 +173,23 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             slices=slices,
             group_files=group_files,
             strategy_files=strategy_files,
-            denied=tuple(DeniedFields(rank, note.path, note.reason) for rank, note in inventory.denied),
-            orphans=tuple(
-                fill(OrphanFields, orphan, epoch=orphan.step.epoch, step=orphan.step.step)
-                for orphan in inventory.orphans
-            ),
+            denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
+            orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
         )
     )
 
 
 def verification_to_json(found: Verification) -> dict[str, Any]:
     """Return the object that ``verify --json`` prints."""
-    slices = tuple(
-        fill(CheckedSliceFields, check, epoch=check.step.epoch, step=check.step.step) for check in found.checks
-    )
-    missing = tuple(MissingRanksFields(step.epoch, step.step, ranks) for step, ranks in found.missing)
+    slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
+    missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
     version = VERIFICATION_VERSION
     return to_json(fill(VerificationFields, found, version=version, ok=not found.wrong, slices=slices, missing=missing))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return the object that ``apply --json`` prints."""
-    rejected = tuple(rejected_fields(one) for one in outcome.rejected_steps)
+    rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
     return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
 

@@ -136,11 +136,6 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
 
     A slice that was outvoted in one parameter gives others to a lost rank, and is mended itself. Only actions that need
     each other's old bytes share a wave, the last one: the first that ends leaves the others to the next plan.
-
-    Parameters
-    ----------
-    actions : sequence of CopyAction or ComposeAction
-        In any order.
     """
     reads = [{replica.path for replica in action.replicas} - {action.target} for action in actions]
     left = list(range(len(actions)))
@@ -149,5 +144,6 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
         readers = Counter(path for index in left for path in reads[index])
         free = [index for index in left if not readers[actions[index].target]] or left
         waves.append(tuple(actions[index] for index in free))
-        left = [index for index in left if index not in set(free)]
+        planned = set(free)
+        left = [index for index in left if index not in planned]
     return tuple(waves)

@@ -100,7 +100,7 @@ def _pool() -> Any:
 
 
 def description() -> bytes:
-    """Return ``node_strategy.proto`` as a serialized ``FileDescriptorProto``, in the numbers of ``descriptor.proto``."""
+    """Return ``node_strategy.proto`` as a serialized ``FileDescriptorProto``."""
     file = encode_field(1, _TEXT.name.encode()) + encode_field(2, _PACKAGE.encode())
     for message, body in _MESSAGE.findall(_TEXT.read_text()):
         fields = encode_field(1, message.encode())
