@@ -29,26 +29,14 @@ TRAILER = len(encrypted.TRAILER_MARK) + 10
 
 
 def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
-    """Walk over a ``.ckpt`` slice and prove its structure; contents are not read.
+    """Walk over a ``.ckpt`` slice of `size` bytes and prove its structure; contents are not read.
 
     Damage does not raise. The walk lists every parameter it can, and the problems, and stops where the next record
-    cannot be found.
+    cannot be found. Parameters in `expected` must occur: without them a file cut exactly between two parameters looks
+    like a whole one.
 
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where the bytes come from.
-    size : int
-        Size of the file in bytes.
-    expected : collection of str, optional
-        Parameter names that must occur. Without them a file cut exactly between two parameters looks like a
-        whole one.
-
-    Returns
-    -------
-    SliceHeader
-        A map parameter has dtype ``MapTensor(keys,values,status)``, the shape of its values and three ranges per
-        piece; a scalar and a string have shape ``()``.
+    A map parameter has dtype ``MapTensor(keys,values,status)``, the shape of its values and three ranges per piece; a
+    scalar and a string have shape ``()``.
     """
     crc, end, problems = parse_trailer(read_at, size)
     walk = RecordWalk(WireReader(read_at, end))
