@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ms_recover.formats.codec import Count, Digest, Extent, Fields, Loops, Path, Positive, Rank, Size, fill, make_with
+from ms_recover.formats.codec import (
+    Count,
+    Digest,
+    Extent,
+    Fields,
+    Loops,
+    ParameterFields,
+    Path,
+    Positive,
+    Rank,
+    Size,
+    fill,
+    make_with,
+)
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
@@ -58,13 +71,9 @@ class PieceFields(Fields):
     alternatives: tuple[Count, ...]
 
 
-class ComposedFields(Fields):
+class ComposedFields(ParameterFields):
     """One parameter of a composed slice, and the pieces that are all of it."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     pieces: tuple[PieceFields, ...]
 
 

@@ -42,6 +42,22 @@ class Fields(msgspec.Struct):
     """A JSON object with these members, in this order; more members are ignored when it is read."""
 
 
+class StepFields(Fields):
+    """A step: epoch, and step in the epoch."""
+
+    epoch: Count
+    step: Count
+
+
+class ParameterFields(Fields):
+    """A parameter of a slice."""
+
+    name: str
+    dtype: str
+    shape: tuple[Count, ...]
+    bytes: Size
+
+
 def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT:
     """Return fields with these members, and the others from the first noun that has an attribute of that name."""
     for noun in nouns:

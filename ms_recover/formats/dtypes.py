@@ -31,7 +31,7 @@ MAP_ITEM_SIZES = {name: size for size, names in _NUMPY_BY_SIZE.items() for name 
 def shape_of(dtype: str, dims: tuple[int, ...], nbytes: int) -> tuple[tuple[int, ...], str | None]:
     """Return the shape of a parameter, and what is wrong with its size.
 
-    The dims are as the file gives them, ``(0,)`` also for a scalar or a string; `nbytes` counts the contents of all pieces.
+    Dims are as the file gives them, ``(0,)`` also for a scalar or a string; `nbytes` counts the contents of all pieces.
     """
     size = ITEM_SIZES.get(dtype)
     if size is None:

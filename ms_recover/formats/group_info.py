@@ -29,26 +29,15 @@ def read_group_info(
 ) -> GroupInfo:
     """Read a ``group_info.pb``.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    owner : int, optional
-        Rank the file belongs to; its restore list must name that rank.
-    world_size : int, optional
-        Number of ranks; every rank in the file must be smaller.
-    known : dict of bytes to GroupInfo, optional
-        Files that were read before and what they hold, for files without owner and world size: the ranks of a group
-        have equal files. What is read is added.
+    Its restore list must name its `owner`, and every rank in it be below the `world_size`, where these are given. Where
+    they are not, `known` files are not decoded again, because the ranks of a group have equal ones; this one is added.
 
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
     FormatError
         When it is no group file, is damaged, or names invalid ranks.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     name = os.fspath(path)
     data = read_small(path, "a group_info.pb")

@@ -29,12 +29,8 @@ def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | Non
 
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
-    FormatError
-        When it is a directory, a pipe, a device.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, FormatError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     with open_regular(path, "a slice") as (descriptor, size):
         header = parse_header(pread(descriptor), size, expected=expected, name=os.fspath(path))
@@ -64,12 +60,8 @@ def find_problem(
 ) -> str | None:
     """Return the first problem of a slice, in its structure or, with `crc`, in its contents; None when it is sound.
 
-    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that.
-
-    Raises
-    ------
-    MissingInputError, FormatError, StorageError
-        As `read_header`.
+    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that. It raises as
+    `read_header`.
     """
     if header.problems:
         return header.problems[0]

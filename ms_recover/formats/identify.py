@@ -53,7 +53,7 @@ def identify(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     MissingInputError, FormatError, StorageError
-        When the file is not there, is no regular file, cannot be read.
+        As `ms_recover.formats.reading.open_regular`.
     """
     with open_regular(path, "a file") as (descriptor, size):
         return classify(pread(descriptor)(0, min(size, HEAD)), size)

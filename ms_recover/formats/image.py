@@ -29,15 +29,15 @@ _ORDER = {code: place for place, code in enumerate(DTYPES)}
 
 
 def make_image(parameters: Iterable[Parameter], model: SliceHeader, *, crc_num: int | None = None) -> SliceImage:
-    """Return the image of a slice that is written the way another one was.
+    """Return the image of a slice that is written the way another one, the `model`, was.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-        What the slice shall hold; in file order for a ``.ckpt``, a safetensors file orders them itself.
+        In file order for a ``.ckpt``; a safetensors file orders them itself.
     model : SliceHeader
-        A slice of the format wanted. The image has a CRC trailer if that one has; metadata are the same; a parameter
-        is cut into the pieces it has there, if it is there and of the same size.
+        The image has its format and metadata, a CRC trailer if it has one, and cuts a parameter of the same name and
+        size into the same pieces.
     crc_num : int, optional
         For a safetensors file whose model has a CRC in its metadata, the number: see
         `ms_recover.formats.safetensors.update_crc`. Its digits are part of the header, so that it must be known before
@@ -71,16 +71,9 @@ def default_pieces(nbytes: int) -> list[int]:
 
 
 def ckpt_image(parameters: Sequence[Parameter], pieces: Sequence[Sequence[int]], crc: bool = False) -> SliceImage:
-    """Return the image of a ``.ckpt``.
+    """Return the image of a ``.ckpt`` with parameters in file order, cut into pieces of these lengths.
 
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        In file order.
-    pieces : sequence of sequence of int
-        For each parameter the lengths of the pieces of its contents; a piece may be empty, there is at least one.
-    crc : bool
-        Whether the file ends in a CRC trailer.
+    A piece may be empty, and a parameter has at least one.
 
     Raises
     ------
@@ -107,15 +100,10 @@ def ckpt_image(parameters: Sequence[Parameter], pieces: Sequence[Sequence[int]],
 
 
 def safetensors_image(parameters: Iterable[Parameter], metadata: Sequence[tuple[str, str]]) -> SliceImage:
-    """Return the image of a safetensors file.
+    """Return the image of a safetensors file: the widest types first, parameters of one type sorted by name.
 
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        In any order. The file has the widest types first, those of one type sorted by name.
-    metadata : sequence of (str, str)
-        In the order in which they shall stand, which the ``safetensors`` package leaves to chance. Parameters of type
-        ``Int4`` must be marked in them.
+    The metadata stand in the order given, which the ``safetensors`` package leaves to chance. Parameters of type
+    ``Int4`` must be marked in them.
 
     Raises
     ------

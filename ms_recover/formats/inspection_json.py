@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ms_recover.formats.codec import UNSET, Count, Fields, Rank, Size, UnsetType, fill, to_json
+from ms_recover.formats.codec import UNSET, Count, Fields, ParameterFields, Rank, Size, UnsetType, fill, to_json
 from ms_recover.model.inspection import Inspection
 
 
-class ListedParameterFields(Fields):
+class ListedParameterFields(ParameterFields):
     """A parameter of a slice."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     pieces: Count
 
 

@@ -21,18 +21,14 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] = ()) -> Manifest:
-    """Read a manifest.
-
-    A manifest that lists the parameters `like`, those of the slice beside it, shares that tuple and is read faster.
+    """Read a manifest; one that lists the parameters `like`, those of its slice, shares that tuple and is read faster.
 
     Raises
     ------
-    MissingInputError
-        When it is not there.
-    StorageError
-        When it cannot be read.
     FormatError
         As `decode_manifest`.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     return decode_manifest(read_small(path, "a manifest", MAX_SIZE), os.fspath(path), like)
 

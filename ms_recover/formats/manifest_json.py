@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from ms_recover.formats import codec
-from ms_recover.formats.codec import UNSET, Count, Digest, Fields, Rank, Size, UnsetType
+from ms_recover.formats.codec import UNSET, Count, Digest, Fields, ParameterFields, Rank, Size, UnsetType
 from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest
 from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
 from ms_recover.model.slices import Parameter
@@ -37,13 +37,9 @@ class ProvenanceFields(Fields):
     borrowed: tuple[str, ...]
 
 
-class ParameterFields(Fields, gc=False):
+class DigestedFields(ParameterFields, gc=False):
     """One parameter and the digest of its contents."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     digest: Digest
 
 
@@ -70,13 +66,13 @@ class ManifestFields(VersionFields, kw_only=True):
     digest: Digest
     group: tuple[Rank, ...]
     strategy_digest: Digest | None
-    parameters: tuple[ParameterFields, ...]
+    parameters: tuple[DigestedFields, ...]
 
 
 def encode(manifest: Manifest) -> bytes:
     """Return the JSON of a manifest, one parameter a line; equal manifests give equal bytes."""
     parameters = tuple(
-        ParameterFields(one.name, one.dtype, one.shape, one.nbytes, digest)
+        DigestedFields(one.name, one.dtype, one.shape, one.nbytes, digest)
         for one, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
     )
     digest, version = manifest.digests.file, MANIFEST_VERSION
@@ -153,12 +149,12 @@ def _evidence(text: str) -> Evidence:
     return next((one for one in _EVIDENCE if one == text), "structure")
 
 
-def _are(rows: Sequence[ParameterFields], like: tuple[Parameter, ...]) -> bool:
+def _are(rows: Sequence[DigestedFields], like: tuple[Parameter, ...]) -> bool:
     return len(rows) == len(like) and all(
         row.name == one.name and row.bytes == one.nbytes and row.dtype == one.dtype and row.shape == one.shape
         for row, one in zip(rows, like, strict=True)
     )
 
 
-def _parameters(rows: Sequence[ParameterFields]) -> tuple[Parameter, ...]:
+def _parameters(rows: Sequence[DigestedFields]) -> tuple[Parameter, ...]:
     return tuple([Parameter(row.name, row.dtype, row.shape, row.bytes) for row in rows])

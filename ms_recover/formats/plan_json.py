@@ -18,12 +18,13 @@ from ms_recover.formats.action_json import (
 from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import (
     UNSET,
-    Count,
     Extent,
     Fields,
+    ParameterFields,
     Path,
     Rank,
     Size,
+    StepFields,
     UnsetType,
     convert,
     fill,
@@ -43,13 +44,6 @@ MAX_SIZE = 1 << 30
 """Longest plan that is read, in bytes."""
 _MOST_BRACKETS = 1 << 25
 _MOST_COMMAS = 1 << 27
-
-
-class StepFields(Fields):
-    """A step: epoch, and step in the epoch."""
-
-    epoch: Count
-    step: Count
 
 
 class NoteFields(Fields):
@@ -83,11 +77,9 @@ class RankFields(Fields):
     missing_share: float | None = None
 
 
-class RejectedFields(Fields):
+class RejectedFields(StepFields):
     """A step newer than the planned one, and why it cannot be recovered."""
 
-    epoch: Count
-    step: Count
     reason: str
     another_run: bool = False
 
@@ -122,13 +114,9 @@ class MissingPartFields(Fields):
     reason: str
 
 
-class ExplainedFields(Fields):
+class ExplainedFields(ParameterFields):
     """The holders of one parameter's region, and the choice among them."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     region: tuple[Extent, ...] | None
     holders: tuple[Rank, ...]
     chosen: tuple[Rank, ...]

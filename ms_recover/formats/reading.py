@@ -75,14 +75,14 @@ def pread(descriptor: int) -> ReadAt:
 
 
 def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_FILE) -> bytes:
-    """Return the bytes of a file, `what` in messages, that has at most `limit` of them.
+    """Return the bytes of a file, `what` in messages.
 
     Raises
     ------
+    FormatError
+        When it is no regular file, or larger than `limit` bytes.
     MissingInputError, StorageError
         As `open_regular`.
-    FormatError
-        When it is no regular file, or larger.
     """
     with open_regular(path, what) as (descriptor, size):
         if size > limit:

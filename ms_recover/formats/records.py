@@ -40,12 +40,7 @@ class _Piece:
 
 
 class RecordWalk:
-    """Walk over all records; the attributes hold the result.
-
-    Parameters
-    ----------
-    reader : WireReader
-        The file, without a CRC trailer.
+    """Walk over all records of a file without CRC trailer; the attributes hold the result.
 
     Attributes
     ----------

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ms_recover.formats.codec import Count, Digest, Fields, Rank, Size, fill, to_json
-from ms_recover.formats.plan_json import NoteFields, RejectedFields, StepFields, rejected_fields
+from ms_recover.formats.codec import Count, Digest, Fields, Rank, Size, StepFields, fill, to_json
+from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
 
-class FoundSliceFields(Fields):
-    """A slice in a tree."""
-
+class _SlicePathFields(Fields):
     rank: Rank
     epoch: Count
     step: Count
     path: str
+
+
+class FoundSliceFields(_SlicePathFields):
+    """A slice in a tree."""
+
     bytes: Size
     parameters: Count
     crc: bool
@@ -58,13 +61,9 @@ class DeniedFields(Fields):
     reason: str
 
 
-class OrphanFields(Fields):
+class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
-    rank: Rank
-    epoch: Count
-    step: Count
-    path: str
     problem: str | None
 
 
@@ -83,23 +82,17 @@ class InventoryFields(Fields):
     orphans: tuple[OrphanFields, ...]
 
 
-class CheckedSliceFields(Fields):
+class CheckedSliceFields(_SlicePathFields):
     """The worth of one slice, its ground, and why."""
 
-    rank: Rank
-    epoch: Count
-    step: Count
-    path: str
     status: SliceStatus
     evidence: Evidence
     reason: str
 
 
-class MissingRanksFields(Fields):
+class MissingRanksFields(StepFields):
     """The ranks that have no slice of a step."""
 
-    epoch: Count
-    step: Count
     ranks: tuple[Rank, ...]
 
 

@@ -70,23 +70,10 @@ class _HeaderError(Exception):
 
 
 def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
-    """Read the header of a safetensors slice and prove its structure.
+    """Read the header of a safetensors slice of `size` bytes and prove its structure; contents are not read.
 
-    Damage does not raise. Parameters whose contents do not lie inside the file are not listed.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where the bytes come from; contents are not asked for.
-    size : int
-        Size of the file in bytes.
-    expected : collection of str, optional
-        Parameter names that must occur.
-
-    Returns
-    -------
-    SliceHeader
-        Of kind ``"safetensors"``; parameters in the order of their contents, one range each.
+    Damage does not raise. Parameters whose contents do not lie inside the file are not listed; the others stand in the
+    order of their contents, one range each. Parameters in `expected` must occur.
     """
     try:
         begin, entries, metadata = _header(read_at, size)
@@ -121,19 +108,10 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
 
 
 def update_crc(crc: int, parameter: Parameter, contents: Iterable[bytes]) -> int:
-    """Take the next parameter into a ``crc_num``; parameters come sorted by name.
+    """Return a ``crc_num`` with the next parameter taken in; 0 comes before the first, and they are sorted by name.
 
     It is the CRC-32 of each parameter's name (UTF-8) and contents. Of a scalar integer, however, MindSpore takes
     as many zero bytes as its value says, because that is what ``bytes`` makes of such an array.
-
-    Parameters
-    ----------
-    crc : int
-        Of the parameters before; 0 for the first.
-    parameter : Parameter
-        The next one.
-    contents : iterable of bytes
-        Its contents, in any pieces.
 
     Raises
     ------
@@ -217,7 +195,7 @@ def _tensor(name: str, info: Any, int4: bool) -> tuple[int, int, Parameter]:
 
 
 def _coverage(tensors: list[tuple[int, int, Parameter]], length: int) -> list[str]:
-    """Say where contents do not begin where those listed before end, or do not end where the file does."""
+    """Return where contents do not begin where those listed before end, or do not end where the file does."""
     problems: list[str] = []
     at = 0
     for start, end, parameter in tensors:

@@ -28,19 +28,12 @@ MAX_AXES = 32
 def read_strategy(path: str | os.PathLike[str]) -> Strategy:
     """Read a strategy file, in its protobuf or its JSON form, whatever its name.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
     FormatError
         When it is no strategy file, or damaged.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     return decode_strategy(read_small(path, "a strategy file"), os.fspath(path))
 
@@ -75,8 +68,7 @@ def encode_strategy(strategy: Strategy) -> bytes:
     Raises
     ------
     UsageError
-        When a layout is invalid, occurs twice, or comes from JSON and still has its `Layout.tensor_shape`, of
-        which the protobuf form knows nothing.
+        When a layout is invalid, occurs twice, or still has its `Layout.tensor_shape`, which only the JSON form knows.
     """
     message = message_class("ParallelStrategyMap")()
     message.current_stage = strategy.save_count

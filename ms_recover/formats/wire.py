@@ -32,15 +32,7 @@ behind the end of the file.
 
 
 class WireError(FormatError):
-    """Bytes that are no protobuf message of the kind being read.
-
-    Parameters
-    ----------
-    offset : int
-        Where in the file.
-    reason : str
-        What is wrong there.
-    """
+    """Bytes that are no protobuf message of the kind being read, for a reason, from an offset of the file on."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"offset {offset}: {reason}")
@@ -49,17 +41,7 @@ class WireError(FormatError):
 
 
 class WireReader:
-    """Fields of protobuf messages in a file.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where bytes come from.
-    size : int
-        Where the messages end: the size of the file, or less when something else follows them.
-    window : int
-        Bytes to read at once.
-    """
+    """Fields of protobuf messages, up to `size`: the end of the file, or where something else follows."""
 
     __slots__ = ("_base", "_data", "_read_at", "_safe", "_window", "size")
 
@@ -72,14 +54,9 @@ class WireReader:
         self._safe = -1  # the last offset at which the window holds any field head in full
 
     def fields(self, at: int, end: int, most: int) -> list[Field]:
-        """Read the heads of up to ``most`` fields from ``at`` on, in a message that ends at ``end``.
+        """Read the heads of up to `most` fields from `at` on; fewer end at `end`, where their message does.
 
         One call reads a whole message, because calls are what a walk over small records spends its time on.
-
-        Returns
-        -------
-        list of Field
-            Together they end at ``end``, unless there are more than ``most``.
 
         Raises
         ------
@@ -120,12 +97,12 @@ class WireReader:
         return found
 
     def numbers(self, at: int, end: int) -> list[int]:
-        """Return the varints from ``at`` to ``end``, a packed field; the caller has capped its length.
+        """Return the varints from `at` to `end`, a packed field whose length has been capped.
 
         Raises
         ------
         WireError
-            When the file ends inside, or the last varint does not end at ``end``.
+            When the file ends inside, or the last varint does not end at `end`.
         """
         data = self.take(at, end)
         values = []
@@ -139,12 +116,12 @@ class WireReader:
         return values
 
     def text(self, start: int, end: int, most: int) -> str:
-        """Return the UTF-8 text from ``start`` to ``end``.
+        """Return the UTF-8 text from `start` to `end`.
 
         Raises
         ------
         WireError
-            When it is longer than ``most`` bytes, the file ends inside, or it is not UTF-8.
+            When it is longer than `most` bytes, the file ends inside, or it is not UTF-8.
         """
         if end - start > most:
             raise WireError(start, f"a text of {end - start} bytes where none is longer than {most}")
@@ -154,12 +131,12 @@ class WireReader:
             raise WireError(start, "a text that is not UTF-8") from None
 
     def take(self, start: int, end: int) -> bytes:
-        """Return the bytes from ``start`` to ``end``; the caller has capped their number.
+        """Return the bytes from `start` to `end`, whose number has been capped.
 
         Raises
         ------
         WireError
-            When the file ends before ``end``.
+            When the file ends before `end`.
         """
         base = self._base
         if base <= start and end <= base + len(self._data):
