@@ -100,10 +100,7 @@ def convert(value: Any, kind: type[_T]) -> _T:
 def decode(data: bytes, kind: type[_T]) -> _T:
     """Decode JSON whose length has been capped, check it against a type, and build that.
 
-    Raises
-    ------
-    ValueError
-        When it is no JSON, or does not fit; the text says where.
+    The text of a ValueError says where it does not fit, or that it is no JSON.
     """
     try:
         return msgspec.json.decode(data, type=kind)

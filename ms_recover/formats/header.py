@@ -15,17 +15,20 @@ from ms_recover.errors import FormatError
 from ms_recover.formats import ckpt, safetensors
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.reading import ReadAt, open_regular, pread
+from ms_recover.formats.records import show
 from ms_recover.model.slices import SliceHeader
 
 _SUFFIXES = {".ckpt": ("ckpt", "encrypted-ckpt"), ".safetensors": ("safetensors",)}
 _CHUNK = 1 << 20
+_MOST_NAMED = 8
 
 
 def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | None = None) -> SliceHeader:
     """Read the names and places of a slice's parameters and prove its structure; contents are not read.
 
-    Damage does not raise: readable parameters are listed, and so are the problems. Parameters in `expected` must occur;
-    see `ms_recover.formats.ckpt.parse_header` and `ms_recover.formats.safetensors.parse_header`.
+    Damage does not raise: readable parameters are listed, and so are the problems; see
+    `ms_recover.formats.ckpt.parse_header` and `ms_recover.formats.safetensors.parse_header`. Parameters in `expected`
+    must occur: without them a ``.ckpt`` cut exactly between two parameters looks like a whole one.
 
     Raises
     ------
@@ -46,13 +49,21 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
     kind = classify(read_at(0, min(size, HEAD)), size)
     suffix = os.path.splitext(name)[1]
     if kind == "safetensors" or (suffix == ".safetensors" and kind in ("empty", "zeros", "unknown")):
-        header = safetensors.parse_header(read_at, size, expected=expected)
+        header = safetensors.parse_header(read_at, size)
     else:
-        header = ckpt.parse_header(read_at, size, expected=expected)
-    if header.problems or header.kind in _SUFFIXES.get(suffix, (header.kind,)):
+        header = ckpt.parse_header(read_at, size)
+    if header.problems:
         return header
-    misnamed = f"the file is {DESCRIPTIONS[header.kind]}, and its name ends in {suffix}: MindSpore cannot load it"
-    return replace(header, problems=(misnamed,))
+    missing = sorted(set(expected or ()) - {parameter.name for parameter in header.parameters})
+    if missing:
+        shown = ", ".join(map(show, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        count = f"{len(missing)} of {len(set(expected or ()))} expected parameters are missing"
+        problem = f"{count}, the file may have been cut between two of them: {shown}"
+    elif header.kind in _SUFFIXES.get(suffix, (header.kind,)):
+        return header
+    else:
+        problem = f"the file is {DESCRIPTIONS[header.kind]}, and its name ends in {suffix}: MindSpore cannot load it"
+    return replace(header, problems=(problem,))
 
 
 def find_problem(

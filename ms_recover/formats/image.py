@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from math import prod
+from itertools import accumulate, pairwise
 
 from ms_recover.errors import UsageError
 from ms_recover.formats.ckpt import TRAILER
-from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.records import MAP, show
 from ms_recover.formats.safetensors import CRC_NUM, DTYPES, INT4, MAX_HEADER, METADATA
 from ms_recover.formats.wire import encode_field, encode_varint
@@ -120,23 +120,17 @@ def safetensors_image(parameters: Iterable[Parameter], metadata: Sequence[tuple[
         if (parameter.dtype == INT4) != (parameter.name in marks):
             raise UsageError(f"{show(parameter.name)}: {parameter.dtype}, which the metadata say otherwise")
     ordered = tuple(sorted(given, key=lambda p: (_ORDER[_CODES[p.dtype]], p.name)))
+    starts = tuple(accumulate((p.nbytes for p in ordered), initial=0))
     header: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
-    at = 0
-    for p in ordered:
-        offsets = [at, at + p.nbytes]
-        header[p.name] = {"dtype": _CODES[p.dtype], "shape": list(p.shape), "data_offsets": offsets}
-        at += p.nbytes
+    for p, (start, end) in zip(ordered, pairwise(starts), strict=True):
+        header[p.name] = {"dtype": _CODES[p.dtype], "shape": list(p.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise UsageError(f"{len(given)} parameters make a header of {len(text)} bytes, the format allows {MAX_HEADER}")
     literal = len(text).to_bytes(8, "little") + text
-    contents = []
-    at = len(literal)
-    for p in ordered:
-        contents.append((ByteRange(at, p.nbytes),))
-        at += p.nbytes
-    return SliceImage(at, ((0, literal),), tuple(contents), False, ordered)
+    contents = tuple((ByteRange(len(literal) + start, p.nbytes),) for p, start in zip(ordered, starts, strict=False))
+    return SliceImage(len(literal) + starts[-1], ((0, literal),), contents, False, ordered)
 
 
 def _metadata(
@@ -165,12 +159,7 @@ def _check(parameters: Sequence[Parameter]) -> None:
         if not parameter.name or parameter.name in names:
             raise UsageError(f"{name}: {'twice in one slice' if parameter.name else 'a parameter without a name'}")
         names.add(parameter.name)
-        item = ITEM_SIZES[dtype]
-        if dtype == "str":
-            fits = not parameter.shape and parameter.nbytes > 0 and not parameter.nbytes % item
-        else:
-            fits = min(parameter.shape, default=0) >= 0 and parameter.nbytes == prod(parameter.shape) * item
-        if not fits:
+        if shape_of(dtype, parameter.shape, parameter.nbytes) != (parameter.shape, None):
             raise UsageError(f"{name}: {parameter.nbytes} bytes are no {dtype} {list(parameter.shape)}")
 
 

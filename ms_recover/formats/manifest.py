@@ -34,12 +34,9 @@ def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] =
 
 
 def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -> Manifest:
-    """Decode a manifest; `where` is for messages, `like` as for `read_manifest`.
+    """Decode a manifest, `where` in messages and `like` as for `read_manifest`.
 
-    Raises
-    ------
-    FormatError
-        When it is no manifest of a version this tool reads, or states what is impossible.
+    A FormatError says that it is no manifest of a version this tool reads, or states what is impossible.
     """
     from ms_recover.formats.manifest_json import decode
 

@@ -85,10 +85,7 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
     """Decode a manifest whose length has been capped; where it lists the parameters `like`, it shares that tuple.
 
-    Raises
-    ------
-    ValueError
-        When it is no manifest of a version that is read, or states what is impossible.
+    A ValueError says that it is no manifest of a version that is read, or states what is impossible.
     """
     try:
         fields = codec.decode(data, ManifestFields)

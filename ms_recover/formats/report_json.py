@@ -1,4 +1,4 @@
-"""What scan, verify, apply and complete print with ``--json``; nothing reads it back.
+"""What scan, verify, apply, complete and inspect print with ``--json``; nothing reads it back.
 
 The types state the members and their order; docs/schemas/ is made of them.
 """
@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ms_recover.formats.codec import Count, Digest, Fields, Rank, Size, StepFields, fill, to_json
+from ms_recover.formats.codec import (
+    UNSET,
+    Count,
+    Digest,
+    Fields,
+    ParameterFields,
+    Rank,
+    Size,
+    StepFields,
+    UnsetType,
+    fill,
+    to_json,
+)
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
+from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
@@ -136,6 +149,55 @@ class OutcomeFields(Fields):
     rejected_steps: tuple[RejectedFields, ...]
 
 
+class ListedParameterFields(ParameterFields):
+    """A parameter of a slice."""
+
+    pieces: Count
+
+
+class RankGroupFields(Fields):
+    """A communication group."""
+
+    name: str
+    ranks: tuple[Rank, ...]
+
+
+class LayoutFields(Fields):
+    """How one parameter is cut over the device matrix."""
+
+    parameter: str
+    device_matrix: tuple[Count, ...]
+    tensor_map: tuple[tuple[Count, ...], ...]
+    tensor_shape: tuple[Count, ...] | None
+    opt_shard_step: int
+    opt_shard_size: int
+    split_shape: tuple[Count, ...]
+    indices_offset: tuple[int, ...]
+    field: Count
+    parts: Count
+    copies: Count
+
+
+class InspectionFields(Fields):
+    """The contents of one file: members that its kind does not have are left out."""
+
+    kind: str
+    path: str
+    problems: tuple[str, ...]
+    bytes: Size | UnsetType = UNSET
+    crc: bool | UnsetType = UNSET
+    encryption: str | UnsetType | None = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+    parameters: tuple[ListedParameterFields, ...] | UnsetType = UNSET
+    restore_ranks: tuple[Rank, ...] | UnsetType = UNSET
+    groups: tuple[RankGroupFields, ...] | UnsetType = UNSET
+    stages: tuple[Count, ...] | UnsetType = UNSET
+    save_count: int | UnsetType = UNSET
+    operators: Count | UnsetType = UNSET
+    devices_per_stage: Count | UnsetType = UNSET
+    layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
+
+
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
     """Return the object that ``scan --json`` prints."""
     slices = tuple(
@@ -190,3 +252,23 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 def result_to_json(result: ActionResult) -> dict[str, Any]:
     """Return the object that ``complete --json`` prints."""
     return to_json(fill(ResultFields, result))
+
+
+def inspection_to_json(found: Inspection) -> dict[str, Any]:
+    """Return the object that ``inspect --json`` prints."""
+    header, strategy = found.header, found.strategy
+    fields = fill(InspectionFields, found, found.group_info, strategy)
+    if header is not None:
+        fields.bytes = header.size
+        fields.crc = header.crc is not None
+        fields.encryption = header.encryption
+        fields.metadata = dict(header.metadata)
+        fields.parameters = tuple(
+            fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
+            for one, pieces in zip(header.parameters, header.contents, strict=True)
+        )
+    if strategy is not None:
+        fields.layouts = tuple(
+            fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
+        )
+    return to_json(fields)

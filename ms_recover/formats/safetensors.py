@@ -18,7 +18,7 @@ metadata ``_exec_save`` in ``mindspore/train/serialization.py`` of MindSpore 2.1
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -26,7 +26,7 @@ from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.reading import ReadAt
-from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, missing_names, show
+from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, show
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 
 MAX_HEADER = 100_000_000
@@ -65,19 +65,15 @@ _MOST_ZEROS = 1 << 33
 _ZEROS = bytes(1 << 20)
 
 
-class _HeaderError(Exception):
-    """An unusable header; the text is the reason."""
-
-
-def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
+def parse_header(read_at: ReadAt, size: int) -> SliceHeader:
     """Read the header of a safetensors slice of `size` bytes and prove its structure; contents are not read.
 
     Damage does not raise. Parameters whose contents do not lie inside the file are not listed; the others stand in the
-    order of their contents, one range each. Parameters in `expected` must occur.
+    order of their contents, one range each.
     """
     try:
         begin, entries, metadata = _header(read_at, size)
-    except _HeaderError as problem:
+    except FormatError as problem:
         return SliceHeader("safetensors", size, problems=(str(problem),))
     problems: list[str] = []
     tensors: list[tuple[int, int, Parameter]] = []
@@ -87,13 +83,11 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
             break
         try:
             tensors.append(_tensor(name, info, name in marked))
-        except _HeaderError as problem:
+        except FormatError as problem:
             problems.append(f"{show(name)}: {problem}")
     if not problems:
         problems += _coverage(tensors, size - begin)
     inside = [tensor for tensor in tensors if tensor[1] <= size - begin]
-    if expected is not None:
-        problems += missing_names(expected, {name for name, _ in entries})
     crc, wrong = _crc(metadata)
     return SliceHeader(
         "safetensors",
@@ -135,62 +129,62 @@ def _header(read_at: ReadAt, size: int) -> tuple[int, list[tuple[str, Any]], tup
     """Return the offset of the contents, the header's entry of each tensor, and the metadata."""
     head = read_at(0, min(size, 9))
     if not size:
-        raise _HeaderError("not a slice: the file is empty")
+        raise FormatError("not a slice: the file is empty")
     if len(head) < 9:
-        raise _HeaderError(f"the file ends after {len(head)} bytes, inside the length of the header")
+        raise FormatError(f"the file ends after {len(head)} bytes, inside the length of the header")
     length = int.from_bytes(head[:8], "little")
     if not length and not any(head):
-        raise _HeaderError("zeros where the header should begin: they were never written")
+        raise FormatError("zeros where the header should begin: they were never written")
     if not 2 <= length <= MAX_HEADER or head[8:] != b"{":
-        raise _HeaderError(f"no header of a safetensors file at the beginning (length {length}, then {head[8:]!r})")
+        raise FormatError(f"no header of a safetensors file at the beginning (length {length}, then {head[8:]!r})")
     if 8 + length > size:
-        raise _HeaderError(
+        raise FormatError(
             f"the header should end at offset {8 + length}, the file ends {8 + length - size} bytes before"
         )
     data = read_at(8, length)
     if len(data) < length:
-        raise _HeaderError("the file shrank while it was read")
+        raise FormatError("the file shrank while it was read")
     try:
         entries = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS)
     except FormatError as error:
-        raise _HeaderError(f"the header is unusable: {error}") from None
+        raise FormatError(f"the header is unusable: {error}") from None
     metadata = entries.pop(METADATA, {})
     if not entries:
-        raise _HeaderError("no tensor in the file")
+        raise FormatError("no tensor in the file")
     if len(entries) > MAX_RECORDS:
-        raise _HeaderError(f"the header has more than {MAX_RECORDS} tensors")
+        raise FormatError(f"the header has more than {MAX_RECORDS} tensors")
     return 8 + length, list(entries.items()), _metadata(metadata)
 
 
 def _metadata(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or len(value) > _MOST_METADATA:
-        raise _HeaderError("the metadata are no object, or too many")
+        raise FormatError("the metadata are no object, or too many")
     if not all(is_text(part) for pair in value.items() for part in pair):
-        raise _HeaderError("the metadata hold something else than texts")
+        raise FormatError("the metadata hold something else than texts")
     return tuple(value.items())
 
 
 def _tensor(name: str, info: Any, int4: bool) -> tuple[int, int, Parameter]:
     """Return the begin and end of a tensor's contents, relative to the first contents, and the parameter."""
     if not name or not is_text(name) or len(name.encode()) > MAX_NAME:
-        raise _HeaderError(f"no name of 1 to {MAX_NAME} bytes of UTF-8")
+        raise FormatError(f"no name of 1 to {MAX_NAME} bytes of UTF-8")
     if not isinstance(info, dict) or info.keys() != _FIELDS:
-        raise _HeaderError("its entry must have dtype, shape and data_offsets, and nothing else")
+        raise FormatError("its entry must have dtype, shape and data_offsets, and nothing else")
     shape, offsets = info["shape"], info["data_offsets"]
     if not are_numbers(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _HeaderError(f"data_offsets {str(offsets)[:_SHOWN]} are invalid")
+        raise FormatError(f"data_offsets {str(offsets)[:_SHOWN]} are invalid")
     if not are_numbers(shape, MAX_DIMS):
-        raise _HeaderError(f"shape {str(shape)[:_SHOWN]} is invalid")
+        raise FormatError(f"shape {str(shape)[:_SHOWN]} is invalid")
     code = info["dtype"]
     dtype = DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise _HeaderError(f"type {str(code)[:_SHOWN]!r} is unknown")
+        raise FormatError(f"type {str(code)[:_SHOWN]!r} is unknown")
     if int4 and code != "I8":
-        raise _HeaderError(f"the metadata call it {INT4}, its type is {code}")
+        raise FormatError(f"the metadata call it {INT4}, its type is {code}")
     nbytes = offsets[1] - offsets[0]
     takes = prod(shape) * ITEM_SIZES[dtype]
     if nbytes != takes:
-        raise _HeaderError(f"contents have {nbytes} bytes, {dtype} {shape} takes {takes}: the header is damaged")
+        raise FormatError(f"contents have {nbytes} bytes, {dtype} {shape} takes {takes}: the header is damaged")
     return offsets[0], offsets[1], Parameter(name, INT4 if int4 else dtype, tuple(shape), nbytes)
 
 

@@ -39,13 +39,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def decode_strategy(data: bytes, where: str) -> Strategy:
-    """Decode the bytes of a strategy file, as `read_strategy`; `where` is for messages.
-
-    Raises
-    ------
-    FormatError
-        When it is no strategy file, or damaged.
-    """
+    """Decode the bytes of a strategy file, `where` in messages; a FormatError when it is none, or damaged."""
     kind = classify(data[:HEAD], len(data))
     if kind != "strategy":
         raise FormatError(f"{where}: no strategy file, the file is {DESCRIPTIONS[kind]}; name a strategy.ckpt")

@@ -1,9 +1,7 @@
 """Bounded reading of protobuf's wire format.
 
-Contents are skipped by arithmetic and never read: a walk over a slice of any size reads a few KiB per parameter.
-The bytes come through ``pread``, not through a memory map, for two reasons: a file that another process truncates
-while it is mapped ends the reader with SIGBUS, which nothing can catch, whereas a short ``pread`` is an ordinary
-answer; and mapped pages count as resident memory of the reader. It is also the faster of the two.
+Contents are skipped by arithmetic and never read: a walk over a slice of any size reads a few KiB per parameter, by
+``pread`` and not through a memory map (decision 1).
 
 Source of the format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -99,10 +97,7 @@ class WireReader:
     def numbers(self, at: int, end: int) -> list[int]:
         """Return the varints from `at` to `end`, a packed field whose length has been capped.
 
-        Raises
-        ------
-        WireError
-            When the file ends inside, or the last varint does not end at `end`.
+        A WireError says that the file ends inside, or that the last varint does not end at `end`.
         """
         data = self.take(at, end)
         values = []
@@ -118,10 +113,7 @@ class WireReader:
     def text(self, start: int, end: int, most: int) -> str:
         """Return the UTF-8 text from `start` to `end`.
 
-        Raises
-        ------
-        WireError
-            When it is longer than `most` bytes, the file ends inside, or it is not UTF-8.
+        A WireError says that it is longer than `most` bytes, that the file ends inside, or that it is not UTF-8.
         """
         if end - start > most:
             raise WireError(start, f"a text of {end - start} bytes where none is longer than {most}")
@@ -131,13 +123,7 @@ class WireReader:
             raise WireError(start, "a text that is not UTF-8") from None
 
     def take(self, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to `end`, whose number has been capped.
-
-        Raises
-        ------
-        WireError
-            When the file ends before `end`.
-        """
+        """Return the bytes from `start` to `end`, whose number has been capped; a WireError where the file ends."""
         base = self._base
         if base <= start and end <= base + len(self._data):
             return self._data[start - base : end - base]

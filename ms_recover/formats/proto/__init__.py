@@ -26,13 +26,7 @@ _MESSAGE_TYPE = 11
 
 @cache
 def message_class(name: str) -> Any:
-    """Return the class of a message of ``node_strategy.proto``, for example ``"ParallelGroupMap"``.
-
-    Raises
-    ------
-    KeyError
-        When there is no such message.
-    """
+    """Return the class of a message of ``node_strategy.proto``, for example ``"ParallelGroupMap"``."""
     from google.protobuf import message_factory
 
     factory: Any = message_factory
