@@ -67,8 +67,8 @@ def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT
     return kind(**members)
 
 
-def make(kind: type[_T], fields: Fields) -> _T:
-    """Return the noun of type `kind` whose attributes are the members of `fields`, nouns within it included."""
+def make(kind: type[_T], fields: object) -> _T:
+    """Return the nouns of type `kind` whose attributes are the members of `fields`, nouns within them included."""
     return msgspec.convert(fields, kind, from_attributes=True)
 
 

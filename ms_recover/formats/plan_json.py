@@ -219,12 +219,12 @@ def _plan(fields: PlanFields) -> Plan:
         considered=_step(fields.considered),
         actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
         partials=tuple(read_compose(one) for one in fields.partials),
-        group_files=tuple(make(GroupWrite, one) for one in fields.group_files),
-        ranks=tuple(make(RankVerdict, one) for one in fields.ranks),
+        group_files=make(tuple[GroupWrite, ...], fields.group_files),
+        ranks=make(tuple[RankVerdict, ...], fields.ranks),
         rejected_steps=tuple(
             RejectedStep(Step(one.epoch, one.step), one.reason, one.another_run) for one in fields.rejected_steps
         ),
-        notes=tuple(make(Note, note) for note in fields.notes),
+        notes=make(tuple[Note, ...], fields.notes),
     )
 
 
