@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from ms_recover.errors import FormatError
 from ms_recover.formats import ckpt, safetensors
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.reading import ReadAt, open_regular, pread
@@ -95,7 +94,7 @@ def crc_problem(
         return f"the file had {header.size} bytes and has {size} now"
     try:
         found = _crc(header, lambda start, end: _chunks(read_at, start, end, stop))
-    except FormatError as error:
+    except safetensors.DamageError as error:
         return str(error)
     if found == header.crc:
         return None
@@ -104,7 +103,7 @@ def crc_problem(
 
 
 def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> int:
-    """Return the CRC-32 that should stand in a slice; a FormatError says why it cannot be computed."""
+    """Return the CRC-32 that should stand in a slice; a DamageError says why it cannot be computed."""
     found = 0
     if header.kind == "safetensors":
         pairs = zip(header.parameters, header.contents, strict=True)
@@ -120,9 +119,9 @@ def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> in
 def _chunks(read_at: ReadAt, start: int, end: int, stop: Callable[[], bool] | None) -> Iterator[bytes]:
     while start < end:
         if stop is not None and stop():
-            raise FormatError("the CRC check was stopped before its end")
+            raise safetensors.DamageError("the CRC check was stopped before its end")
         data = read_at(start, min(_CHUNK, end - start))
         if not data:
-            raise FormatError("the file shrank while it was read")
+            raise safetensors.DamageError("the file shrank while it was read")
         yield data
         start += len(data)
