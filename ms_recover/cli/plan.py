@@ -15,6 +15,7 @@ from ms_recover.cli.tree import plan_code, plan_tree
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions, SecurityOptions
+    from ms_recover.model.explanation import Explanation
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
 
@@ -72,12 +73,8 @@ def command(
     refused = made.recoverable and code != 0
     if target is not None and not to_stdout and not refused:
         write_plan(target, json_text(_plan_json(made)) + "\n")
-    if explanation is not None and as_json:
-        from ms_recover.formats.explanation_json import explained_plan_to_json
-
-        print_json(explained_plan_to_json(made, explanation))
-    elif as_json or (to_stdout and not refused):
-        print_json(_plan_json(made))
+    if as_json or (to_stdout and not refused):
+        print_json(_plan_json(made, explanation))
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
@@ -94,7 +91,7 @@ def command(
     return code
 
 
-def _plan_json(made: Plan) -> dict[str, Any]:
+def _plan_json(made: Plan, explanation: Explanation | None = None) -> dict[str, Any]:
     from ms_recover.formats.plan_json import plan_to_json  # loads the codec, which text does not need
 
-    return plan_to_json(made)
+    return plan_to_json(made, explanation)

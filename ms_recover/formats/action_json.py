@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ms_recover.formats.codec import Count, Digest, Extent, Fields, Loops, Path, Positive, Rank, Size, fill, make
+from ms_recover.formats.codec import (
+    Count,
+    Digest,
+    Extent,
+    Fields,
+    Loops,
+    ParameterFields,
+    Path,
+    Positive,
+    Rank,
+    Size,
+    fill,
+    make_with,
+)
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
 from ms_recover.model.verdicts import Evidence
 
 _ComposeT = TypeVar("_ComposeT", bound="ComposeFields")
-RunsFields = tuple[Size, Size, Positive, Loops]
-"""Offset in the source's contents, offset in the target's contents, bytes of a run, loops."""
 
 
 class StateFields(Fields):
@@ -54,19 +65,15 @@ class PieceFields(Fields):
     """A part of one parameter, and the source that gives it."""
 
     source: Count
-    runs: RunsFields
+    runs: tuple[Size, Size, Positive, Loops]  # offsets in the source's and the target's contents, bytes of a run, loops
     source_bytes: Size
     digest: Digest | None
     alternatives: tuple[Count, ...]
 
 
-class ComposedFields(Fields):
+class ComposedFields(ParameterFields):
     """One parameter of a composed slice, and the pieces that are all of it."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     pieces: tuple[PieceFields, ...]
 
 
@@ -104,65 +111,44 @@ def copy_fields(action: CopyAction) -> CopyFields:
     return fill(
         CopyFields,
         action,
-        source_mtime_ns=action.source_state.mtime_ns,
+        source_mtime_ns=action.replica.state.mtime_ns,
         source_digest=action.replica.digest,
-        alternatives=tuple(_replica_fields(replica) for replica in action.alternatives),
+        alternatives=_replica_fields(action.alternatives),
     )
 
 
 def compose_fields(action: ComposeAction, kind: type[_ComposeT]) -> _ComposeT:
     """Return the fields of a compose action, or of a partial one, as `kind`."""
-    sources = tuple(_replica_fields(source) for source in action.sources)
-    return fill(kind, action, sources=sources, parameters=tuple(_composed_fields(item) for item in action.parameters))
+    parameters = tuple(_composed_fields(item) for item in action.parameters)
+    return fill(kind, action, sources=_replica_fields(action.sources), parameters=parameters)
 
 
 def read_copy(fields: CopyFields) -> CopyAction:
-    """Return the copy action that fields state.
-
-    Raises
-    ------
-    ValueError
-        When it copies from outside its group without layouts to allow it.
-    """
+    """Return the copy action that fields state; a ValueError when it copies from outside its group without layouts."""
     rank, group = fields.rank, fields.group
     if fields.evidence != "layout" and (rank not in group or fields.source_rank not in group):
         raise ValueError(f"rank {rank} copies from rank {fields.source_rank}, not both are in the group {list(group)}")
     state = FileState(fields.bytes, fields.source_mtime_ns)
-    return CopyAction(
-        rank=rank,
+    return make_with(
+        CopyAction,
+        fields,
         replica=Replica(fields.source_rank, fields.source, state, fields.source_digest),
-        target=fields.target,
         replaces=_read_state(fields.replaces),
-        reason=fields.reason,
-        evidence=fields.evidence,
-        group=group,
-        alternatives=tuple(_read_replica(replica) for replica in fields.alternatives),
-        borrowed=fields.borrowed,
+        alternatives=_read_replicas(fields.alternatives),
     )
 
 
 def read_compose(fields: ComposeFields) -> ComposeAction:
-    """Return the compose action that fields state.
-
-    Raises
-    ------
-    ValueError
-        When a piece names a source that is not listed, or lies outside its parameters.
-    """
+    """Return the compose action that fields state; a ValueError when pieces contradict its sources or parameters."""
     sources = len(fields.sources)
     if fields.model >= sources:
         raise ValueError(f"model is {fields.model}, there are {sources} sources")
-    return ComposeAction(
-        rank=fields.rank,
-        sources=tuple(_read_replica(source) for source in fields.sources),
-        model=fields.model,
+    return make_with(
+        ComposeAction,
+        fields,
+        sources=_read_replicas(fields.sources),
         parameters=tuple(_read_composed(item, sources) for item in fields.parameters),
-        target=fields.target,
         replaces=_read_state(fields.replaces),
-        reason=fields.reason,
-        evidence=fields.evidence,
-        group=fields.group,
-        borrowed=fields.borrowed,
         kind="partial" if isinstance(fields, PartialFields) else "compose",
     )
 
@@ -195,13 +181,13 @@ def _read_piece(fields: PieceFields, sources: int, parameter: Parameter) -> Piec
     return Piece(fields.source, runs, fields.source_bytes, fields.digest, fields.alternatives)
 
 
-def _replica_fields(replica: Replica) -> ReplicaFields:
-    return ReplicaFields(replica.rank, replica.path, replica.state.bytes, replica.state.mtime_ns, replica.digest)
+def _replica_fields(replicas: tuple[Replica, ...]) -> tuple[ReplicaFields, ...]:
+    return tuple(fill(ReplicaFields, replica.state, replica) for replica in replicas)
 
 
-def _read_replica(fields: ReplicaFields) -> Replica:
-    return Replica(fields.rank, fields.path, FileState(fields.bytes, fields.mtime_ns), fields.digest)
+def _read_replicas(replicas: tuple[ReplicaFields, ...]) -> tuple[Replica, ...]:
+    return tuple(Replica(one.rank, one.path, FileState(one.bytes, one.mtime_ns), one.digest) for one in replicas)
 
 
 def _read_state(fields: StateFields | None) -> FileState | None:
-    return None if fields is None else make(FileState, fields)
+    return None if fields is None else FileState(fields.bytes, fields.mtime_ns)

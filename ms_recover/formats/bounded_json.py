@@ -11,18 +11,10 @@ _SHOWN = 40
 
 
 def decode_object(data: bytes, *, brackets: int, commas: int, fractions: bool = False) -> dict[str, Any]:
-    """Decode a JSON object.
+    """Decode a JSON object whose length has been capped.
 
-    Numbers are whole, names within one object differ, texts are UTF-8. Inner objects are dicts as well.
-
-    Parameters
-    ----------
-    data : bytes
-        The JSON, UTF-8; its length has been capped.
-    brackets, commas : int
-        Most opening brackets and commas in it, which bounds what the decoder builds.
-    fractions : bool
-        Allow numbers that are not whole; infinities are refused all the same.
+    Numbers are whole, or with `fractions` finite, names within one object differ, texts are UTF-8. The most opening
+    brackets and commas bound what the decoder builds. Inner objects are dicts as well.
 
     Raises
     ------

@@ -15,8 +15,6 @@ Source: ``mindspore/train/checkpoint_pb2.py`` and ``serialization.py`` of MindSp
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ms_recover.formats import encrypted
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.reading import ReadAt
@@ -28,27 +26,12 @@ TRAILER = len(encrypted.TRAILER_MARK) + 10
 """Length of the CRC trailer in bytes."""
 
 
-def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
-    """Walk over a ``.ckpt`` slice and prove its structure; contents are not read.
+def parse_header(read_at: ReadAt, size: int) -> SliceHeader:
+    """Walk over a ``.ckpt`` slice of `size` bytes and prove its structure; contents are not read.
 
     Damage does not raise. The walk lists every parameter it can, and the problems, and stops where the next record
-    cannot be found.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where the bytes come from.
-    size : int
-        Size of the file in bytes.
-    expected : collection of str, optional
-        Parameter names that must occur. Without them a file cut exactly between two parameters looks like a
-        whole one.
-
-    Returns
-    -------
-    SliceHeader
-        A map parameter has dtype ``MapTensor(keys,values,status)``, the shape of its values and three ranges per
-        piece; a scalar and a string have shape ``()``.
+    cannot be found. A map parameter has dtype ``MapTensor(keys,values,status)``, the shape of its values and three
+    ranges per piece; a scalar and a string have shape ``()``.
     """
     crc, end, problems = parse_trailer(read_at, size)
     walk = RecordWalk(WireReader(read_at, end))
@@ -61,8 +44,6 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
             return SliceHeader(kind, size, encryption=mode, problems=encrypted.walk(read_at, size, mode))
         if kind not in ("ckpt", "unknown"):
             return SliceHeader("ckpt", size, problems=(f"not a slice: the file is {DESCRIPTIONS[kind]}",))
-    if expected is not None and walk.finished:
-        walk.compare(expected)
     return SliceHeader(
         "ckpt", size, tuple(walk.parameters), tuple(walk.contents), crc, None, (*problems, *walk.problems)
     )

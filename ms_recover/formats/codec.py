@@ -10,39 +10,17 @@ import json
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from ms_recover.model.manifest import DIGEST
-
-__all__ = [
-    "MAX_RANKS",
-    "UNSET",
-    "Count",
-    "Digest",
-    "Extent",
-    "Fields",
-    "Loops",
-    "Meta",
-    "Path",
-    "Positive",
-    "Rank",
-    "Size",
-    "UnsetType",
-    "convert",
-    "decode",
-    "fill",
-    "make",
-    "schema",
-    "to_json",
-]
 
 _T = TypeVar("_T")
 _FieldsT = TypeVar("_FieldsT", bound="Fields")
 
-MAX_RANKS = 1 << 24
-"""Ranks are smaller than this."""
+Meta = msgspec.Meta
+UNSET = msgspec.UNSET
+UnsetType = msgspec.UnsetType
 
-Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+Rank = Annotated[int, Meta(ge=0, lt=1 << 24)]
 """A rank."""
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
@@ -64,9 +42,42 @@ class Fields(msgspec.Struct):
     """A JSON object with these members, in this order; more members are ignored when it is read."""
 
 
-def fill(kind: type[_FieldsT], noun: object, **members: object) -> _FieldsT:
-    """Return fields with these members, and the others from the attributes of a noun that have their names."""
-    return kind(**{name: members[name] if name in members else getattr(noun, name) for name in kind.__struct_fields__})
+class StepFields(Fields):
+    """A step: epoch, and step in the epoch."""
+
+    epoch: Count
+    step: Count
+
+
+class ParameterFields(Fields):
+    """A parameter of a slice."""
+
+    name: str
+    dtype: str
+    shape: tuple[Count, ...]
+    bytes: Size
+
+
+def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT:
+    """Return fields with these members, and the others from the first noun that has an attribute of that name."""
+    for noun in nouns:
+        for name in kind.__struct_fields__:
+            if name not in members and (value := getattr(noun, name, UNSET)) is not UNSET:
+                members[name] = value
+    return kind(**members)
+
+
+def make(kind: type[_T], fields: object) -> _T:
+    """Return the nouns of type `kind` whose attributes are the members of `fields`, nouns within them included."""
+    return msgspec.convert(fields, kind, from_attributes=True)
+
+
+def make_with(kind: type[_T], fields: Fields, /, **members: object) -> _T:
+    """Return the noun of type `kind` with these members, and the others from the members of `fields`."""
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+        if name not in members:
+            members[name] = getattr(fields, name)
+    return kind(**members)
 
 
 def to_json(fields: Fields) -> dict[str, Any]:
@@ -79,31 +90,17 @@ def to_json(fields: Fields) -> dict[str, Any]:
 
 
 def convert(value: Any, kind: type[_T]) -> _T:
-    """Check plain JSON values against a type, and build it.
-
-    Raises
-    ------
-    ValueError
-        When they do not fit; the text says where.
-    """
+    """Check plain JSON values against a type, and build it; the text of a ValueError says where they do not fit."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
 
 
-def make(kind: type[_T], fields: Fields) -> _T:
-    """Return the noun of type `kind` whose attributes are the members of `fields`."""
-    return msgspec.convert(fields, kind, from_attributes=True)
-
-
 def decode(data: bytes, kind: type[_T]) -> _T:
     """Decode JSON whose length has been capped, check it against a type, and build that.
 
-    Raises
-    ------
-    ValueError
-        When it is not JSON, nested too deeply, or does not fit; the text says where.
+    The text of a ValueError says where it does not fit, or that it is no JSON.
     """
     try:
         return msgspec.json.decode(data, type=kind)

@@ -31,19 +31,7 @@ MAP_ITEM_SIZES = {name: size for size, names in _NUMPY_BY_SIZE.items() for name 
 def shape_of(dtype: str, dims: tuple[int, ...], nbytes: int) -> tuple[tuple[int, ...], str | None]:
     """Return the shape of a parameter, and what is wrong with its size.
 
-    Parameters
-    ----------
-    dtype : str
-        Type as the file names it.
-    dims : tuple of int
-        Dims as the file gives them; ``(0,)`` also stands for a scalar or a string.
-    nbytes : int
-        Length of the contents over all pieces, in bytes.
-
-    Returns
-    -------
-    shape : tuple of int
-    problem : str or None
+    Dims are as the file gives them, ``(0,)`` also for a scalar or a string; `nbytes` counts the contents of all pieces.
     """
     size = ITEM_SIZES.get(dtype)
     if size is None:

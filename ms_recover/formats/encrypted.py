@@ -36,22 +36,7 @@ _CIPHER_BLOCK = 16
 
 
 def walk(read_at: ReadAt, size: int, mode: str) -> tuple[str, ...]:
-    """Follow the blocks of an encrypted slice to its end.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        The file.
-    size : int
-        Its size in bytes.
-    mode : str
-        What its first bytes stand for, by `MODES`.
-
-    Returns
-    -------
-    tuple of str
-        What is wrong with the structure: at most one problem.
-    """
+    """Follow the blocks of an encrypted slice of `size` bytes to its end; return at most one problem of them."""
     magic = next(key for key, name in MODES.items() if name == mode)
     tag, pad = (16, 0) if mode == "AES-GCM" else (0, _CIPHER_BLOCK)
     head = 4 + tag + 4 + 4 + _IV + 4

@@ -8,7 +8,6 @@ Source: ``ParallelGroupMap`` in ``mindspore/train/node_strategy_pb2.py`` of Mind
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ms_recover.errors import FormatError, UsageError
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
@@ -29,26 +28,15 @@ def read_group_info(
 ) -> GroupInfo:
     """Read a ``group_info.pb``.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    owner : int, optional
-        Rank the file belongs to; its restore list must name that rank.
-    world_size : int, optional
-        Number of ranks; every rank in the file must be smaller.
-    known : dict of bytes to GroupInfo, optional
-        Files that were read before and what they hold, for files without owner and world size: the ranks of a group
-        have equal files. What is read is added.
+    Its restore list must name its `owner`, and every rank in it be below the `world_size`, where these are given. Where
+    they are not, `known` files are not decoded again, because the ranks of a group have equal ones; this one is added.
 
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
     FormatError
         When it is no group file, is damaged, or names invalid ranks.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     name = os.fspath(path)
     data = read_small(path, "a group_info.pb")
@@ -59,8 +47,9 @@ def read_group_info(
         raise FormatError(f"{name}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
     try:
         message = parse("ParallelGroupMap", data)
-        groups = (RankGroup(item.group_name, _ranks(item.parallel_group_ranks)) for item in message.parallel_group_item)
-        info = GroupInfo(_ranks(message.ckpt_restore_rank_list), tuple(groups))
+        items = message.parallel_group_item
+        groups = tuple(RankGroup(item.group_name, tuple(item.parallel_group_ranks.dim)) for item in items)
+        info = GroupInfo(tuple(message.ckpt_restore_rank_list.dim), groups)
         _check(info, owner, world_size)
     except FormatError as error:
         raise FormatError(f"{name}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
@@ -70,13 +59,7 @@ def read_group_info(
 
 
 def encode_group_info(info: GroupInfo) -> bytes:
-    """Return the bytes that MindSpore would write for ``info``.
-
-    Raises
-    ------
-    UsageError
-        When the restore list is empty, or a rank in it is invalid or occurs twice.
-    """
+    """Return the bytes that MindSpore would write; a UsageError when a rank list is empty or invalid."""
     try:
         _check(info, None, None)
     except FormatError as error:
@@ -90,10 +73,6 @@ def encode_group_info(info: GroupInfo) -> bytes:
     message.ckpt_restore_rank_list.dim.extend(info.restore_ranks)
     data: bytes = message.SerializeToString()
     return data
-
-
-def _ranks(message: Any) -> tuple[int, ...]:
-    return tuple(message.dim)
 
 
 def _check(info: GroupInfo, owner: int | None, world_size: int | None) -> None:

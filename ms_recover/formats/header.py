@@ -11,42 +11,28 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from ms_recover.errors import FormatError
 from ms_recover.formats import ckpt, safetensors
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.reading import ReadAt, open_regular, pread
+from ms_recover.formats.records import show
 from ms_recover.model.slices import SliceHeader
 
 _SUFFIXES = {".ckpt": ("ckpt", "encrypted-ckpt"), ".safetensors": ("safetensors",)}
 _CHUNK = 1 << 20
+_MOST_NAMED = 8
 
 
 def read_header(path: str | os.PathLike[str], *, expected: Collection[str] | None = None) -> SliceHeader:
     """Read the names and places of a slice's parameters and prove its structure; contents are not read.
 
-    Damage does not raise: readable parameters are listed, and so are the problems.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The slice.
-    expected : collection of str, optional
-        Parameter names that must occur. Without them a ``.ckpt`` cut exactly between two parameters looks
-        like a whole one.
-
-    Returns
-    -------
-    SliceHeader
-        See `ms_recover.formats.ckpt.parse_header` and `ms_recover.formats.safetensors.parse_header`.
+    Damage does not raise: readable parameters are listed, and so are the problems; see
+    `ms_recover.formats.ckpt.parse_header` and `ms_recover.formats.safetensors.parse_header`. Parameters in `expected`
+    must occur: without them a ``.ckpt`` cut exactly between two parameters looks like a whole one.
 
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
-    FormatError
-        When it is a directory, a pipe, a device.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, FormatError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     with open_regular(path, "a slice") as (descriptor, size):
         header = parse_header(pread(descriptor), size, expected=expected, name=os.fspath(path))
@@ -62,40 +48,34 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
     kind = classify(read_at(0, min(size, HEAD)), size)
     suffix = os.path.splitext(name)[1]
     if kind == "safetensors" or (suffix == ".safetensors" and kind in ("empty", "zeros", "unknown")):
-        header = safetensors.parse_header(read_at, size, expected=expected)
+        header = safetensors.parse_header(read_at, size)
     else:
-        header = ckpt.parse_header(read_at, size, expected=expected)
-    if header.problems or header.kind in _SUFFIXES.get(suffix, (header.kind,)):
+        header = ckpt.parse_header(read_at, size)
+    if header.problems:
         return header
-    misnamed = f"the file is {DESCRIPTIONS[header.kind]}, and its name ends in {suffix}: MindSpore cannot load it"
-    return replace(header, problems=(misnamed,))
+    missing = sorted(set(expected or ()) - {parameter.name for parameter in header.parameters})
+    if missing:
+        shown = ", ".join(map(show, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        count = f"{len(missing)} of {len(set(expected or ()))} expected parameters are missing"
+        problem = f"{count}, the file may have been cut between two of them: {shown}"
+    elif header.kind in _SUFFIXES.get(suffix, (header.kind,)):
+        return header
+    else:
+        problem = f"the file is {DESCRIPTIONS[header.kind]}, and its name ends in {suffix}: MindSpore cannot load it"
+    return replace(header, problems=(problem,))
 
 
-def check_crc(
-    path: str | os.PathLike[str], header: SliceHeader, *, stop: Callable[[], bool] | None = None
+def find_problem(
+    path: str | os.PathLike[str], header: SliceHeader, *, crc: bool = True, stop: Callable[[], bool] | None = None
 ) -> str | None:
-    """Compare the contents of a slice with the CRC-32 in its trailer or metadata.
+    """Return the first problem of a slice, in its structure or, with `crc`, in its contents; None when it is sound.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The slice.
-    header : SliceHeader
-        Its header.
-    stop : callable, optional
-        Asked once per MiB; the check ends as soon as it answers True.
-
-    Returns
-    -------
-    str or None
-        The problem; None when the CRC agrees or the file has none.
-
-    Raises
-    ------
-    MissingInputError, FormatError, StorageError
-        As `read_header`.
+    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that. It raises as
+    `read_header`.
     """
-    if header.crc is None:
+    if header.problems:
+        return header.problems[0]
+    if not crc or header.crc is None:
         return None
     with open_regular(path, "a slice") as (descriptor, size):
         return crc_problem(pread(descriptor), size, header, stop=stop)
@@ -104,14 +84,17 @@ def check_crc(
 def crc_problem(
     read_at: ReadAt, size: int, header: SliceHeader, *, stop: Callable[[], bool] | None = None
 ) -> str | None:
-    """Do what `check_crc` does for ``size`` bytes that come from ``read_at``."""
+    """Compare contents, ``size`` bytes that come from ``read_at``, with the CRC-32 in a slice's trailer or metadata.
+
+    Returns the problem, None when the CRC agrees or the slice has none. `stop` is asked once per MiB.
+    """
     if header.crc is None:
         return None
     if size != header.size:
         return f"the file had {header.size} bytes and has {size} now"
     try:
         found = _crc(header, lambda start, end: _chunks(read_at, start, end, stop))
-    except _CrcError as error:
+    except safetensors.DamageError as error:
         return str(error)
     if found == header.crc:
         return None
@@ -119,51 +102,13 @@ def crc_problem(
     return f"CRC-32 of the contents is {found:#010x}, the {where} {header.crc:#010x}: bytes have changed"
 
 
-def find_problem(
-    path: str | os.PathLike[str],
-    header: SliceHeader,
-    *,
-    crc: bool = True,
-    stop: Callable[[], bool] | None = None,
-) -> str | None:
-    """Find the first problem of a slice: in its structure, then in its contents by the CRC.
-
-    Parameters
-    ----------
-    path, header, stop
-        As for `check_crc`.
-    crc : bool
-        Check the CRC, where the slice has one, which reads the whole file.
-
-    Returns
-    -------
-    str or None
-        The problem; None when the slice is sound by itself.
-
-    Raises
-    ------
-    MissingInputError, FormatError, StorageError
-        As `read_header`.
-    """
-    if header.problems:
-        return header.problems[0]
-    return check_crc(path, header, stop=stop) if crc else None
-
-
-class _CrcError(Exception):
-    """The CRC cannot be computed; the text is the reason."""
-
-
 def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> int:
-    """Return the CRC-32 that should stand in a slice."""
+    """Return the CRC-32 that should stand in a slice; a DamageError says why it cannot be computed."""
     found = 0
     if header.kind == "safetensors":
         pairs = zip(header.parameters, header.contents, strict=True)
         for parameter, ranges in sorted(pairs, key=lambda pair: pair[0].name):
-            try:
-                found = safetensors.update_crc(found, parameter, read(ranges[0].start, ranges[0].end))
-            except FormatError as error:
-                raise _CrcError(str(error)) from None
+            found = safetensors.update_crc(found, parameter, read(ranges[0].start, ranges[0].end))
     else:
         for start, end in ckpt.crc_ranges(header):
             for data in read(start, end):
@@ -174,9 +119,9 @@ def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> in
 def _chunks(read_at: ReadAt, start: int, end: int, stop: Callable[[], bool] | None) -> Iterator[bytes]:
     while start < end:
         if stop is not None and stop():
-            raise _CrcError("the CRC check was stopped before its end")
+            raise safetensors.DamageError("the CRC check was stopped before its end")
         data = read_at(start, min(_CHUNK, end - start))
         if not data:
-            raise _CrcError("the file shrank while it was read")
+            raise safetensors.DamageError("the file shrank while it was read")
         yield data
         start += len(data)

@@ -44,13 +44,7 @@ class KnownHeaders:
         self._lists: dict[ParameterList, ParameterList] = {}
 
     def read(self, path: str | os.PathLike[str]) -> SliceHeader:
-        """Read a header, as `ms_recover.formats.header.read_header`; equal headers share their parameters.
-
-        Raises
-        ------
-        MissingInputError, FormatError, StorageError
-            As `read_header`.
-        """
+        """Read a header, as `ms_recover.formats.header.read_header`; equal headers share their parameters."""
         suffix = os.fspath(path).rpartition(".")[2]
         with open_regular(path, "a slice") as (descriptor, size):
             for known in self._known.get(size, ()):

@@ -46,23 +46,14 @@ _GROUP_NAME = re.compile(rb"\d+-\d+|(?:nccl|hccl)_world_group")
 
 
 def identify(path: str | os.PathLike[str]) -> str:
-    """Return the kind of a file, whatever its name.
+    """Return the kind of a file, a key of `DESCRIPTIONS`, whatever its name.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
-    Returns
-    -------
-    str
-        A key of `DESCRIPTIONS`. Damaged files keep their kind where it is still evident: a slice cut in its first
-        record is a ``"ckpt"``.
+    Damaged files keep their kind where it is still evident: a slice cut in its first record is a ``"ckpt"``.
 
     Raises
     ------
     MissingInputError, FormatError, StorageError
-        When the file is not there, is no regular file, cannot be read.
+        As `ms_recover.formats.reading.open_regular`.
     """
     with open_regular(path, "a file") as (descriptor, size):
         return classify(pread(descriptor)(0, min(size, HEAD)), size)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from math import prod
+from itertools import accumulate, pairwise
 
 from ms_recover.errors import UsageError
 from ms_recover.formats.ckpt import TRAILER
-from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.records import MAP, show
 from ms_recover.formats.safetensors import CRC_NUM, DTYPES, INT4, MAX_HEADER, METADATA
+from ms_recover.formats.wire import encode_field, encode_varint
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader, SliceImage
 
 PIECE = 1 << 29
@@ -28,15 +29,15 @@ _ORDER = {code: place for place, code in enumerate(DTYPES)}
 
 
 def make_image(parameters: Iterable[Parameter], model: SliceHeader, *, crc_num: int | None = None) -> SliceImage:
-    """Return the image of a slice that is written the way another one was.
+    """Return the image of a slice that is written the way another one, the `model`, was.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-        What the slice shall hold; in file order for a ``.ckpt``, a safetensors file orders them itself.
+        In file order for a ``.ckpt``; a safetensors file orders them itself.
     model : SliceHeader
-        A slice of the format wanted. The image has a CRC trailer if that one has; metadata are the same; a parameter
-        is cut into the pieces it has there, if it is there and of the same size.
+        The image has its format and metadata, a CRC trailer if it has one, and cuts a parameter of the same name and
+        size into the same pieces.
     crc_num : int, optional
         For a safetensors file whose model has a CRC in its metadata, the number: see
         `ms_recover.formats.safetensors.update_crc`. Its digits are part of the header, so that it must be known before
@@ -70,16 +71,9 @@ def default_pieces(nbytes: int) -> list[int]:
 
 
 def ckpt_image(parameters: Sequence[Parameter], pieces: Sequence[Sequence[int]], crc: bool = False) -> SliceImage:
-    """Return the image of a ``.ckpt``.
+    """Return the image of a ``.ckpt`` with parameters in file order, cut into pieces of these lengths.
 
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-        In file order.
-    pieces : sequence of sequence of int
-        For each parameter the lengths of the pieces of its contents; a piece may be empty, there is at least one.
-    crc : bool
-        Whether the file ends in a CRC trailer.
+    A piece may be empty, and a parameter has at least one.
 
     Raises
     ------
@@ -106,15 +100,10 @@ def ckpt_image(parameters: Sequence[Parameter], pieces: Sequence[Sequence[int]],
 
 
 def safetensors_image(parameters: Iterable[Parameter], metadata: Sequence[tuple[str, str]]) -> SliceImage:
-    """Return the image of a safetensors file.
+    """Return the image of a safetensors file: the widest types first, parameters of one type sorted by name.
 
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        In any order. The file has the widest types first, those of one type sorted by name.
-    metadata : sequence of (str, str)
-        In the order in which they shall stand, which the ``safetensors`` package leaves to chance. Parameters of type
-        ``Int4`` must be marked in them.
+    The metadata stand in the order given, which the ``safetensors`` package leaves to chance. Parameters of type
+    ``Int4`` must be marked in them.
 
     Raises
     ------
@@ -131,23 +120,17 @@ def safetensors_image(parameters: Iterable[Parameter], metadata: Sequence[tuple[
         if (parameter.dtype == INT4) != (parameter.name in marks):
             raise UsageError(f"{show(parameter.name)}: {parameter.dtype}, which the metadata say otherwise")
     ordered = tuple(sorted(given, key=lambda p: (_ORDER[_CODES[p.dtype]], p.name)))
+    starts = tuple(accumulate((p.nbytes for p in ordered), initial=0))
     header: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
-    at = 0
-    for p in ordered:
-        offsets = [at, at + p.nbytes]
-        header[p.name] = {"dtype": _CODES[p.dtype], "shape": list(p.shape), "data_offsets": offsets}
-        at += p.nbytes
+    for p, (start, end) in zip(ordered, pairwise(starts), strict=True):
+        header[p.name] = {"dtype": _CODES[p.dtype], "shape": list(p.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise UsageError(f"{len(given)} parameters make a header of {len(text)} bytes, the format allows {MAX_HEADER}")
     literal = len(text).to_bytes(8, "little") + text
-    contents = []
-    at = len(literal)
-    for p in ordered:
-        contents.append((ByteRange(at, p.nbytes),))
-        at += p.nbytes
-    return SliceImage(at, ((0, literal),), tuple(contents), False, ordered)
+    contents = tuple((ByteRange(len(literal) + start, p.nbytes),) for p, start in zip(ordered, starts, strict=False))
+    return SliceImage(len(literal) + starts[-1], ((0, literal),), contents, False, ordered)
 
 
 def _metadata(
@@ -176,31 +159,14 @@ def _check(parameters: Sequence[Parameter]) -> None:
         if not parameter.name or parameter.name in names:
             raise UsageError(f"{name}: {'twice in one slice' if parameter.name else 'a parameter without a name'}")
         names.add(parameter.name)
-        item = ITEM_SIZES[dtype]
-        if dtype == "str":
-            fits = not parameter.shape and parameter.nbytes > 0 and not parameter.nbytes % item
-        else:
-            fits = min(parameter.shape, default=0) >= 0 and parameter.nbytes == prod(parameter.shape) * item
-        if not fits:
+        if shape_of(dtype, parameter.shape, parameter.nbytes) != (parameter.shape, None):
             raise UsageError(f"{name}: {parameter.nbytes} bytes are no {dtype} {list(parameter.shape)}")
 
 
 def _record_head(parameter: Parameter, length: int) -> bytes:
     """Return a record up to the ``length`` bytes of contents that end it."""
     dims = (0,) if parameter.dtype == "str" else parameter.shape
-    tensor = b"".join(b"\x08" + _varint(dim) for dim in dims)
-    tensor += _field(b"\x12", parameter.dtype.encode()) + b"\x1a" + _varint(length)
-    value = _field(b"\x0a", parameter.name.encode()) + b"\x12" + _varint(len(tensor) + length) + tensor
-    return b"\x0a" + _varint(len(value) + length) + value
-
-
-def _field(key: bytes, data: bytes) -> bytes:
-    return key + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
+    tensor = b"".join(encode_field(1, dim) for dim in dims)
+    tensor += encode_field(2, parameter.dtype.encode()) + b"\x1a" + encode_varint(length)
+    value = encode_field(1, parameter.name.encode()) + b"\x12" + encode_varint(len(tensor) + length) + tensor
+    return b"\x0a" + encode_varint(len(value) + length) + value

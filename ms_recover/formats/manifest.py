@@ -21,34 +21,22 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: str | os.PathLike[str], *, like: tuple[Parameter, ...] = ()) -> Manifest:
-    """Read a manifest.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    like : tuple of Parameter
-        What the slice beside it lists; a manifest that says the same shares it, and is read faster.
+    """Read a manifest; one that lists the parameters `like`, those of its slice, shares that tuple and is read faster.
 
     Raises
     ------
-    MissingInputError
-        When it is not there.
-    StorageError
-        When it cannot be read.
     FormatError
-        When it is not a manifest of a version this tool reads, or says what cannot be.
+        As `decode_manifest`.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     return decode_manifest(read_small(path, "a manifest", MAX_SIZE), os.fspath(path), like)
 
 
 def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -> Manifest:
-    """Decode a manifest; `where` is for messages, `like` as for `read_manifest`.
+    """Decode a manifest, `where` in messages and `like` as for `read_manifest`.
 
-    Raises
-    ------
-    FormatError
-        When it is not a manifest.
+    A FormatError says that it is no manifest of a version this tool reads, or states what is impossible.
     """
     from ms_recover.formats.manifest_json import decode
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from typing import get_args
 
 from ms_recover.formats import codec
-from ms_recover.formats.codec import UNSET, Count, Digest, Fields, Rank, Size, UnsetType
-from ms_recover.formats.manifest_origin import parse_origin
+from ms_recover.formats.codec import UNSET, Count, Digest, Fields, ParameterFields, Rank, Size, UnsetType
 from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest
-from ms_recover.model.provenance import Provenance, ProvenanceKind
+from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
 
 _VERSIONS = (1, MANIFEST_VERSION)
+_COPIED = re.compile(r"rank (\d{1,9}) \((.*)\)\Z", re.ASCII | re.DOTALL)
+_EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 
 class SourceFields(Fields):
@@ -34,13 +37,9 @@ class ProvenanceFields(Fields):
     borrowed: tuple[str, ...]
 
 
-class ParameterFields(Fields, gc=False):
+class DigestedFields(ParameterFields, gc=False):
     """One parameter and the digest of its contents."""
 
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-    bytes: Size
     digest: Digest
 
 
@@ -67,25 +66,17 @@ class ManifestFields(VersionFields, kw_only=True):
     digest: Digest
     group: tuple[Rank, ...]
     strategy_digest: Digest | None
-    parameters: tuple[ParameterFields, ...]
+    parameters: tuple[DigestedFields, ...]
 
 
 def encode(manifest: Manifest) -> bytes:
     """Return the JSON of a manifest, one parameter a line; equal manifests give equal bytes."""
     parameters = tuple(
-        ParameterFields(one.name, one.dtype, one.shape, one.nbytes, digest)
+        DigestedFields(one.name, one.dtype, one.shape, one.nbytes, digest)
         for one, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
     )
-    fields = codec.fill(
-        ManifestFields,
-        manifest,
-        version=MANIFEST_VERSION,
-        origin=UNSET,
-        epoch=manifest.step.epoch,
-        step=manifest.step.step,
-        digest=manifest.digests.file,
-        parameters=parameters,
-    )
+    digest, version = manifest.digests.file, MANIFEST_VERSION
+    fields = codec.fill(ManifestFields, manifest.step, manifest, version=version, digest=digest, parameters=parameters)
     head = codec.to_json(fields)
     rows = ",".join(f"\n  {json.dumps(row)}" for row in head.pop("parameters"))
     return f'{json.dumps(head, indent=1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
@@ -94,10 +85,7 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
     """Decode a manifest whose length has been capped; where it lists the parameters `like`, it shares that tuple.
 
-    Raises
-    ------
-    ValueError
-        When it is no manifest of a version that is read, or states what is impossible.
+    A ValueError says that it is no manifest of a version that is read, or states what is impossible.
     """
     try:
         fields = codec.decode(data, ManifestFields)
@@ -108,29 +96,18 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
             raise
     if version not in _VERSIONS:
         raise ValueError(f"it has version {version}, this tool reads {_VERSIONS[0]} and {_VERSIONS[1]}")
-    return _manifest(fields, like)
-
-
-def _manifest(fields: ManifestFields, like: tuple[Parameter, ...]) -> Manifest:
     rows, rank, group = fields.parameters, fields.rank, fields.group
     if rank not in group or max(group) >= fields.world_size:
         raise ValueError(
             f"rank {rank} of {fields.world_size} is not in the group {list(group)}, or the group is too large"
         )
-    return Manifest(
-        run_id=fields.run_id,
-        rank=rank,
-        world_size=fields.world_size,
+    return codec.make_with(
+        Manifest,
+        fields,
         step=Step(fields.epoch, fields.step),
-        cumulative_step=fields.cumulative_step,
-        file=fields.file,
-        size=fields.size,
         digests=Digests(fields.digest, tuple([row.digest for row in rows])),
         parameters=like if _are(rows, like) else _parameters(rows),
-        group=group,
-        strategy_digest=fields.strategy_digest,
         provenance=_provenance(fields),
-        tool=fields.tool,
     )
 
 
@@ -144,12 +121,37 @@ def _provenance(fields: ManifestFields) -> Provenance:
     return codec.make(Provenance, fields.provenance)
 
 
-def _are(rows: Sequence[ParameterFields], like: tuple[Parameter, ...]) -> bool:
+def parse_origin(text: str) -> Provenance:
+    """Return the provenance that a manifest of version 1 states in a sentence.
+
+    Version 1 wrote ``saved``, ``sealed by EVIDENCE``, ``recovered from rank R (PATH), by EVIDENCE`` and
+    ``recovered from PATH, PATH, by EVIDENCE``, the last two with borrowed parameters behind a semicolon.
+    """
+    if text.startswith("sealed"):
+        return Provenance(kind="sealed", evidence=_evidence(text.removeprefix("sealed by ")))
+    if not text.startswith("recovered"):
+        return Provenance(kind="saved")
+    main, _, rest = text.partition("; of ")
+    borrowed = tuple(name for name in rest.partition(" are the values of ")[2].split(", ") if name)
+    main, _, evidence = main.removeprefix("recovered from ").rpartition(", by ")
+    copied = _COPIED.match(main)
+    if copied is None:
+        sources = tuple(ProvenanceSource(None, path) for path in main.split(", ") if path)
+        return Provenance(kind="composed", evidence=_evidence(evidence), sources=sources, borrowed=borrowed)
+    source = ProvenanceSource(int(copied[1]), copied[2])
+    return Provenance(kind="copied", evidence=_evidence(evidence), sources=(source,), borrowed=borrowed)
+
+
+def _evidence(text: str) -> Evidence:
+    return next((one for one in _EVIDENCE if one == text), "structure")
+
+
+def _are(rows: Sequence[DigestedFields], like: tuple[Parameter, ...]) -> bool:
     return len(rows) == len(like) and all(
         row.name == one.name and row.bytes == one.nbytes and row.dtype == one.dtype and row.shape == one.shape
         for row, one in zip(rows, like, strict=True)
     )
 
 
-def _parameters(rows: Sequence[ParameterFields]) -> tuple[Parameter, ...]:
+def _parameters(rows: Sequence[DigestedFields]) -> tuple[Parameter, ...]:
     return tuple([Parameter(row.name, row.dtype, row.shape, row.bytes) for row in rows])

@@ -16,9 +16,25 @@ from ms_recover.formats.action_json import (
     read_copy,
 )
 from ms_recover.formats.bounded_json import decode_object
-from ms_recover.formats.codec import Count, Fields, Path, Rank, Size, convert, fill, make, to_json
+from ms_recover.formats.codec import (
+    UNSET,
+    Extent,
+    Fields,
+    ParameterFields,
+    Path,
+    Rank,
+    Size,
+    StepFields,
+    UnsetType,
+    convert,
+    fill,
+    make,
+    make_with,
+    to_json,
+)
 from ms_recover.formats.plan_paths import check_group_path, check_slice_path
 from ms_recover.model.actions import CopyAction
+from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
 from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep, waves_of
 from ms_recover.model.steps import Step
@@ -28,13 +44,6 @@ MAX_SIZE = 1 << 30
 """Longest plan that is read, in bytes."""
 _MOST_BRACKETS = 1 << 25
 _MOST_COMMAS = 1 << 27
-
-
-class StepFields(Fields):
-    """A step: epoch, and step in the epoch."""
-
-    epoch: Count
-    step: Count
 
 
 class NoteFields(Fields):
@@ -68,11 +77,9 @@ class RankFields(Fields):
     missing_share: float | None = None
 
 
-class RejectedFields(Fields):
+class RejectedFields(StepFields):
     """A step newer than the planned one, and why it cannot be recovered."""
 
-    epoch: Count
-    step: Count
     reason: str
     another_run: bool = False
 
@@ -99,34 +106,62 @@ class PlanFields(Fields, kw_only=True):
     notes: tuple[NoteFields, ...]
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Return `plan` as plain JSON values; the same plan gives the same object."""
+class MissingPartFields(Fields):
+    """A part of a parameter that no sound slice holds, and why."""
+
+    region: tuple[Extent, ...]
+    bytes: Size
+    reason: str
+
+
+class ExplainedFields(ParameterFields):
+    """The holders of one parameter's region, and the choice among them."""
+
+    region: tuple[Extent, ...] | None
+    holders: tuple[Rank, ...]
+    chosen: tuple[Rank, ...]
+    missing: tuple[MissingPartFields, ...]
+    note: str
+
+
+class ExplanationFields(Fields):
+    """One rank's slice, parameter by parameter."""
+
+    rank: Rank
+    step: StepFields
+    layouts: str | None
+    problem: str | None
+    parameters: tuple[ExplainedFields, ...]
+
+
+class ExplainedPlanFields(PlanFields, kw_only=True):
+    """A recovery plan, with ``--explain`` one rank's slice parameter by parameter as well."""
+
+    explanation: ExplanationFields | UnsetType = UNSET
+
+
+def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str, Any]:
+    """Return `plan`, and the explanation of one rank where there is one, as plain JSON values."""
     actions = tuple(
         copy_fields(action) if isinstance(action, CopyAction) else compose_fields(action, ComposeFields)
         for action in plan.actions
     )
     return to_json(
         fill(
-            PlanFields,
+            ExplainedPlanFields,
             plan,
             version=PLAN_VERSION,
             actions=actions,
             partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
             ranks=tuple(fill(RankFields, verdict, missing_share=_missing_share(verdict)) for verdict in plan.ranks),
-            rejected_steps=tuple(rejected_fields(rejected) for rejected in plan.rejected_steps),
+            rejected_steps=rejected_fields(plan.rejected_steps),
+            explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
 
 
 def plan_from_json(text: str, where: str) -> Plan:
-    """Read a plan back.
-
-    Parameters
-    ----------
-    text : str
-        JSON as `plan_to_json` makes it.
-    where : str
-        Path for error messages.
+    """Read a plan back; `where` is for messages.
 
     Raises
     ------
@@ -157,31 +192,44 @@ def plan_from_json(text: str, where: str) -> Plan:
     return plan
 
 
-def rejected_fields(rejected: RejectedStep) -> RejectedFields:
-    """Return the fields of a rejected step."""
-    return RejectedFields(rejected.step.epoch, rejected.step.step, rejected.reason, rejected.another_run)
+def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
+    """Return the fields of rejected steps."""
+    return tuple(fill(RejectedFields, rejected.step, rejected) for rejected in steps)
+
+
+def _explanation_fields(explanation: Explanation) -> ExplanationFields:
+    parameters = tuple(
+        fill(
+            ExplainedFields,
+            item,
+            item.parameter,
+            bytes=item.parameter.nbytes,
+            missing=tuple(fill(MissingPartFields, part) for part in item.missing),
+        )
+        for item in explanation.parameters
+    )
+    return fill(ExplanationFields, explanation, parameters=parameters)
 
 
 def _plan(fields: PlanFields) -> Plan:
-    return Plan(
-        root=fields.root,
-        world_size=fields.world_size,
-        world_size_from=fields.world_size_from,
-        step=None if fields.step is None else make(Step, fields.step),
+    return make_with(
+        Plan,
+        fields,
+        step=_step(fields.step),
+        considered=_step(fields.considered),
         actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
-        group_files=tuple(make(GroupWrite, one) for one in fields.group_files),
-        ranks=tuple(make(RankVerdict, one) for one in fields.ranks),
+        partials=tuple(read_compose(one) for one in fields.partials),
+        group_files=make(tuple[GroupWrite, ...], fields.group_files),
+        ranks=make(tuple[RankVerdict, ...], fields.ranks),
         rejected_steps=tuple(
             RejectedStep(Step(one.epoch, one.step), one.reason, one.another_run) for one in fields.rejected_steps
         ),
-        notes=tuple(make(Note, note) for note in fields.notes),
-        run_id=fields.run_id,
-        disagreements=fields.disagreements,
-        partials=tuple(read_compose(one) for one in fields.partials),
-        considered=None if fields.considered is None else make(Step, fields.considered),
-        world_size_guessed=fields.world_size_guessed,
-        warnings=fields.warnings,
+        notes=make(tuple[Note, ...], fields.notes),
     )
+
+
+def _step(fields: StepFields | None) -> Step | None:
+    return None if fields is None else Step(fields.epoch, fields.step)
 
 
 def _check(plan: Plan) -> None:
@@ -194,7 +242,7 @@ def _check(plan: Plan) -> None:
     for wave in waves_of(plan.actions):
         replaced = {action.target for action in wave} | {write.target for write in plan.group_files}
         for action in wave:
-            if any(one.path in replaced - {action.target} for one in action.replicas):
+            if any(one.path in replaced and one.path != action.target for one in action.replicas):
                 raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
     step = plan.step if plan.actions else plan.considered
     if step is None and every:

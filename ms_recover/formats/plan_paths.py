@@ -19,15 +19,10 @@ _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 def check_slice_path(path: str, rank: int, step: Step) -> None:
-    """Refuse the path of a slice that does not name its rank and its step.
+    """Refuse the path of a slice, with a ValueError, that does not name its rank and its step.
 
     Names as MindSpore gives them, ``{prefix}-{epoch}_{step}.ckpt``, state the step; in other layouts both numbers must
     be in the path.
-
-    Raises
-    ------
-    ValueError
-        When it names neither or others.
     """
     named = _STEP_IN_NAME.match(path.rpartition("/")[2])
     numbers = Counter(_NUMBER.findall(path))
@@ -38,13 +33,7 @@ def check_slice_path(path: str, rank: int, step: Step) -> None:
 
 
 def check_group_path(path: str, rank: int) -> None:
-    """Refuse the path of a rank list that does not name its rank, or is not called ``group_info.pb``.
-
-    Raises
-    ------
-    ValueError
-        When it is not.
-    """
+    """Refuse the path of a rank list, with a ValueError, that does not name its rank or is not ``group_info.pb``."""
     if path.rpartition("/")[2] != GROUP_INFO_NAME:
         raise ValueError(f"{path!r} is not called {GROUP_INFO_NAME}")
     _check_rank(path, rank, Counter(_NUMBER.findall(path)))

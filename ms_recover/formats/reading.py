@@ -25,16 +25,9 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 @contextmanager
 def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int, int]]:
-    """Open a regular file for reading; gives its descriptor and its size in bytes.
+    """Open a regular file, `what` in messages; gives its descriptor and its size in bytes.
 
     Any ``OSError`` of the body is reported as a failure to read this file.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    what : str
-        The expected kind of file, for messages.
 
     Raises
     ------
@@ -82,23 +75,14 @@ def pread(descriptor: int) -> ReadAt:
 
 
 def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_FILE) -> bytes:
-    """Return the bytes of a file that must be small.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    what : str
-        The expected kind of file, for messages.
-    limit : int
-        Largest size that is read, in bytes.
+    """Return the bytes of a file, `what` in messages.
 
     Raises
     ------
+    FormatError
+        When it is no regular file, or larger than `limit` bytes.
     MissingInputError, StorageError
         As `open_regular`.
-    FormatError
-        When it is no regular file, or larger than ``limit``.
     """
     with open_regular(path, what) as (descriptor, size):
         if size > limit:

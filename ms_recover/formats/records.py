@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -40,12 +39,7 @@ class _Piece:
 
 
 class RecordWalk:
-    """Walk over all records; the attributes hold the result.
-
-    Parameters
-    ----------
-    reader : WireReader
-        The file, without a CRC trailer.
+    """Walk over all records of a file without CRC trailer; the attributes hold the result.
 
     Attributes
     ----------
@@ -55,15 +49,12 @@ class RecordWalk:
         For each parameter its ranges.
     problems : list of str
         What is wrong, in file order; at most `MAX_PROBLEMS` and one or two more.
-    finished : bool
-        Whether the walk reached the end of the file.
     """
 
     def __init__(self, reader: WireReader) -> None:
         self.parameters: list[Parameter] = []
         self.contents: list[tuple[ByteRange, ...]] = []
         self.problems: list[str] = []
-        self.finished = False
         self._reader = reader
         self._names: set[str] = set()
         self._name: str | None = None
@@ -99,11 +90,6 @@ class RecordWalk:
             self._close(joined)
         elif not size:
             self.problems.append("no record in the file")
-        self.finished = at >= size
-
-    def compare(self, expected: Collection[str]) -> None:
-        """Note which of the expected names did not occur."""
-        self.problems += missing_names(expected, self._names)
 
     def _record(self, offset: int, at: int, end: int) -> _Piece:
         text = self._reader.text
@@ -211,17 +197,6 @@ class RecordWalk:
         elif begin and begin[0] != _RECORD:
             reason = f"no record begins here, {rest} bytes before the end: junk, or a damaged length before"
         return f"{where}: {reason}"
-
-
-def missing_names(expected: Collection[str], found: Set[str]) -> list[str]:
-    """Return the problem that expected parameters did not occur; nothing when all did."""
-    names = set(expected)
-    missing = sorted(names - found)
-    if not missing:
-        return []
-    shown = ", ".join(map(show, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    count = f"{len(missing)} of {len(names)} expected parameters are missing"
-    return [f"{count}, the file may have been cut between two of them: {shown}"]
 
 
 def show(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What scan, verify, apply and complete print with ``--json``; nothing reads it back.
+"""What scan, verify, apply, complete and inspect print with ``--json``; nothing reads it back.
 
 The types state the members and their order; docs/schemas/ is made of them.
 """
@@ -7,21 +7,37 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ms_recover.formats.codec import Count, Digest, Fields, Rank, Size, fill, to_json
-from ms_recover.formats.plan_json import NoteFields, RejectedFields, StepFields, rejected_fields
+from ms_recover.formats.codec import (
+    UNSET,
+    Count,
+    Digest,
+    Fields,
+    ParameterFields,
+    Rank,
+    Size,
+    StepFields,
+    UnsetType,
+    fill,
+    to_json,
+)
+from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
+from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
 
-class FoundSliceFields(Fields):
-    """A slice in a tree."""
-
+class _SlicePathFields(Fields):
     rank: Rank
     epoch: Count
     step: Count
     path: str
+
+
+class FoundSliceFields(_SlicePathFields):
+    """A slice in a tree."""
+
     bytes: Size
     parameters: Count
     crc: bool
@@ -58,13 +74,9 @@ class DeniedFields(Fields):
     reason: str
 
 
-class OrphanFields(Fields):
+class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
-    rank: Rank
-    epoch: Count
-    step: Count
-    path: str
     problem: str | None
 
 
@@ -83,23 +95,17 @@ class InventoryFields(Fields):
     orphans: tuple[OrphanFields, ...]
 
 
-class CheckedSliceFields(Fields):
+class CheckedSliceFields(_SlicePathFields):
     """The worth of one slice, its ground, and why."""
 
-    rank: Rank
-    epoch: Count
-    step: Count
-    path: str
     status: SliceStatus
     evidence: Evidence
     reason: str
 
 
-class MissingRanksFields(Fields):
+class MissingRanksFields(StepFields):
     """The ranks that have no slice of a step."""
 
-    epoch: Count
-    step: Count
     ranks: tuple[Rank, ...]
 
 
@@ -143,14 +149,62 @@ class OutcomeFields(Fields):
     rejected_steps: tuple[RejectedFields, ...]
 
 
+class ListedParameterFields(ParameterFields):
+    """A parameter of a slice."""
+
+    pieces: Count
+
+
+class RankGroupFields(Fields):
+    """A communication group."""
+
+    name: str
+    ranks: tuple[Rank, ...]
+
+
+class LayoutFields(Fields):
+    """How one parameter is cut over the device matrix."""
+
+    parameter: str
+    device_matrix: tuple[Count, ...]
+    tensor_map: tuple[tuple[Count, ...], ...]
+    tensor_shape: tuple[Count, ...] | None
+    opt_shard_step: int
+    opt_shard_size: int
+    split_shape: tuple[Count, ...]
+    indices_offset: tuple[int, ...]
+    field: Count
+    parts: Count
+    copies: Count
+
+
+class InspectionFields(Fields):
+    """The contents of one file: members that its kind does not have are left out."""
+
+    kind: str
+    path: str
+    problems: tuple[str, ...]
+    bytes: Size | UnsetType = UNSET
+    crc: bool | UnsetType = UNSET
+    encryption: str | UnsetType | None = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+    parameters: tuple[ListedParameterFields, ...] | UnsetType = UNSET
+    restore_ranks: tuple[Rank, ...] | UnsetType = UNSET
+    groups: tuple[RankGroupFields, ...] | UnsetType = UNSET
+    stages: tuple[Count, ...] | UnsetType = UNSET
+    save_count: int | UnsetType = UNSET
+    operators: Count | UnsetType = UNSET
+    devices_per_stage: Count | UnsetType = UNSET
+    layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
+
+
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
     """Return the object that ``scan --json`` prints."""
     slices = tuple(
         fill(
             FoundSliceFields,
+            file.step,
             file,
-            epoch=file.step.epoch,
-            step=file.step.step,
             bytes=file.size,
             parameters=len(file.parameters),
             crc=file.crc is not None,
@@ -174,28 +228,23 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             slices=slices,
             group_files=group_files,
             strategy_files=strategy_files,
-            denied=tuple(DeniedFields(rank, note.path, note.reason) for rank, note in inventory.denied),
-            orphans=tuple(
-                fill(OrphanFields, orphan, epoch=orphan.step.epoch, step=orphan.step.step)
-                for orphan in inventory.orphans
-            ),
+            denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
+            orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
         )
     )
 
 
 def verification_to_json(found: Verification) -> dict[str, Any]:
     """Return the object that ``verify --json`` prints."""
-    slices = tuple(
-        fill(CheckedSliceFields, check, epoch=check.step.epoch, step=check.step.step) for check in found.checks
-    )
-    missing = tuple(MissingRanksFields(step.epoch, step.step, ranks) for step, ranks in found.missing)
+    slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
+    missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
     version = VERIFICATION_VERSION
     return to_json(fill(VerificationFields, found, version=version, ok=not found.wrong, slices=slices, missing=missing))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return the object that ``apply --json`` prints."""
-    rejected = tuple(rejected_fields(one) for one in outcome.rejected_steps)
+    rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
     return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
 
@@ -203,3 +252,23 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 def result_to_json(result: ActionResult) -> dict[str, Any]:
     """Return the object that ``complete --json`` prints."""
     return to_json(fill(ResultFields, result))
+
+
+def inspection_to_json(found: Inspection) -> dict[str, Any]:
+    """Return the object that ``inspect --json`` prints."""
+    header, strategy = found.header, found.strategy
+    fields = fill(InspectionFields, found, found.group_info, strategy)
+    if header is not None:
+        fields.bytes = header.size
+        fields.crc = header.crc is not None
+        fields.encryption = header.encryption
+        fields.metadata = dict(header.metadata)
+        fields.parameters = tuple(
+            fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
+            for one, pieces in zip(header.parameters, header.contents, strict=True)
+        )
+    if strategy is not None:
+        fields.layouts = tuple(
+            fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
+        )
+    return to_json(fields)

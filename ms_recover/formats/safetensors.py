@@ -18,7 +18,7 @@ metadata ``_exec_save`` in ``mindspore/train/serialization.py`` of MindSpore 2.1
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -26,7 +26,7 @@ from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import are_numbers, decode_object, is_text
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.reading import ReadAt
-from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, missing_names, show
+from ms_recover.formats.records import MAX_DIMS, MAX_NAME, MAX_PROBLEMS, MAX_RECORDS, show
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 
 MAX_HEADER = 100_000_000
@@ -65,32 +65,19 @@ _MOST_ZEROS = 1 << 33
 _ZEROS = bytes(1 << 20)
 
 
-class _HeaderError(Exception):
-    """An unusable header; the text is the reason."""
+class DamageError(FormatError):
+    """An unusable header or scalar, as opposed to a failure to read it; the text names no file."""
 
 
-def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None = None) -> SliceHeader:
-    """Read the header of a safetensors slice and prove its structure.
+def parse_header(read_at: ReadAt, size: int) -> SliceHeader:
+    """Read the header of a safetensors slice of `size` bytes and prove its structure; contents are not read.
 
-    Damage does not raise. Parameters whose contents do not lie inside the file are not listed.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where the bytes come from; contents are not asked for.
-    size : int
-        Size of the file in bytes.
-    expected : collection of str, optional
-        Parameter names that must occur.
-
-    Returns
-    -------
-    SliceHeader
-        Of kind ``"safetensors"``; parameters in the order of their contents, one range each.
+    Damage does not raise. Parameters whose contents do not lie inside the file are not listed; the others stand in the
+    order of their contents, one range each.
     """
     try:
         begin, entries, metadata = _header(read_at, size)
-    except _HeaderError as problem:
+    except DamageError as problem:
         return SliceHeader("safetensors", size, problems=(str(problem),))
     problems: list[str] = []
     tensors: list[tuple[int, int, Parameter]] = []
@@ -100,13 +87,11 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
             break
         try:
             tensors.append(_tensor(name, info, name in marked))
-        except _HeaderError as problem:
+        except DamageError as problem:
             problems.append(f"{show(name)}: {problem}")
     if not problems:
         problems += _coverage(tensors, size - begin)
     inside = [tensor for tensor in tensors if tensor[1] <= size - begin]
-    if expected is not None:
-        problems += missing_names(expected, {name for name, _ in entries})
     crc, wrong = _crc(metadata)
     return SliceHeader(
         "safetensors",
@@ -121,23 +106,14 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
 
 
 def update_crc(crc: int, parameter: Parameter, contents: Iterable[bytes]) -> int:
-    """Take the next parameter into a ``crc_num``; parameters come sorted by name.
+    """Return a ``crc_num`` with the next parameter taken in; 0 comes before the first, and they are sorted by name.
 
     It is the CRC-32 of each parameter's name (UTF-8) and contents. Of a scalar integer, however, MindSpore takes
     as many zero bytes as its value says, because that is what ``bytes`` makes of such an array.
 
-    Parameters
-    ----------
-    crc : int
-        Of the parameters before; 0 for the first.
-    parameter : Parameter
-        The next one.
-    contents : iterable of bytes
-        Its contents, in any pieces.
-
     Raises
     ------
-    FormatError
+    DamageError
         When it is a scalar of which MindSpore would have no CRC: a negative one, or a very large one.
     """
     crc = zlib.crc32(parameter.name.encode(), crc)
@@ -147,7 +123,7 @@ def update_crc(crc: int, parameter: Parameter, contents: Iterable[bytes]) -> int
         return crc
     count = int.from_bytes(b"".join(contents), "little", signed=parameter.dtype.startswith("Int"))
     if not 0 <= count <= _MOST_ZEROS:
-        raise FormatError(f"{show(parameter.name)} is {count}, and MindSpore has no CRC of that")
+        raise DamageError(f"{show(parameter.name)} is {count}, and MindSpore has no CRC of that")
     for _ in range(count // len(_ZEROS)):
         crc = zlib.crc32(_ZEROS, crc)
     return zlib.crc32(_ZEROS[: count % len(_ZEROS)], crc)
@@ -157,67 +133,67 @@ def _header(read_at: ReadAt, size: int) -> tuple[int, list[tuple[str, Any]], tup
     """Return the offset of the contents, the header's entry of each tensor, and the metadata."""
     head = read_at(0, min(size, 9))
     if not size:
-        raise _HeaderError("not a slice: the file is empty")
+        raise DamageError("not a slice: the file is empty")
     if len(head) < 9:
-        raise _HeaderError(f"the file ends after {len(head)} bytes, inside the length of the header")
+        raise DamageError(f"the file ends after {len(head)} bytes, inside the length of the header")
     length = int.from_bytes(head[:8], "little")
     if not length and not any(head):
-        raise _HeaderError("zeros where the header should begin: they were never written")
+        raise DamageError("zeros where the header should begin: they were never written")
     if not 2 <= length <= MAX_HEADER or head[8:] != b"{":
-        raise _HeaderError(f"no header of a safetensors file at the beginning (length {length}, then {head[8:]!r})")
+        raise DamageError(f"no header of a safetensors file at the beginning (length {length}, then {head[8:]!r})")
     if 8 + length > size:
-        raise _HeaderError(
+        raise DamageError(
             f"the header should end at offset {8 + length}, the file ends {8 + length - size} bytes before"
         )
     data = read_at(8, length)
     if len(data) < length:
-        raise _HeaderError("the file shrank while it was read")
+        raise DamageError("the file shrank while it was read")
     try:
         entries = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS)
     except FormatError as error:
-        raise _HeaderError(f"the header is unusable: {error}") from None
+        raise DamageError(f"the header is unusable: {error}") from None
     metadata = entries.pop(METADATA, {})
     if not entries:
-        raise _HeaderError("no tensor in the file")
+        raise DamageError("no tensor in the file")
     if len(entries) > MAX_RECORDS:
-        raise _HeaderError(f"the header has more than {MAX_RECORDS} tensors")
+        raise DamageError(f"the header has more than {MAX_RECORDS} tensors")
     return 8 + length, list(entries.items()), _metadata(metadata)
 
 
 def _metadata(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or len(value) > _MOST_METADATA:
-        raise _HeaderError("the metadata are no object, or too many")
+        raise DamageError("the metadata are no object, or too many")
     if not all(is_text(part) for pair in value.items() for part in pair):
-        raise _HeaderError("the metadata hold something else than texts")
+        raise DamageError("the metadata hold something else than texts")
     return tuple(value.items())
 
 
 def _tensor(name: str, info: Any, int4: bool) -> tuple[int, int, Parameter]:
     """Return the begin and end of a tensor's contents, relative to the first contents, and the parameter."""
     if not name or not is_text(name) or len(name.encode()) > MAX_NAME:
-        raise _HeaderError(f"no name of 1 to {MAX_NAME} bytes of UTF-8")
+        raise DamageError(f"no name of 1 to {MAX_NAME} bytes of UTF-8")
     if not isinstance(info, dict) or info.keys() != _FIELDS:
-        raise _HeaderError("its entry must have dtype, shape and data_offsets, and nothing else")
+        raise DamageError("its entry must have dtype, shape and data_offsets, and nothing else")
     shape, offsets = info["shape"], info["data_offsets"]
     if not are_numbers(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _HeaderError(f"data_offsets {str(offsets)[:_SHOWN]} are invalid")
+        raise DamageError(f"data_offsets {str(offsets)[:_SHOWN]} are invalid")
     if not are_numbers(shape, MAX_DIMS):
-        raise _HeaderError(f"shape {str(shape)[:_SHOWN]} is invalid")
+        raise DamageError(f"shape {str(shape)[:_SHOWN]} is invalid")
     code = info["dtype"]
     dtype = DTYPES.get(code) if isinstance(code, str) else None
     if dtype is None:
-        raise _HeaderError(f"type {str(code)[:_SHOWN]!r} is unknown")
+        raise DamageError(f"type {str(code)[:_SHOWN]!r} is unknown")
     if int4 and code != "I8":
-        raise _HeaderError(f"the metadata call it {INT4}, its type is {code}")
+        raise DamageError(f"the metadata call it {INT4}, its type is {code}")
     nbytes = offsets[1] - offsets[0]
     takes = prod(shape) * ITEM_SIZES[dtype]
     if nbytes != takes:
-        raise _HeaderError(f"contents have {nbytes} bytes, {dtype} {shape} takes {takes}: the header is damaged")
+        raise DamageError(f"contents have {nbytes} bytes, {dtype} {shape} takes {takes}: the header is damaged")
     return offsets[0], offsets[1], Parameter(name, INT4 if int4 else dtype, tuple(shape), nbytes)
 
 
 def _coverage(tensors: list[tuple[int, int, Parameter]], length: int) -> list[str]:
-    """Say where contents do not begin where those listed before end, or do not end where the file does."""
+    """Return where contents do not begin where those listed before end, or do not end where the file does."""
     problems: list[str] = []
     at = 0
     for start, end, parameter in tensors:

@@ -28,31 +28,18 @@ MAX_AXES = 32
 def read_strategy(path: str | os.PathLike[str]) -> Strategy:
     """Read a strategy file, in its protobuf or its JSON form, whatever its name.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
     Raises
     ------
-    MissingInputError
-        When nothing has that name.
     FormatError
         When it is no strategy file, or damaged.
-    StorageError
-        When the system refuses to open or to read it.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
     """
     return decode_strategy(read_small(path, "a strategy file"), os.fspath(path))
 
 
 def decode_strategy(data: bytes, where: str) -> Strategy:
-    """Decode the bytes of a strategy file, as `read_strategy`; `where` is for messages.
-
-    Raises
-    ------
-    FormatError
-        When it is no strategy file, or damaged.
-    """
+    """Decode the bytes of a strategy file, `where` in messages; a FormatError when it is none, or damaged."""
     kind = classify(data[:HEAD], len(data))
     if kind != "strategy":
         raise FormatError(f"{where}: no strategy file, the file is {DESCRIPTIONS[kind]}; name a strategy.ckpt")
@@ -75,8 +62,7 @@ def encode_strategy(strategy: Strategy) -> bytes:
     Raises
     ------
     UsageError
-        When a layout is invalid, occurs twice, or comes from JSON and still has its `Layout.tensor_shape`, of
-        which the protobuf form knows nothing.
+        When a layout is invalid, occurs twice, or still has its `Layout.tensor_shape`, which only the JSON form knows.
     """
     message = message_class("ParallelStrategyMap")()
     message.current_stage = strategy.save_count

@@ -32,13 +32,7 @@ _MAX_STAGE = 1 << 24
 
 
 def decode_json(data: bytes) -> Strategy:
-    """Turn the JSON form into a noun; the caller checks the layouts.
-
-    Raises
-    ------
-    FormatError
-        When it is not that. The text is the reason and names no file.
-    """
+    """Turn the JSON form into a noun; the caller checks the layouts. The text of a FormatError names no file."""
     found = decode_object(data, brackets=_MOST_BRACKETS, commas=_MOST_COMMAS)
     operators = _objects(found, "parallel_strategy_item")
     layouts = _objects(found, "parallel_layout_item")

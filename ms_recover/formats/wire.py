@@ -1,9 +1,7 @@
 """Bounded reading of protobuf's wire format.
 
-Contents are skipped by arithmetic and never read: a walk over a slice of any size reads a few KiB per parameter.
-The bytes come through ``pread``, not through a memory map, for two reasons: a file that another process truncates
-while it is mapped ends the reader with SIGBUS, which nothing can catch, whereas a short ``pread`` is an ordinary
-answer; and mapped pages count as resident memory of the reader. It is also the faster of the two.
+Contents are skipped by arithmetic and never read: a walk over a slice of any size reads a few KiB per parameter, by
+``pread`` and not through a memory map (decision 1).
 
 Source of the format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -32,15 +30,7 @@ behind the end of the file.
 
 
 class WireError(FormatError):
-    """Bytes that are no protobuf message of the kind being read.
-
-    Parameters
-    ----------
-    offset : int
-        Where in the file.
-    reason : str
-        What is wrong there.
-    """
+    """Bytes that are no protobuf message of the kind being read, for a reason, from an offset of the file on."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"offset {offset}: {reason}")
@@ -49,17 +39,7 @@ class WireError(FormatError):
 
 
 class WireReader:
-    """Fields of protobuf messages in a file.
-
-    Parameters
-    ----------
-    read_at : ReadAt
-        Where bytes come from.
-    size : int
-        Where the messages end: the size of the file, or less when something else follows them.
-    window : int
-        Bytes to read at once.
-    """
+    """Fields of protobuf messages, up to `size`: the end of the file, or where something else follows."""
 
     __slots__ = ("_base", "_data", "_read_at", "_safe", "_window", "size")
 
@@ -72,14 +52,9 @@ class WireReader:
         self._safe = -1  # the last offset at which the window holds any field head in full
 
     def fields(self, at: int, end: int, most: int) -> list[Field]:
-        """Read the heads of up to ``most`` fields from ``at`` on, in a message that ends at ``end``.
+        """Read the heads of up to `most` fields from `at` on; fewer end at `end`, where their message does.
 
         One call reads a whole message, because calls are what a walk over small records spends its time on.
-
-        Returns
-        -------
-        list of Field
-            Together they end at ``end``, unless there are more than ``most``.
 
         Raises
         ------
@@ -120,12 +95,9 @@ class WireReader:
         return found
 
     def numbers(self, at: int, end: int) -> list[int]:
-        """Return the varints from ``at`` to ``end``, a packed field; the caller has capped its length.
+        """Return the varints from `at` to `end`, a packed field whose length has been capped.
 
-        Raises
-        ------
-        WireError
-            When the file ends inside, or the last varint does not end at ``end``.
+        A WireError says that the file ends inside, or that the last varint does not end at `end`.
         """
         data = self.take(at, end)
         values = []
@@ -139,12 +111,9 @@ class WireReader:
         return values
 
     def text(self, start: int, end: int, most: int) -> str:
-        """Return the UTF-8 text from ``start`` to ``end``.
+        """Return the UTF-8 text from `start` to `end`.
 
-        Raises
-        ------
-        WireError
-            When it is longer than ``most`` bytes, the file ends inside, or it is not UTF-8.
+        A WireError says that it is longer than `most` bytes, that the file ends inside, or that it is not UTF-8.
         """
         if end - start > most:
             raise WireError(start, f"a text of {end - start} bytes where none is longer than {most}")
@@ -154,13 +123,7 @@ class WireReader:
             raise WireError(start, "a text that is not UTF-8") from None
 
     def take(self, start: int, end: int) -> bytes:
-        """Return the bytes from ``start`` to ``end``; the caller has capped their number.
-
-        Raises
-        ------
-        WireError
-            When the file ends before ``end``.
-        """
+        """Return the bytes from `start` to `end`, whose number has been capped; a WireError where the file ends."""
         base = self._base
         if base <= start and end <= base + len(self._data):
             return self._data[start - base : end - base]
@@ -200,6 +163,22 @@ def _varint(data: bytes, index: int, at: int) -> tuple[int, int]:
 def varint(data: bytes) -> int:
     """Return the number that a whole varint encodes."""
     return _varint(data, 0, 0)[0]
+
+
+def encode_varint(value: int) -> bytes:
+    """Return an unsigned number as a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def encode_field(number: int, value: int | bytes) -> bytes:
+    """Return a field of a message, a varint or length-delimited."""
+    if isinstance(value, int):
+        return encode_varint(number << 3 | VARINT) + encode_varint(value)
+    return encode_varint(number << 3 | LEN) + encode_varint(len(value)) + value
 
 
 def signed(value: int) -> int:

@@ -6,36 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import get_args
 
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.slices import Parameter
 from ms_recover.model.verdicts import ComposeKind, Evidence
 
-KINDS: tuple[ComposeKind, ...] = get_args(ComposeKind)
-"""What a `ComposeAction` makes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Byte runs of one length at regular distances, from one parameter's contents into another's.
-
-    Parameters
-    ----------
-    source, target : int
-        Where the first run begins, in bytes from the start of the contents of the source's and of the target's
-        parameter.
-    length : int
-        Bytes of a run.
-    loops : tuple of (int, int, int)
-        How runs repeat, outermost first: how often, and the distances of the beginnings in source and target in bytes.
-        No loop means one run.
-    """
+    """Byte runs of one length at regular distances, from one parameter's contents into another's."""
 
     source: int
+    """Where the first run begins, in bytes from the start of the contents of the source's parameter."""
     target: int
+    """Likewise in the target's parameter."""
     length: int
     loops: tuple[tuple[int, int, int], ...] = ()
+    """How runs repeat, outermost first: how often, and the distances of the beginnings in source and target in bytes.
+    No loop means one run.
+    """
 
     @property
     def bytes(self) -> int:
@@ -54,27 +43,17 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one slice gives to one parameter.
-
-    Parameters
-    ----------
-    source : int
-        Index into the action's sources.
-    runs : Runs
-        Which bytes.
-    source_bytes : int
-        Length of the parameter's contents in the source, in bytes.
-    digest : str or None
-        Of those contents, where it is known.
-    alternatives : tuple of int
-        Other sources whose parameter has the same contents.
-    """
+    """What one slice gives to one parameter."""
 
     source: int
+    """Index into the action's sources."""
     runs: Runs
     source_bytes: int
+    """Length of the parameter's contents in the source, in bytes."""
     digest: str | None = None
+    """Of those contents, where it is known."""
     alternatives: tuple[int, ...] = ()
+    """Other sources whose parameter has the same contents."""
 
     @property
     def whole(self) -> bool:
@@ -84,85 +63,51 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ComposedParameter:
-    """One parameter of the slice, and the pieces that are all of it.
-
-    Parameters
-    ----------
-    parameter : Parameter
-        As the finished slice lists it.
-    pieces : tuple of Piece
-        They do not overlap; none for contents of no bytes.
-    """
+    """One parameter of the slice, and the pieces that are all of it."""
 
     parameter: Parameter
+    """As the finished slice lists it."""
     pieces: tuple[Piece, ...]
+    """They do not overlap; none for contents of no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRegion:
-    """A part of a parameter that no sound slice holds.
-
-    Parameters
-    ----------
-    parameter : str
-        Name.
-    region : tuple of (int, int)
-        First index and the one behind the last, for each dimension of the global tensor; of the slice's own tensor
-        where no layout tells the global one.
-    bytes : int
-        Bytes of that part.
-    reason : str
-        Why nobody holds it.
-    """
+    """A part of a parameter that no sound slice holds."""
 
     parameter: str
     region: tuple[tuple[int, int], ...]
+    """First index and the one behind the last, for each dimension of the global tensor; of the slice's own tensor
+    where no layout tells the global one.
+    """
     bytes: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ComposeAction:
-    """Put one slice together from several others.
-
-    Parameters
-    ----------
-    rank : int
-        Who gets it.
-    sources : tuple of Replica
-        Slices that pieces come from.
-    model : int
-        Index of the source whose form is followed: format, CRC trailer, how large tensors are split.
-    parameters : tuple of ComposedParameter
-        In the order of the finished slice.
-    target : str
-        Path relative to the root.
-    replaces : FileState or None
-        What lay under the target's name when the plan was made.
-    reason : str
-        Why these sources.
-    evidence : Evidence
-        The ground for its sources.
-    group : tuple of int
-        The ranks that hold the same slice.
-    borrowed : tuple of str
-        Parameters that may differ between ranks, so that their values come from another rank.
-    kind : ComposeKind
-        ``"compose"`` for a whole slice under its own name, ``"partial"`` for those of its parameters that survive,
-        ``"complete"`` for all parameters of the stage.
-    """
+    """Put one slice together from several others."""
 
     rank: int
     sources: tuple[Replica, ...]
     model: int
+    """Index of the source whose form is followed: format, CRC trailer, how large tensors are split."""
     parameters: tuple[ComposedParameter, ...]
+    """In the order of the finished slice."""
     target: str
+    """Path relative to the root."""
     replaces: FileState | None
+    """What lay under the target's name when the plan was made."""
     reason: str
     evidence: Evidence = "layout"
     group: tuple[int, ...] = ()
+    """The ranks that hold the same slice."""
     borrowed: tuple[str, ...] = ()
+    """Parameters that may differ between ranks, so that their values come from another rank."""
     kind: ComposeKind = "compose"
+    """``"compose"`` for a whole slice under its own name, ``"partial"`` for those of its parameters that survive,
+    ``"complete"`` for all parameters of the stage.
+    """
 
     def because(self, reason: str) -> ComposeAction:
         """Return the action with another reason."""

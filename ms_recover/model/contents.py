@@ -12,18 +12,12 @@ from ms_recover.model.manifest import Digests
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Digests of slices that were read.
-
-    Parameters
-    ----------
-    digests : mapping of str to Digests
-        Path of a slice to the digests of its contents.
-    problems : mapping of str to str
-        Path of a slice that could not be read to the reason.
-    """
+    """Digests of slices that were read."""
 
     digests: Mapping[str, Digests] = field(default_factory=lambda: MappingProxyType({}))
+    """Path of a slice to the digests of its contents."""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Path of a slice that could not be read to the reason."""
 
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""

@@ -16,18 +16,12 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """The contents of one ``group_info.pb``.
-
-    Parameters
-    ----------
-    restore_ranks : tuple of int
-        Global ranks whose slices hold the same contents, the owner among them.
-    groups : tuple of RankGroup
-        The communication groups the compiler made on the owner.
-    """
+    """The contents of one ``group_info.pb``."""
 
     restore_ranks: tuple[int, ...]
+    """Global ranks whose slices hold the same contents, the owner among them."""
     groups: tuple[RankGroup, ...] = ()
+    """The communication groups the compiler made on the owner."""
 
     @cached_property
     def highest(self) -> int:

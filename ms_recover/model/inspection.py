@@ -11,26 +11,12 @@ from ms_recover.model.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """One file, whatever it turned out to be.
-
-    Parameters
-    ----------
-    path : str
-        As it was named.
-    kind : str
-        ``"ckpt"``, ``"encrypted-ckpt"``, ``"safetensors"``, ``"group_info"``, ``"strategy"``, or what else it is.
-    problems : tuple of str
-        Why it cannot be trusted.
-    header : SliceHeader or None
-        For a slice.
-    group_info : GroupInfo or None
-        For a ``group_info.pb``.
-    strategy : Strategy or None
-        For a strategy file.
-    """
+    """One file, whatever it turned out to be."""
 
     path: str
+    """As it was named."""
     kind: str
+    """``"ckpt"``, ``"encrypted-ckpt"``, ``"safetensors"``, ``"group_info"``, ``"strategy"``, or what else it is."""
     problems: tuple[str, ...] = ()
     header: SliceHeader | None = None
     group_info: GroupInfo | None = None

@@ -16,15 +16,10 @@ INVENTORY_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class RankPath:
-    """A path with places for the rank, so that it can be made for another rank.
-
-    Parameters
-    ----------
-    parts : tuple of str
-        The literal text between the places of the rank; one part alone means that the rank is not in the path.
-    """
+    """A path with places for the rank, so that it can be made for another rank."""
 
     parts: tuple[str, ...]
+    """The literal text between the places of the rank; one part alone means that the rank is not in the path."""
 
     def of(self, rank: int) -> str:
         """Return the path of ``rank``, with ``/`` between its components."""
@@ -38,54 +33,35 @@ class RankPath:
 
 @dataclass(frozen=True, slots=True)
 class SliceFile:
-    """One rank's checkpoint file of one step.
-
-    Parameters
-    ----------
-    rank : int
-        Rank whose slice it is, by its place and name.
-    step : Step
-        Step by its name.
-    place : RankPath
-        Where it lies, relative to the root.
-    prefix : str
-        File name before ``-{epoch}_{step}``; MindSpore's rerun suffix ``_N`` is part of it.
-    size : int
-        Bytes.
-    mtime_ns : int
-        Modification time, nanoseconds since the epoch.
-    parameters : tuple of Parameter
-        What the header lists; for a damaged file, as far as it could be read.
-    problem : str or None
-        Why the file is damaged, None when its structure is sound.
-    encryption : str or None
-        Cipher mode; the parameters are then unknown.
-    crc : int or None
-        CRC-32 claimed by the trailer, where there is one.
-    manifest : Manifest or None
-        The sidecar, where there is one that can be read.
-    manifest_problem : str or None
-        Why the sidecar could not be read.
-    denied : bool
-        The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage.
-    inode : tuple of (int, int) or None
-        Device and inode number: paths that share them are one file and one witness.
-    """
+    """One rank's checkpoint file of one step."""
 
     rank: int
+    """Rank whose slice it is, by its place and name."""
     step: Step
+    """Step by its name."""
     place: RankPath
+    """Where it lies, relative to the root."""
     prefix: str
+    """File name before ``-{epoch}_{step}``; MindSpore's rerun suffix ``_N`` is part of it."""
     size: int
+    """Bytes."""
     mtime_ns: int
+    """Modification time in nanoseconds since the epoch."""
     parameters: tuple[Parameter, ...] = field(default=(), repr=False)
+    """What the header lists; for a damaged file, as far as it could be read."""
     problem: str | None = None
+    """Why the file is damaged, None when its structure is sound."""
     encryption: str | None = None
+    """Cipher mode; the parameters are then unknown."""
     crc: int | None = None
+    """CRC-32 claimed by the trailer, where there is one."""
     manifest: Manifest | None = field(default=None, repr=False)
+    """The sidecar, where there is one that can be read."""
     manifest_problem: str | None = None
     denied: bool = False
+    """The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage."""
     inode: tuple[int, int] | None = None
+    """Device and inode number: paths that share them are one file and one witness."""
 
     @property
     def path(self) -> str:
@@ -95,29 +71,18 @@ class SliceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanManifest:
-    """A manifest in a rank's directory whose slice is gone.
-
-    Parameters
-    ----------
-    rank : int
-        Rank of the slice, by its place and name.
-    step : Step
-        Step by its name.
-    place : RankPath
-        Where the slice would lie, relative to the root.
-    prefix : str
-        As for `SliceFile`.
-    manifest : Manifest or None
-        None when it cannot be read.
-    problem : str or None
-        Why it cannot be read.
-    """
+    """A manifest in a rank's directory whose slice is gone."""
 
     rank: int
+    """Rank of the slice, by its place and name."""
     step: Step
+    """Step by its name."""
     place: RankPath
+    """Where the slice would lie, relative to the root."""
     prefix: str
+    """As for `SliceFile`."""
     manifest: Manifest | None = field(default=None, repr=False)
+    """None when it cannot be read."""
     problem: str | None = None
 
     @property
@@ -128,49 +93,31 @@ class OrphanManifest:
 
 @dataclass(frozen=True, slots=True)
 class GroupFile:
-    """One ``group_info.pb`` that the scan looked at.
-
-    Parameters
-    ----------
-    rank : int or None
-        Its owner; None when its path names none.
-    path : str
-        Relative to the root; absolute when it was named with ``--group-info``.
-    place : RankPath or None
-        Where the same file of another rank lies; None outside the tree.
-    info : GroupInfo or None
-        Its contents; None when it is malformed.
-    problem : str or None
-        Why it could not be used.
-    """
+    """One ``group_info.pb`` that the scan looked at."""
 
     rank: int | None
+    """Its owner; None when its path names none."""
     path: str
+    """Relative to the root; absolute when it was named with ``--group-info``."""
     place: RankPath | None = None
+    """Where the same file of another rank lies; None outside the tree."""
     info: GroupInfo | None = None
+    """Its contents; None when it is malformed."""
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyFile:
-    """One strategy file that the scan looked at.
-
-    Parameters
-    ----------
-    rank : int
-        Rank of its directory or in its name; the first of its stage where neither names one.
-    path : str
-        Relative to the root; absolute when it was named with ``--strategy``.
-    strategy : Strategy
-        Its contents. Equal files share one object.
-    digest : str
-        Of its bytes, as a manifest's ``strategy_digest`` names it.
-    """
+    """One strategy file that the scan looked at."""
 
     rank: int
+    """Rank of its directory or in its name; the first of its stage where neither names one."""
     path: str
+    """Relative to the root; absolute when it was named with ``--strategy``."""
     strategy: Strategy = field(repr=False)
+    """Its contents. Equal files share one object."""
     digest: str = ""
+    """Of its bytes, as a manifest's ``strategy_digest`` names it."""
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -193,37 +140,25 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Everything a scan found.
-
-    Parameters
-    ----------
-    root : str
-        Absolute path of the tree.
-    ranks : tuple of int
-        Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
-        ascending. Directories without any of these are no ranks.
-    slices : tuple of SliceFile
-        Sorted by rank, step and path.
-    group_files : tuple of GroupFile
-        Sorted by path.
-    strategy_files : tuple of StrategyFile
-        Sorted by path.
-    notes : tuple of Note
-        Files that are reported, never used.
-    denied : tuple of (int, Note)
-        Ranks whose directory the operating system refused to read, and why.
-    orphans : tuple of OrphanManifest
-        Manifests whose slices are gone; sorted by rank, step and path.
-    """
+    """Everything a scan found."""
 
     root: str
+    """Absolute path of the tree."""
     ranks: tuple[int, ...] = ()
+    """Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
+    ascending. Directories without any of these are no ranks.
+    """
     slices: tuple[SliceFile, ...] = ()
+    """Sorted by rank, step and path."""
     group_files: tuple[GroupFile, ...] = ()
+    """Sorted by path."""
     strategy_files: tuple[StrategyFile, ...] = ()
+    """Sorted by path."""
     notes: tuple[Note, ...] = ()
     denied: tuple[tuple[int, Note], ...] = ()
+    """Ranks whose directory the operating system refused to read, and why."""
     orphans: tuple[OrphanManifest, ...] = ()
+    """Manifests whose slices are gone; sorted by rank, step and path."""
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -15,65 +15,41 @@ DIGEST = "xxh3_128"
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Digests of a slice's bytes.
-
-    Parameters
-    ----------
-    file : str
-        Of the whole file.
-    parameters : tuple of str
-        Of each parameter's contents, all pieces in file order; empty for encrypted slices.
-    """
+    """Digests of a slice's bytes."""
 
     file: str
+    """Of the whole file."""
     parameters: tuple[str, ...] = ()
+    """Of each parameter's contents, all pieces in file order; empty for encrypted slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The sidecar of one slice; the slice is committed when it is there.
-
-    Parameters
-    ----------
-    run_id : str
-        One for all ranks of a launch; empty when it is not known.
-    rank, world_size : int
-        Whose slice it is, of how many.
-    step : Step
-        Step as the file name has it.
-    cumulative_step : int or None
-        Steps trained since the very first, over all resumes.
-    file : str
-        File name of the slice.
-    size : int
-        Bytes.
-    digests : Digests
-        Of the file and of each parameter.
-    parameters : tuple of Parameter
-        In file order; empty for encrypted slices.
-    group : tuple of int
-        Ranks that hold the same slice, `rank` among them.
-    strategy_digest : str or None
-        Digest of the strategy file beside the slice.
-    provenance : Provenance
-        Where its bytes come from.
-    tool : str
-        Name and version of what wrote it.
-    """
+    """The sidecar of one slice; the slice is committed when it is there."""
 
     run_id: str
+    """One for all ranks of a launch; empty when it is not known."""
     rank: int
     world_size: int
     step: Step
+    """Step as the file name has it."""
     cumulative_step: int | None
+    """Steps trained since the very first, over all resumes."""
     file: str
+    """File name of the slice."""
     size: int
+    """Bytes."""
     digests: Digests
     parameters: tuple[Parameter, ...]
+    """In file order; empty for encrypted slices."""
     group: tuple[int, ...]
+    """Ranks that hold the same slice, `rank` among them."""
     strategy_digest: str | None = None
+    """Digest of the strategy file beside the slice."""
     provenance: Provenance = SAVED
+    """Where its bytes come from."""
     tool: str = ""
+    """Name and version of what wrote it."""
 
     @property
     def recovered(self) -> bool:

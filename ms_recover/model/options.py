@@ -9,61 +9,40 @@ from ms_recover.model.steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """How a tree is laid out.
-
-    Parameters
-    ----------
-    pattern : str or None
-        Where slices lie below the root, with ``{rank} {prefix} {epoch} {step}``; None for the usual layouts.
-    group_info : tuple of str
-        ``group_info.pb`` files that are not beside the slices; ``{rank}`` stands for the owner.
-    strategy : tuple of str
-        Strategy files that are not beside the slices, likewise; without ``{rank}`` a file is of the stage it names.
-    crc : bool
-        Check the CRC-32 of slices that carry one.
-    may_be_empty : bool
-        A root without any rank's directory is no error.
-    """
+    """How a tree is laid out."""
 
     pattern: str | None = None
+    """Where slices lie below the root, with ``{rank} {prefix} {epoch} {step}``; None for the usual layouts."""
     group_info: tuple[str, ...] = ()
+    """``group_info.pb`` files that are not beside the slices; ``{rank}`` stands for the owner."""
     strategy: tuple[str, ...] = ()
+    """Strategy files that are not beside the slices, likewise; without ``{rank}`` a file is of the stage it names."""
     crc: bool = True
+    """Check the CRC-32 of slices that carry one."""
     may_be_empty: bool = False
+    """A root without any rank's directory is no error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What the operator decides about a plan.
-
-    Parameters
-    ----------
-    step : Step or None
-        Consider this step only; by default the newest recoverable one.
-    lost : frozenset of int
-        Ranks whose slices count as gone, whatever lies there.
-    world_size : int or None
-        Number of ranks; by default derived from manifests, strategy files, rank lists and files.
-    newest : bool
-        Where a step was saved by several runs, take the run whose slices were modified last.
-    tolerate : tuple of str
-        Shell patterns of parameters that may differ between replicas, beside the known ones.
-    quick : bool
-        Judge by headers and manifests; do not compare replicas by contents.
-    ranks : frozenset of int or None
-        Only these ranks need a slice, because the others are recovered elsewhere; None for all.
-    require_newest : bool
-        Refuse to go back behind a newer step that was given up.
-    """
+    """What the operator decides about a plan."""
 
     step: Step | None = None
+    """Consider this step only; by default the newest recoverable one."""
     lost: frozenset[int] = frozenset()
+    """Ranks whose slices count as gone, whatever lies there."""
     world_size: int | None = None
+    """Number of ranks; by default derived from manifests, strategy files, rank lists and files."""
     newest: bool = False
+    """Where a step was saved by several runs, take the run whose slices were modified last."""
     tolerate: tuple[str, ...] = ()
+    """Shell patterns of parameters that may differ between replicas, beside the known ones."""
     quick: bool = False
+    """Judge by headers and manifests; do not compare replicas by contents."""
     ranks: frozenset[int] | None = None
+    """Only these ranks need a slice, because the others are recovered elsewhere; None for all."""
     require_newest: bool = False
+    """Refuse to go back behind a newer step that was given up."""
 
 
 DEFAULT_SCAN = ScanOptions()

@@ -20,108 +20,60 @@ Action = CopyAction | ComposeAction
 
 @dataclass(frozen=True, slots=True)
 class RankVerdict:
-    """What a plan says about one rank at one step.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    state : RankState
-        What the rank has of the step.
-    verdict : Verdict
-        What is planned for it.
-    reason : str
-        Why, for the operator.
-    path : str or None
-        The rank's slice, relative to the root: the file kept, or the target of the copy.
-    source_rank : int or None
-        Rank to copy from.
-    source : str or None
-        Its slice, relative to the root.
-    evidence : Evidence or None
-        The ground for the slice, or for its sources.
-    missing : tuple of MissingRegion
-        What of an unrecoverable slice nobody holds, where layouts tell.
-    bytes : int or None
-        Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be.
-    """
+    """What a plan says about one rank at one step."""
 
     rank: int
     state: RankState
     verdict: Verdict
     reason: str
     path: str | None = None
+    """The rank's slice, relative to the root: the file kept, or the target of the copy."""
     source_rank: int | None = None
     source: str | None = None
+    """Its slice, relative to the root."""
     evidence: Evidence | None = None
+    """The ground for the slice, or for its sources."""
     missing: tuple[MissingRegion, ...] = ()
+    """What of an unrecoverable slice nobody holds, where layouts tell."""
     bytes: int | None = None
+    """Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWrite:
-    """Write the ``group_info.pb`` that a recovered directory had lost.
-
-    Parameters
-    ----------
-    rank : int
-        Its owner.
-    target : str
-        Path relative to the root.
-    restore_ranks : tuple of int
-        The ranks it lists.
-    """
+    """Write the ``group_info.pb`` that a recovered directory had lost."""
 
     rank: int
     target: str
+    """Path relative to the root."""
     restore_ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
-    """A step newer than the planned one, and why it cannot be recovered.
-
-    Parameters
-    ----------
-    step : Step
-        The step.
-    reason : str
-        Why not.
-    another_run : bool
-        Only an older run has slices of it: the planned run never reached it.
-    """
+    """A step newer than the planned one, and why it cannot be recovered."""
 
     step: Step
     reason: str
     another_run: bool = False
+    """Only an older run has slices of it: the planned run never reached it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepAssessment:
-    """Every rank's verdict at one step.
-
-    Parameters
-    ----------
-    step : Step
-        The step.
-    ranks : tuple of RankVerdict
-        Index = rank.
-    actions : tuple of CopyAction or ComposeAction
-        One per rank whose verdict is ``"copy"`` or ``"compose"``, by rank.
-    run_id : str or None
-        The run whose slices these are; None when no manifest says so.
-    disagreements : tuple of str
-        Groups whose members hold different contents, with nothing to say who is right.
-    partials : tuple of ComposeAction
-        For ranks whose slice cannot be had: what survives of it.
-    """
+    """Every rank's verdict at one step."""
 
     step: Step
     ranks: tuple[RankVerdict, ...]
+    """Index = rank."""
     actions: tuple[Action, ...]
+    """One per rank whose verdict is ``"copy"`` or ``"compose"``, by rank."""
     run_id: str | None = None
+    """The run whose slices these are; None when no manifest says so."""
     disagreements: tuple[str, ...] = ()
+    """Groups whose members hold different contents, with nothing to say who is right."""
     partials: tuple[ComposeAction, ...] = ()
+    """For ranks whose slice cannot be had: what survives of it."""
 
     @property
     def recoverable(self) -> bool:
@@ -131,57 +83,37 @@ class StepAssessment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do so that every rank has its slice of one step.
-
-    Parameters
-    ----------
-    root : str
-        Absolute path of the tree.
-    world_size : int
-        Number of ranks.
-    world_size_from : str
-        What the world size rests on.
-    step : Step or None
-        The newest recoverable step; None when there is none.
-    actions : tuple of CopyAction or ComposeAction
-        By rank; empty when nothing is to do or nothing can be done.
-    group_files : tuple of GroupWrite
-        By rank.
-    ranks : tuple of RankVerdict
-        At `step`, or at the newest step when none is recoverable.
-    rejected_steps : tuple of RejectedStep
-        Newest first.
-    notes : tuple of Note
-        What was seen and not used, and inputs that are damaged.
-    run_id : str or None
-        The run whose slices the step is made of; None when no manifest says so.
-    disagreements : tuple of str
-        Why nothing is planned although slices are there: replicas differ, with nothing to say who is right.
-    partials : tuple of ComposeAction
-        Where no step is recoverable: what survives of the slices that are gone, for ``apply --partial``.
-    considered : Step or None
-        The step that `ranks` tells of.
-    world_size_guessed : bool
-        Nothing states the world size: more ranks may be missing than the plan can know.
-    warnings : tuple of str
-        What the operator must know before applying the plan: steps that were given up, older runs.
-    """
+    """What to do so that every rank has its slice of one step."""
 
     root: str
+    """Absolute path of the tree."""
     world_size: int
     world_size_from: str
+    """What the world size rests on."""
     step: Step | None
+    """The newest recoverable step; None when there is none."""
     actions: tuple[Action, ...]
+    """By rank; empty when nothing is to do or nothing can be done."""
     group_files: tuple[GroupWrite, ...]
+    """By rank."""
     ranks: tuple[RankVerdict, ...]
+    """At `step`, or at the newest step when none is recoverable."""
     rejected_steps: tuple[RejectedStep, ...] = ()
+    """Newest first."""
     notes: tuple[Note, ...] = ()
+    """What was seen and not used, and inputs that are damaged."""
     run_id: str | None = None
+    """The run whose slices the step is made of; None when no manifest says so."""
     disagreements: tuple[str, ...] = ()
+    """Why nothing is planned although slices are there: replicas differ, with nothing to say who is right."""
     partials: tuple[ComposeAction, ...] = ()
+    """Where no step is recoverable: what survives of the slices that are gone, for ``apply --partial``."""
     considered: Step | None = None
+    """The step that `ranks` tells of."""
     world_size_guessed: bool = False
+    """Nothing states the world size: more ranks may be missing than the plan can know."""
     warnings: tuple[str, ...] = ()
+    """What the operator must know before applying the plan: steps that were given up, older runs."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:
@@ -204,11 +136,6 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
 
     A slice that was outvoted in one parameter gives others to a lost rank, and is mended itself. Only actions that need
     each other's old bytes share a wave, the last one: the first that ends leaves the others to the next plan.
-
-    Parameters
-    ----------
-    actions : sequence of CopyAction or ComposeAction
-        In any order.
     """
     reads = [{replica.path for replica in action.replicas} - {action.target} for action in actions]
     left = list(range(len(actions)))
@@ -217,5 +144,6 @@ def waves_of(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
         readers = Counter(path for index in left for path in reads[index])
         free = [index for index in left if not readers[actions[index].target]] or left
         waves.append(tuple(actions[index] for index in free))
-        left = [index for index in left if index not in set(free)]
+        planned = set(free)
+        left = [index for index in left if index not in planned]
     return tuple(waves)

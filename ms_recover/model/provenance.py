@@ -13,43 +13,27 @@ ProvenanceKind = Literal["saved", "sealed", "copied", "composed"]
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceSource:
-    """A slice that bytes were taken from.
-
-    Parameters
-    ----------
-    rank : int or None
-        Its rank; None in manifests of version 1 that name only the path.
-    path : str
-        Relative to the root of its tree.
-    host : str or None
-        Host and port of the node it was fetched from; None for the same tree.
-    """
+    """A slice that bytes were taken from."""
 
     rank: int | None
+    """Its rank; None in manifests of version 1 that name only the path."""
     path: str
+    """Relative to the root of its tree."""
     host: str | None = None
+    """Host and port of the node it was fetched from; None for the same tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The origin of a slice.
-
-    Parameters
-    ----------
-    kind : ProvenanceKind
-        The way it came to be.
-    evidence : Evidence or None
-        The ground for sealing it, or for trusting its sources; None for saved slices.
-    sources : tuple of ProvenanceSource
-        Of a copied or composed slice.
-    borrowed : tuple of str
-        Parameters that may differ between ranks and whose values come from another rank.
-    """
+    """The origin of a slice."""
 
     kind: ProvenanceKind
     evidence: Evidence | None = None
+    """The ground for sealing it, or for trusting its sources; None for saved slices."""
     sources: tuple[ProvenanceSource, ...] = ()
+    """Of a copied or composed slice."""
     borrowed: tuple[str, ...] = ()
+    """Parameters that may differ between ranks and whose values come from another rank."""
 
     @property
     def recovered(self) -> bool:

@@ -20,24 +20,16 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One entry of a slice as its header tells it.
-
-    Parameters
-    ----------
-    name : str
-        MindSpore's tag.
-    dtype : str
-        MindSpore's type name (``Float32``, ``BFloat16``, ``str``, ...).
-    shape : tuple of int
-        Local shape; empty for scalars.
-    nbytes : int
-        Length of the contents over all pieces, in bytes.
-    """
+    """One entry of a slice as its header tells it."""
 
     name: str
+    """MindSpore's tag."""
     dtype: str
+    """MindSpore's type name (``Float32``, ``BFloat16``, ``str``, ...)."""
     shape: tuple[int, ...]
+    """Local shape; empty for scalars."""
     nbytes: int
+    """Length of the contents over all pieces, in bytes."""
 
 
 class ParameterList(tuple[Parameter, ...]):
@@ -71,62 +63,45 @@ class ParameterList(tuple[Parameter, ...]):
 
 @dataclass(frozen=True, slots=True)
 class SliceHeader:
-    """The structure of a slice file, read without its contents.
-
-    Parameters
-    ----------
-    kind : str
-        ``"ckpt"``, ``"encrypted-ckpt"`` or ``"safetensors"``.
-    size : int
-        File size in bytes.
-    parameters : tuple of Parameter
-        In the order of their contents in the file.
-    contents : tuple of tuple of ByteRange
-        For each parameter the ranges of its contents, one per piece (MindSpore splits tensors of a ``.ckpt`` above
-        512 MiB).
-    crc : int or None
-        The CRC-32 that the trailer of a ``.ckpt``, or the metadata of a safetensors file, claims; None without one.
-    encryption : str or None
-        ``"AES-GCM"``, ``"AES-CBC"`` or ``"SM4-CBC"`` when the file is encrypted.
-    problems : tuple of str
-        Why the file is damaged; empty for a sound file.
-    metadata : tuple of (str, str)
-        Of a safetensors file, in file order: ``"format"``, ``"remove_redundancy"``, ``"crc_num"``, and ``"Int4"``
-        under the names of parameters of that type.
-    """
+    """The structure of a slice file, read without its contents."""
 
     kind: str
+    """``"ckpt"``, ``"encrypted-ckpt"`` or ``"safetensors"``."""
     size: int
+    """File size in bytes."""
     parameters: tuple[Parameter, ...] = ()
+    """In the order of their contents in the file."""
     contents: tuple[tuple[ByteRange, ...], ...] = ()
+    """For each parameter the ranges of its contents, one per piece (MindSpore splits tensors of a ``.ckpt`` above
+    512 MiB).
+    """
     crc: int | None = None
+    """The CRC-32 that the trailer of a ``.ckpt``, or the metadata of a safetensors file, claims; None without one."""
     encryption: str | None = None
+    """``"AES-GCM"``, ``"AES-CBC"`` or ``"SM4-CBC"`` when the file is encrypted."""
     problems: tuple[str, ...] = ()
+    """Why the file is damaged; empty for a sound file."""
     metadata: tuple[tuple[str, str], ...] = ()
+    """Of a safetensors file, in file order: ``"format"``, ``"remove_redundancy"``, ``"crc_num"``, and ``"Int4"``
+    under the names of parameters of that type.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SliceImage:
-    """A slice file that is to be written: the bytes around the contents, and where the contents go.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of the file, a CRC trailer included.
-    literals : tuple of (int, bytes)
-        Offset and bytes of everything that is no contents, but for the trailer; ascending.
-    contents : tuple of tuple of ByteRange
-        For each parameter, in the order of `SliceHeader.parameters` of the finished file, where its pieces go.
-    crc : bool
-        The file ends in the CRC trailer of a ``.ckpt``, which is computed when the rest is there: over all bytes before
-        its 17. A safetensors image never has one, its ``crc_num`` is in the literals.
-    parameters : tuple of Parameter
-        What `contents` belong to, in the same order. A safetensors file has its parameters in another order than a
-        ``.ckpt``.
-    """
+    """A slice file that is to be written: the bytes around the contents, and where the contents go."""
 
     size: int
+    """Bytes of the file, a CRC trailer included."""
     literals: tuple[tuple[int, bytes], ...]
+    """Offset and bytes of everything that is no contents, but for the trailer; ascending."""
     contents: tuple[tuple[ByteRange, ...], ...]
+    """For each parameter, in the order of `SliceHeader.parameters` of the finished file, where its pieces go."""
     crc: bool = False
+    """The file ends in the CRC trailer of a ``.ckpt``, which is computed when the rest is there: over all bytes before
+    its 17. A safetensors image never has one, its ``crc_num`` is in the literals.
+    """
     parameters: tuple[Parameter, ...] = ()
+    """What `contents` belong to, in the same order. A safetensors file has its parameters in another order than a
+    ``.ckpt``.
+    """

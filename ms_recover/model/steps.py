@@ -10,18 +10,12 @@ _STEP = re.compile(r"(0|[1-9]\d{0,17})_(0|[1-9]\d{0,17})\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """The step of a slice: ordered by epoch, then by step in the epoch.
-
-    Parameters
-    ----------
-    epoch : int
-        Epoch, 1-based (``ModelCheckpoint`` file names).
-    step : int
-        Step within the epoch, 1-based; the sink size in sink mode.
-    """
+    """The step of a slice: ordered by epoch, then by step in the epoch."""
 
     epoch: int
+    """Epoch, 1-based (``ModelCheckpoint`` file names)."""
     step: int
+    """Step within the epoch, 1-based; the sink size in sink mode."""
 
     def __str__(self) -> str:
         return f"{self.epoch}_{self.step}"

@@ -9,44 +9,33 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one parameter is cut over the device matrix.
-
-    Parameters
-    ----------
-    parameter : str
-        Parameter name.
-    device_matrix : tuple of int
-        Devices of the stage per axis, most significant axis first.
-    tensor_map : tuple of tuple of int
-        For each tensor dimension the axes it is split over, counted from the right of the device matrix; empty
-        when the dimension is not split.
-    opt_shard_step : int
-        Distance of the ranks that share one optimizer shard group.
-    opt_shard_size : int
-        Number of optimizer shards; 0 = none, -1 = over all replicas.
-    split_shape : tuple of int
-        For an embedding that is cut by hand: rows of each part of dimension 0, which need not be equal. Empty
-        otherwise.
-    indices_offset : tuple of int
-        For each such part what is subtracted from the indices into it.
-    field : int
-        Above 0 for embeddings that are cut by field.
-    tensor_shape : tuple of int
-        Only from the JSON form: the whole tensor's shape, with a dimension that is split over several axes taken
-        apart into one per axis. `tensor_map` then counts these dimensions, which may be more than the slice has:
-        ``w`` of 32 x 64, dimension 0 split over nothing and dimension 1 over axes 1 and 0 of size 2, has the map
-        ``[[], [1], [0]]`` and the shape ``[32, 2, 32]``. Empty from the protobuf form, which names no shapes.
-    """
+    """How one parameter is cut over the device matrix."""
 
     parameter: str
     device_matrix: tuple[int, ...]
+    """Devices of the stage per axis, most significant axis first."""
     tensor_map: tuple[tuple[int, ...], ...]
+    """For each tensor dimension the axes it is split over, counted from the right of the device matrix; empty
+    when the dimension is not split.
+    """
     opt_shard_step: int = 0
+    """Distance of the ranks that share one optimizer shard group."""
     opt_shard_size: int = 0
+    """Number of optimizer shards; 0 = none, -1 = over all replicas."""
     split_shape: tuple[int, ...] = ()
+    """For an embedding that is cut by hand: rows of each part of dimension 0, which need not be equal. Empty
+    otherwise.
+    """
     indices_offset: tuple[int, ...] = ()
+    """For each such part what is subtracted from the indices into it."""
     field: int = 0
+    """Above 0 for embeddings that are cut by field."""
     tensor_shape: tuple[int, ...] = ()
+    """Only from the JSON form: the whole tensor's shape, with a dimension that is split over several axes taken
+    apart into one per axis. `tensor_map` then counts these dimensions, which may be more than the slice has:
+    ``w`` of 32 x 64, dimension 0 split over nothing and dimension 1 over axes 1 and 0 of size 2, has the map
+    ``[[], [1], [0]]`` and the shape ``[32, 2, 32]``. Empty from the protobuf form, which names no shapes.
+    """
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -69,24 +58,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Strategy:
-    """The contents of one strategy file.
-
-    Parameters
-    ----------
-    stages : tuple of int
-        Pipeline stages named by the operators' strategies, ascending; one in every file MindSpore 2.10 writes.
-    save_count : int
-        The field that MindSpore calls ``current_stage``; it counts saves and is not a stage.
-    layouts : tuple of Layout
-        One per parameter, sorted by name.
-    operators : int
-        Number of operators with a strategy.
-    """
+    """The contents of one strategy file."""
 
     stages: tuple[int, ...]
+    """Pipeline stages named by the operators' strategies, ascending; one in every file MindSpore 2.10 writes."""
     save_count: int
+    """The field that MindSpore calls ``current_stage``; it counts saves and is not a stage."""
     layouts: tuple[Layout, ...]
+    """One per parameter, sorted by name."""
     operators: int = 0
+    """Number of operators with a strategy."""
 
     @cached_property
     def names_shapes(self) -> bool:

@@ -13,52 +13,31 @@ VERIFICATION_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SliceCheck:
-    """What one slice is worth.
-
-    Parameters
-    ----------
-    rank : int
-        Whose it is.
-    step : Step
-        Its step.
-    path : str
-        Relative to the root.
-    status : SliceStatus
-        ``"sound"``, or what is wrong.
-    evidence : Evidence
-        The ground for a sound slice; with ``"structure"`` nothing was compared.
-    reason : str
-        Why.
-    """
+    """What one slice is worth."""
 
     rank: int
     step: Step
     path: str
+    """Relative to the root."""
     status: SliceStatus
+    """``"sound"``, or what is wrong."""
     evidence: Evidence
+    """The ground for a sound slice; with ``"structure"`` nothing was compared."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What verifying a tree found.
-
-    Parameters
-    ----------
-    root : str
-        Absolute path of the tree.
-    checks : tuple of SliceCheck
-        Newest step first, then by rank.
-    disagreements : tuple of str
-        Groups whose members hold different contents, with nothing to say who is right.
-    missing : tuple of (Step, tuple of int)
-        For each step the ranks that have no slice of it; not a fault by itself.
-    """
+    """What verifying a tree found."""
 
     root: str
+    """Absolute path of the tree."""
     checks: tuple[SliceCheck, ...]
+    """Newest step first, then by rank."""
     disagreements: tuple[str, ...] = ()
+    """Groups whose members hold different contents, with nothing to say who is right."""
     missing: tuple[tuple[Step, tuple[int, ...]], ...] = ()
+    """For each step the ranks that have no slice of it; not a fault by itself."""
 
     @property
     def wrong(self) -> tuple[SliceCheck, ...]:

@@ -15,19 +15,9 @@ from ms_recover.scanning.naming import SliceName, rank_in_path, read_slice_name
 
 
 def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a file and list its contents.
+    """Identify a file and list its contents; damage is listed in the ``problems``.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    crc : bool
-        Check a slice's CRC, where it has one, which reads the whole file.
-
-    Returns
-    -------
-    Inspection
-        Damage is listed in its ``problems``.
+    With `crc`, a slice that has a CRC is read from end to end.
 
     Raises
     ------

@@ -9,7 +9,7 @@ again: ``llama_rank_0_1-2_100.ckpt``. Strategy files are ``strategy.ckpt``, ``st
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -75,18 +75,12 @@ class Unused:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A path relative to the root with ``{rank}``, ``{prefix}``, ``{epoch}`` and ``{step}`` in it.
-
-    Parameters
-    ----------
-    text : str
-        The pattern, ``/`` between components.
-    """
+    """A path relative to the root with ``{rank}``, ``{prefix}``, ``{epoch}`` and ``{step}`` in it."""
 
     text: str
 
     @classmethod
-    def parse(cls, text: str, required: tuple[str, ...] = ("rank", "epoch", "step")) -> Pattern:
+    def parse(cls, text: str) -> Pattern:
         """Check a pattern that a user typed.
 
         Raises
@@ -100,7 +94,7 @@ class Pattern:
                 raise UsageError(
                     f"pattern {text!r}: {{{field}}} is not known; use {{rank}} {{prefix}} {{epoch}} {{step}}"
                 )
-        for field in required:
+        for field in ("rank", "epoch", "step"):
             if field not in fields:
                 raise UsageError(f"pattern {text!r} lacks {{{field}}}")
         for field in set(fields) - {"rank"}:
@@ -130,78 +124,45 @@ class Pattern:
         match = self.match(path)
         if match is None:
             return None
-        fields = match.groupdict(default="")
-        form = _PLACEHOLDER.sub(lambda place: _RANK_PLACE if place[1] == "rank" else fields[place[1]], self.text)
-        found = SliceName(
-            rank=int(fields["rank"]),
-            step=Step(int(fields["epoch"]), int(fields["step"])),
-            prefix=fields.get("prefix", ""),
-            place=RankPath(tuple(form.split(_RANK_PLACE))),
-        )
-        return _with_named_rank(found, form)
+        form = _PLACEHOLDER.sub(lambda place: _RANK_PLACE if place[1] == "rank" else match[place[1]], self.text)
+        return _slice_name(int(match["rank"]), match, form)
 
 
 def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Unused | None:
-    """Classify the file `name` in a rank's directory.
-
-    Parameters
-    ----------
-    directory : RankPath
-        The rank's directory, relative to the root.
-    rank : int
-        Whose directory it is.
-    name : str
-        File name.
-
-    Returns
-    -------
-    SliceName, Unused or None
-        None for a file that has nothing to do with slices.
-    """
+    """Classify the file `name` in the directory of a rank; None for a file that has nothing to do with slices."""
     unused = why_unused(name)
     if unused is not None:
         return unused
     match = _SLICE.match(name)
-    if match is None:
-        return None
-    form = f"{_RANK_PLACE.join(directory.parts)}/{name}"
-    found = SliceName(
-        rank=rank,
-        step=Step(int(match["epoch"]), int(match["step"])),
-        prefix=match["prefix"],
-        place=RankPath(tuple(form.split(_RANK_PLACE))),
-    )
-    return _with_named_rank(found, form)
+    return None if match is None else _slice_name(rank, match, f"{_RANK_PLACE.join(directory.parts)}/{name}")
 
 
-def _with_named_rank(found: SliceName, form: str) -> SliceName | Unused:
-    """Take the rank that a file name carries into its place; refuse a name that carries another rank.
+def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unused:
+    """Return the slice of a rank's path, given with places for the rank; refuse a file name that carries another rank.
 
     Where it carries several, the last is the rank: MindFormers appends it to a prefix that may have one of its own,
     such as ``lora_rank_8``.
     """
+    prefix = match.groupdict(default="").get("prefix", "")
     head, slash, name = form.rpartition("/")
     named = _last_named_rank(name)
-    if named is None or _RANK_PLACE in name[named.end() :]:
-        return found
-    start, end = named.span("rank")
-    if name[start:end] != str(found.rank):
-        return Unused(
-            "other rank",
-            f"the name says rank {name[start:end]}, the directory says rank {found.rank}: put it where it belongs",
-        )
-    place = RankPath(tuple(f"{head}{slash}{name[:start]}{_RANK_PLACE}{name[end:]}".split(_RANK_PLACE)))
-    in_prefix = _last_named_rank(found.prefix)
-    if in_prefix is None:
-        return replace(found, place=place)
-    return replace(found, place=place, prefix=found.prefix[: in_prefix.start()] + found.prefix[in_prefix.end() :])
+    if named is not None and _RANK_PLACE not in name[named.end() :]:
+        start, end = named.span("rank")
+        if name[start:end] != str(rank):
+            return Unused(
+                "other rank",
+                f"the name says rank {name[start:end]}, the directory says rank {rank}: put it where it belongs",
+            )
+        form = f"{head}{slash}{name[:start]}{_RANK_PLACE}{name[end:]}"
+        in_prefix = _last_named_rank(prefix)
+        if in_prefix is not None:
+            prefix = prefix[: in_prefix.start()] + prefix[in_prefix.end() :]
+    step = Step(int(match["epoch"]), int(match["step"]))
+    return SliceName(rank, step, prefix, RankPath(tuple(form.split(_RANK_PLACE))))
 
 
 def _last_named_rank(name: str) -> re.Match[str] | None:
-    found = None
-    for found in _NAMED_RANK.finditer(name):  # noqa: B007 (the last one)
-        pass
-    return found
+    return max(_NAMED_RANK.finditer(name), key=re.Match.start, default=None)
 
 
 def why_unused(name: str) -> Unused | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
 
 from ms_recover.model.inventory import Note
 
@@ -16,33 +16,29 @@ _GENERAL = {
 """Reasons of kinds whose reasons differ from file to file."""
 
 
-@dataclass(slots=True)
-class _Group:
-    first: list[Note] = field(default_factory=list)
-    count: int = 0
-
-
 class Notes:
     """The notes of one scan."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], _Group] = {}
+        self._first: dict[tuple[str, str], list[Note]] = defaultdict(list)
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
         """Add a note; notes of one `kind` are folded, by default those of the same reason."""
-        group = self._groups.setdefault((path.rpartition("/")[0], kind or reason), _Group())
-        group.count += 1
-        if len(group.first) < MOST_NAMED:
-            group.first.append(Note(path, reason))
+        key = (path.rpartition("/")[0], kind or reason)
+        self._counts[key] += 1
+        if self._counts[key] <= MOST_NAMED:
+            self._first[key].append(Note(path, reason))
 
     def folded(self) -> tuple[Note, ...]:
         """Return the notes, sorted by path."""
         notes = []
-        for (_, kind), group in self._groups.items():
-            if group.count == len(group.first):
-                notes += group.first
+        for (directory, kind), first in self._first.items():
+            more = self._counts[directory, kind] - len(first)
+            if more:
+                reason = _GENERAL.get(kind, first[0].reason)
+                paths = ", ".join(note.path for note in first)
+                notes.append(Note(paths, f"{reason}; and {more:,} more like it"))
             else:
-                reason = _GENERAL.get(kind, group.first[0].reason)
-                paths = ", ".join(note.path for note in group.first)
-                notes.append(Note(paths, f"{reason}; and {group.count - len(group.first):,} more like it"))
+                notes += first
         return tuple(sorted(notes, key=lambda note: (note.path, note.reason)))

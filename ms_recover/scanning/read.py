@@ -23,30 +23,11 @@ def read_contents(
     progress: Callable[[int], None] | None = None,
     from_device: bool = False,
 ) -> Contents:
-    """Digest slices, the whole file and each parameter.
+    """Digest slices with so many threads, the whole file and each parameter.
 
-    Parameters
-    ----------
-    root : str
-        The tree.
-    files : sequence of SliceFile
-        What to read.
-    jobs : int
-        Threads.
-    progress : callable, optional
-        Told the bytes read since the last call, from any thread.
-    from_device : bool
-        Drop cached pages first.
-
-    Returns
-    -------
-    Contents
-        A slice that could not be read, or that changed meanwhile, has a problem instead of digests.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        After the threads have ended.
+    A slice that could not be read, or that changed meanwhile, has a problem instead of digests. `progress` gets the
+    bytes read since its last call, from any thread; `from_device` drops cached pages first. An interrupt is raised when
+    the threads have ended.
     """
     stop = threading.Event()
 

@@ -17,6 +17,7 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
+from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
 from ms_recover.scanning.naming import Pattern, SliceName
@@ -29,24 +30,10 @@ from ms_recover.system_errors import denied_text
 def scan(
     root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
 ) -> Inventory:
-    """Take stock of a checkpoint tree.
+    """Take stock of a checkpoint tree; the same tree gives the same inventory.
 
-    Slices are read by header only; where a slice ends in a CRC trailer its contents are read as well, unless
-    `crc` is false.
-
-    Parameters
-    ----------
-    root : str or path
-        The tree.
-    options : ScanOptions
-        How the tree is laid out.
-    stop : callable, optional
-        Asked now and then; true ends a CRC check early.
-
-    Returns
-    -------
-    Inventory
-        The same for the same tree.
+    Slices are read by header only; where a slice ends in a CRC trailer its contents are read as well, unless `crc` is
+    false. `stop` is asked now and then; true ends a CRC check early.
 
     Raises
     ------
@@ -56,10 +43,8 @@ def scan(
         When a file named in `group_info` or `strategy` is malformed.
     UsageError
         When `pattern` is not one.
-    PermissionDeniedError
-        When this user may not read the root, or a file named in the options.
-    StorageError
-        When the root cannot be read otherwise.
+    PermissionDeniedError, StorageError
+        When the root cannot be read, or a file named in the options.
     """
     top, pattern = os.path.realpath(root), options.pattern
     found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_rank_directories(top)
@@ -138,42 +123,45 @@ class _SliceReader:
             return replace(file, problem=_brief(error, path))
         except OSError as error:
             return replace(file, problem=f"cannot be read: {error.strerror}")
-        file = replace(
-            file, parameters=header.parameters, problem=problem, encryption=header.encryption, crc=header.crc
+        manifest, wrong, denied = _read_manifest(path, header.parameters)
+        if denied:
+            wrong = f"its manifest: {wrong}"
+        return replace(
+            file,
+            parameters=header.parameters,
+            problem=problem or (wrong if denied else None),
+            encryption=header.encryption,
+            crc=header.crc,
+            manifest=manifest,
+            manifest_problem=wrong,
+            denied=denied,
         )
-        try:
-            return replace(file, manifest=read_manifest(path + MANIFEST_SUFFIX, like=header.parameters))
-        except MissingInputError:
-            return file
-        except PermissionError:
-            denied = f"its manifest: {denied_text()}"
-            return replace(file, denied=True, problem=problem or denied, manifest_problem=denied)
-        except MsRecoverError as error:
-            return replace(file, manifest_problem=_manifest_problem(error, path))
 
     def _orphan(self, name: SliceName, path: str) -> OrphanManifest | None:
-        manifest: Manifest | None = None
-        problem: str | None = None
-        try:
-            manifest = read_manifest(path + MANIFEST_SUFFIX)
-        except MissingInputError:
+        manifest, problem, _ = _read_manifest(path)
+        if manifest is None and problem is None:
             return None
-        except PermissionError:
-            problem = denied_text()
-        except MsRecoverError as error:
-            problem = _manifest_problem(error, path)
         return OrphanManifest(
             rank=name.rank, step=name.step, place=name.place, prefix=name.prefix, manifest=manifest, problem=problem
         )
 
 
+def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifest | None, str | None, bool]:
+    """Return the manifest of a slice, why it cannot be read, and whether this user may not; all empty without one."""
+    beside = path + MANIFEST_SUFFIX
+    try:
+        return read_manifest(beside, like=like), None, False
+    except MissingInputError:
+        return None, None, False
+    except PermissionError:
+        return None, denied_text(), True
+    except MsRecoverError as error:
+        return None, str(error).replace(beside, "its manifest", 1), False
+
+
 def _brief(error: Exception, path: str) -> str:
     """Return a message without the path that the report shows beside it."""
     return str(error).removeprefix(f"{path}: ").removeprefix(f"{path} ")
-
-
-def _manifest_problem(error: Exception, path: str) -> str:
-    return str(error).replace(path + MANIFEST_SUFFIX, "its manifest", 1)
 
 
 def _own_groups(root: str, found: Found) -> list[GroupFile]:

@@ -25,13 +25,7 @@ class StrategyReader:
         self._same: dict[Strategy, Strategy] = {}
 
     def read(self, path: str) -> tuple[Strategy, str]:
-        """Return the strategy in a file, and the digest of its bytes.
-
-        Raises
-        ------
-        MissingInputError, FormatError, StorageError
-            As `ms_recover.formats.strategy.read_strategy`.
-        """
+        """Return the strategy in a file, and the digest of its bytes."""
         data = read_small(path, "a strategy file")
         known = self._decoded.get(data)
         if known is None:
@@ -42,17 +36,7 @@ class StrategyReader:
         return known
 
     def beside_slices(self, root: str, files: Iterable[RankFile], notes: Notes) -> list[StrategyFile]:
-        """Read the strategy files in the ranks' directories; those that cannot be read are noted.
-
-        Parameters
-        ----------
-        root : str
-            The tree.
-        files : iterable of RankFile
-            The files.
-        notes : Notes
-            Takes the notes.
-        """
+        """Read the strategy files in the ranks' directories; those that cannot be read are noted."""
         found = []
         for file in files:
             path = os.path.join(root, file.path)
@@ -65,15 +49,7 @@ class StrategyReader:
     def named(self, files: Iterable[tuple[int | None, str]]) -> list[StrategyFile]:
         """Read the strategy files that the operator named; a merged one gives a file for each stage.
 
-        Parameters
-        ----------
-        files : iterable of (int or None, str)
-            Rank, where the path contains it, and path.
-
-        Raises
-        ------
-        MissingInputError, FormatError, StorageError
-            When one cannot be read.
+        It raises as `ms_recover.formats.strategy.read_strategy`.
         """
         found = []
         for rank, path in files:

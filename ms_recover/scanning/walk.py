@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
 from ms_recover.file_names import CONTAINERS, GROUP_INFO_NAME, MANIFEST_SUFFIX
@@ -45,30 +46,18 @@ class RankFile:
 
 @dataclass(slots=True)
 class Found:
-    """The finds of one walk; paths are relative to the root.
-
-    Parameters
-    ----------
-    slices : list of SliceName
-        Slices, and those whose manifest alone is there.
-    group_files, strategy_files : list of RankFile
-        In the ranks' directories.
-    directories : list of (int, str)
-        The ranks' directories that could be listed.
-    denied : list of (int, Note)
-        Ranks whose directory could not be listed, and why.
-    refused : list of StorageError
-        Of directories that could not be listed and may hold those of ranks.
-    notes : Notes
-        Files that are reported, never used.
-    """
+    """The finds of one walk; paths are relative to the root."""
 
     slices: list[SliceName] = field(default_factory=list)
+    """Slices, and those whose manifest alone is there."""
     group_files: list[RankFile] = field(default_factory=list)
     strategy_files: list[RankFile] = field(default_factory=list)
     directories: list[tuple[int, str]] = field(default_factory=list)
+    """The ranks' directories that could be listed."""
     denied: list[tuple[int, Note]] = field(default_factory=list)
+    """Ranks whose directory could not be listed, and why."""
     refused: list[StorageError] = field(default_factory=list)
+    """Of directories that could not be listed and may hold those of ranks."""
     notes: Notes = field(default_factory=Notes)
 
     @property
@@ -103,26 +92,15 @@ def walk_rank_directories(root: str) -> Found:
     """
     found = Found()
     for container in CONTAINERS:
-        for entry in _list(os.path.join(root, container), found, container) if container else _list_root(root):
-            known = read_rank_directory(entry)
-            if known is None:
-                continue
-            rank, place = known
-            if container:
-                place = RankPath((f"{container}/{place.parts[0]}", *place.parts[1:]))
-            _look_into(found, root, place, rank)
+        entries = _list(root, container, None, found) if container else _list_root(root)
+        for rank, form in filter(None, map(read_rank_directory, entries or ())):
+            place = RankPath((f"{container}/{form.parts[0]}", *form.parts[1:])) if container else form
+            path = place.of(rank)
+            names = _list(root, path, rank, found)
+            if names is not None:
+                found.directories.append((rank, path))
+                _sort_out(found, rank, place, f"{path}/", names, partial(read_slice_name, place, rank))
     return found
-
-
-def _look_into(found: Found, root: str, directory: RankPath, rank: int) -> None:
-    path = directory.of(rank)
-    try:
-        names = _names(os.path.join(root, path))
-    except OSError as error:
-        found.take(rank, path, error)
-        return
-    found.directories.append((rank, path))
-    _sort_out(found, rank, directory, f"{path}/", names, lambda name: read_slice_name(directory, rank, name))
 
 
 def walk_pattern(root: str, pattern: Pattern) -> Found:
@@ -130,10 +108,8 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
 
     Raises
     ------
-    MissingInputError
-        When the root is not a directory.
-    StorageError
-        When the root cannot be read.
+    MissingInputError, StorageError
+        As `walk_rank_directories`.
     """
     found = Found()
     _list_root(root)
@@ -171,22 +147,10 @@ def _sort_out(
     names: list[str],
     read: Callable[[str], SliceName | Unused | None],
 ) -> None:
-    """Sort the files of one directory.
+    """Sort the files of one directory into `found`, by what `read` makes of their names.
 
-    Parameters
-    ----------
-    found : Found
-        Takes them.
-    rank : int or None
-        The rank of the directory; None when its path names none, then rank lists and strategy files do not count.
-    directory : RankPath or None
-        The place of the directory; None when another rank's is not known.
-    ahead : str
-        The path before the names.
-    names : list of str
-        The names in the directory.
-    read : callable
-        Classifies a name.
+    Rank lists and strategy files do not count where no rank is in the path of the directory, `ahead`. The place of the
+    directory is None where another rank's is not known.
     """
     there = set(names)
     for name in names:
@@ -213,19 +177,8 @@ def _sort_out(
 def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple[int | None, str]]:
     """Find the files outside the ranks' directories that an option such as ``--group-info`` names.
 
-    Parameters
-    ----------
-    root : str
-        The tree; relative patterns are looked for in the working directory first, then below the root.
-    named : iterable of str
-        Paths, each either of one file or with ``{rank}`` in it.
-    option : str
-        For messages.
-
-    Returns
-    -------
-    list of (int or None, str)
-        The owner, where the path names it, and the path.
+    Each is the path of one file, or has ``{rank}`` in it. Relative ones are looked for in the working directory first,
+    then below the root. Returns the owner, where the path names it, and the path.
 
     Raises
     ------
@@ -280,18 +233,9 @@ def _expand(text: str, option: str, refused: list[str]) -> Iterator[tuple[int | 
 def _descend(
     root: str, components: list[str | re.Pattern[str]], refuse: Callable[[str, OSError], None], directory: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the directories below `root` that match the components, and the names in them.
+    """Yield the directories below `root` that match the components behind `directory`, and the names in them.
 
-    Parameters
-    ----------
-    root : str
-        Where to begin.
-    components : list of str or pattern
-        Of the path below `directory`.
-    refuse : callable
-        Gets a directory that cannot be listed, and the error.
-    directory : str
-        The path so far, relative to `root`.
+    `refuse` gets a directory that cannot be listed, and the error.
     """
     ahead = f"{directory}/" if directory else ""
     if components and isinstance(components[0], str):
@@ -317,13 +261,13 @@ def _names(path: str) -> list[str]:
         return sorted(entry.name for entry in entries)
 
 
-def _list(path: str, found: Found, directory: str) -> list[str]:
-    """Return the names in a directory that need not be there."""
+def _list(root: str, directory: str, rank: int | None, found: Found) -> list[str] | None:
+    """Return the names in a directory, of `rank` where its path names one; None where it cannot be listed."""
     try:
-        return _names(path)
+        return _names(os.path.join(root, directory))
     except OSError as error:
-        found.take(None, directory, error)
-        return []
+        found.take(rank, directory, error)
+        return None
 
 
 def _list_root(root: str) -> list[str]:

@@ -15,9 +15,11 @@ from pathlib import Path
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.proto import message_class
+from ms_recover.formats.strategy import encode_strategy
+from ms_recover.formats.wire import encode_field
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning.scan import scan
 
 SLICE_MODE = 0o400
@@ -25,42 +27,20 @@ PARAMETERS = {"embedding": 48, "dense.weight": 96, "moment1.dense.weight": 96, "
 """Names and numbers of elements of what `make_tree` saves by default."""
 
 
-def varint(value: int) -> bytes:
-    """Encode an unsigned protobuf varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def record(name: str, content: bytes, shape: Sequence[int], dtype: str = "Float32") -> bytes:
     """Encode one parameter, or one piece of it, as a ``Checkpoint`` message."""
-    dims = b"".join(b"\x08" + varint(size) for size in shape)
-    tensor = dims + _field(0x12, dtype.encode()) + _field(0x1A, content)
-    return _field(0x0A, _field(0x0A, name.encode()) + _field(0x12, tensor))
-
-
-def _field(key: int, payload: bytes) -> bytes:
-    return bytes([key]) + varint(len(payload)) + payload
+    dims = b"".join(encode_field(1, size) for size in shape)
+    tensor = dims + encode_field(2, dtype.encode()) + encode_field(3, content)
+    return encode_field(1, encode_field(1, name.encode()) + encode_field(2, tensor))
 
 
 def slice_bytes(
     parameters: Mapping[str, int], seed: int, *, crc: bool = False, pieces: Mapping[str, int] | None = None
 ) -> bytes:
-    """Return a slice with one-dimensional Float32 parameters and arbitrary contents.
+    """Return a slice of named parameters of so many elements each; the same `seed` gives the same contents.
 
-    Parameters
-    ----------
-    parameters : mapping of str to int
-        Names and their numbers of elements.
-    seed : int
-        The same seed gives the same contents.
-    crc : bool
-        Append MindSpore's CRC trailer.
-    pieces : mapping of str to int, optional
-        Parameters to split, as MindSpore does above 512 MiB, and into how many records.
+    With `crc` MindSpore's trailer is at the end; `pieces` says into how many records a parameter is split, as MindSpore
+    does above 512 MiB.
     """
     source = random.Random(seed)  # noqa: S311
     data = b""
@@ -91,22 +71,8 @@ def make_tree(
 ) -> Path:
     """Write a tree in which ranks that differ only along the data-parallel dimension hold the same slice.
 
-    Parameters
-    ----------
-    root : Path
-        Where; made when it is not there.
-    data_parallel, model_parallel : int
-        Size of the two dimensions; ``rank = data_index * model_parallel + model_index``.
-    steps : iterable of Step
-        The steps each rank saved.
-    parameters : mapping of str to int, optional
-        Names and numbers of elements.
-    directory, name : str
-        Forms of the path, with ``{rank}`` and ``{step}``.
-    crc : bool
-        Append MindSpore's CRC trailer.
-    pieces : mapping of str to int, optional
-        Parameters to split, and into how many records.
+    Rank ``data_index * model_parallel + model_index`` saved each of the steps, as `slice_bytes` makes them, in paths of
+    the forms `directory` and `name` with ``{rank}`` and ``{step}``.
     """
     listed = parameters or PARAMETERS
     for rank in range(data_parallel * model_parallel):
@@ -123,15 +89,7 @@ def make_tree(
 
 
 def save_manifests(root: Path, run_id: str = "run-1") -> None:
-    """Give every slice of a tree of `make_tree` the manifest that saving it would have given it.
-
-    Parameters
-    ----------
-    root : Path
-        The tree; each rank's ``group_info.pb`` beside its slices.
-    run_id : str
-        What the manifests say.
-    """
+    """Give every slice of a tree of `make_tree` the manifest that saving it would have given it."""
     inventory = scan(root)
     for file in inventory.slices:
         path = root / file.path
@@ -143,27 +101,6 @@ def save_manifests(root: Path, run_id: str = "run-1") -> None:
 
 
 def strategy_bytes(device_matrix: Sequence[int], parameters: Iterable[str]) -> bytes:
-    """Return a strategy file of one stage in which no parameter is split.
-
-    Parameters
-    ----------
-    device_matrix : sequence of int
-        Its product is the number of devices.
-    parameters : iterable of str
-        Names; one layout for each.
-    """
-    strategy = message_class("ParallelStrategyMap")()
-    strategy.current_stage = 1
-    operator = strategy.parallel_strategy_item.add()
-    operator.node_name = "MatMul-op0"
-    operator.parallel_strategys.stage = 0
-    for name in parameters:
-        item = strategy.parallel_layout_item.add()
-        item.param_name = name
-        item.parallel_layouts.dev_matrix.add().dim.extend(device_matrix)
-        item.parallel_layouts.tensor_map.add().dim.append(-1)
-        item.parallel_layouts.field = 0
-        item.parallel_layouts.opt_weight_shard_step = 0
-        item.parallel_layouts.opt_weight_shard_size = 0
-    data: bytes = strategy.SerializeToString()
-    return data
+    """Return a strategy file of one stage in which no parameter is split."""
+    layouts = tuple(Layout(name, tuple(device_matrix), ((),)) for name in parameters)
+    return encode_strategy(Strategy((0,), 1, layouts, 1))

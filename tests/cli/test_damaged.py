@@ -7,7 +7,8 @@ import zlib
 import pytest
 
 from ms_recover.formats.header import read_header
-from ms_recover.testing.trees import crc_trailer, record, varint
+from ms_recover.formats.wire import encode_varint
+from ms_recover.testing.trees import crc_trailer, record
 from tests.support.damaged_tree import is_refused_and_repaired
 
 SLICE = "ckpt_dir0/test-2_77.ckpt"
@@ -41,7 +42,7 @@ DAMAGE = {
     "zero tail in content under a crc": lambda data, path: data[:-300] + bytes(300) + crc_trailer(data),
     "empty": lambda data, path: b"",
     "trailer only": lambda data, path: crc_trailer(b""),
-    "absurd length": lambda data, path: data + b"\x0a" + varint(2**63),
+    "absurd length": lambda data, path: data + b"\x0a" + encode_varint(2**63),
 }
 SOUND_ALONE = ("cut at a record boundary", "a name")
 

@@ -11,18 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError
-from ms_recover.formats import header, safetensors
-from ms_recover.formats.ckpt import parse_header
+from ms_recover.formats import ckpt, header, safetensors
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.group_info import MAX_RANK, encode_group_info, read_group_info
-from ms_recover.formats.header import read_header
+from ms_recover.formats.header import parse_header, read_header
 from ms_recover.formats.identify import DESCRIPTIONS, HEAD, classify
 from ms_recover.formats.records import MAX_NAME, MAX_PROBLEMS, RecordWalk
 from ms_recover.formats.strategy import decode_strategy, read_strategy
-from ms_recover.formats.wire import WINDOW, WireReader
+from ms_recover.formats.wire import WINDOW, WireReader, encode_varint
 from ms_recover.model.groups import GroupInfo, RankGroup
 from ms_recover.model.slices import SliceHeader
-from ms_recover.testing.trees import varint
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 FIXTURE = DATA / "fixtures" / "dp2_mp2_pp2" / "ckpt_dir0"
@@ -52,7 +50,7 @@ class Source:
 
 
 def message(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
+    return encode_varint(number << 3 | 2) + encode_varint(len(payload)) + payload
 
 
 @st.composite
@@ -98,7 +96,7 @@ def check(header: SliceHeader, data: bytes) -> None:
 @example(b"")
 def test_the_walk_survives_everything(data: bytes) -> None:
     source = Source(data)
-    header = parse_header(source, len(data))
+    header = ckpt.parse_header(source, len(data))
     check(header, data)
     assert source.longest <= max(WINDOW, MAX_NAME, HEAD)
     assert source.reads <= 20 + 12 * (1 + data.count(b"\x0a") + data.count(b"\x5e"))
@@ -233,7 +231,7 @@ def test_made_up_slices_are_read_as_they_were_made(
         content = bytes(i & 0xFF for i in range(size))
         edges = sorted({0, size, *(int(cut * size) for cut in cuts)})
         pieces = [content[a:b] for a, b in pairwise(edges)] or [b""]
-        head = b"".join(b"\x08" + varint(dim) for dim in dims) + message(2, dtype.encode())
+        head = b"".join(b"\x08" + encode_varint(dim) for dim in dims) + message(2, dtype.encode())
         for piece in pieces:
             tensor = message(3, piece) + head if shuffle else head + message(3, piece)
             tag = message(1, name.encode())

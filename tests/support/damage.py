@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ms_recover.formats.ckpt import parse_header
 from ms_recover.formats.proto import message_class
-from ms_recover.testing.trees import crc_trailer, record, strategy_bytes, varint
+from ms_recover.formats.wire import encode_varint
+from ms_recover.testing.trees import crc_trailer, record, strategy_bytes
 
 STRUCK = {"embedding": 48, "dense.weight": 96, "bn.moving_mean": 8, "moment1.dense.weight": 96, "global_step": 1}
 """Parameters that every kind of damage finds a place in; one of them may differ between peers by default."""
@@ -168,7 +169,7 @@ STRUCTURE_DAMAGE: Mapping[str, Callable[[bytes], bytes]] = {
     "unknown type": lambda data: data.replace(b"Float32", b"Float99", 1),
     "another type of the same size": lambda data: remade(data, "embedding", dtype="Int32"),
     "another shape of the same size": lambda data: remade(data, "embedding", shape=(4, 12)),
-    "absurd length": lambda data: b"\x0a" + varint(2**63) + data[2:],
+    "absurd length": lambda data: b"\x0a" + encode_varint(2**63) + data[2:],
     "content shorter than its dims": lambda data: remade(data, "embedding", shape=(60,)),
     "content longer than its dims": lambda data: remade(data, "embedding", shape=(40,)),
     "a record twice": lambda data: data + data[piece_of(data, "global_step").at :],

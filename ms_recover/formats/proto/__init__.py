@@ -1,29 +1,32 @@
 """MindSpore's ``node_strategy`` messages, for every protobuf from 3.13 to 7.
 
-The classes are made from a serialized description in a pool of our own: nothing collides with the messages that
+The classes are made from ``node_strategy.proto`` in a pool of our own: nothing collides with the messages that
 MindSpore registers, and no generated module is tied to one release of protobuf.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ms_recover.errors import FormatError
+from ms_recover.formats.wire import encode_field
 
 _PACKAGE = "ms_recover.formats"
+_TEXT = Path(__file__).with_name("node_strategy.proto")
+_MESSAGE = re.compile(r"message (\w+) \{([^}]*)\}")
+_FIELD = re.compile(r"(required|repeated) (\w+) (\w+) = (\d+);")
+_LABELS = {"required": 2, "repeated": 3}
+_TYPES = {"int64": 3, "int32": 5, "string": 9, "uint32": 13}
+_MESSAGE_TYPE = 11
 
 
 @cache
 def message_class(name: str) -> Any:
-    """Return the class of a message of ``node_strategy.proto``, for example ``"ParallelGroupMap"``.
-
-    Raises
-    ------
-    KeyError
-        When there is no such message.
-    """
+    """Return the class of a message of ``node_strategy.proto``, for example ``"ParallelGroupMap"``."""
     from google.protobuf import message_factory
 
     factory: Any = message_factory
@@ -85,8 +88,22 @@ def _known(message: Any) -> Any:
 def _pool() -> Any:
     from google.protobuf import descriptor_pool
 
-    from ms_recover.formats.proto.descriptor import FILE
-
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(FILE)
+    pool.AddSerializedFile(description())
     return pool
+
+
+def description() -> bytes:
+    """Return ``node_strategy.proto`` as a serialized ``FileDescriptorProto``."""
+    file = encode_field(1, _TEXT.name.encode()) + encode_field(2, _PACKAGE.encode())
+    for message, body in _MESSAGE.findall(_TEXT.read_text()):
+        fields = encode_field(1, message.encode())
+        for label, kind, name, number in _FIELD.findall(body):
+            field = encode_field(1, name.encode()) + encode_field(3, int(number)) + encode_field(4, _LABELS[label])
+            if kind in _TYPES:
+                field += encode_field(5, _TYPES[kind])
+            else:
+                field += encode_field(5, _MESSAGE_TYPE) + encode_field(6, f".{_PACKAGE}.{kind}".encode())
+            fields += encode_field(2, field)
+        file += encode_field(4, fields)
+    return file

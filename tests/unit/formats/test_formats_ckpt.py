@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ms_recover.formats.ckpt import parse_header
-from ms_recover.formats.header import check_crc, read_header
+from ms_recover.formats.header import find_problem, read_header
 from ms_recover.model.slices import ByteRange, Parameter
 
 Put = Callable[..., Path]
@@ -125,14 +125,14 @@ def test_crc_is_recognised_and_agrees(data: Path) -> None:
         path = data / "formats" / f"{name}.ckpt"
         header = read_header(path)
         assert header.crc == int.from_bytes(path.read_bytes()[-10:], "big")
-        assert check_crc(path, header) is None
+        assert find_problem(path, header) is None
 
 
 def test_without_a_trailer_there_is_no_crc_to_check(data: Path) -> None:
     path = data / "formats" / "pieces.ckpt"
     header = read_header(path)
     assert header.crc is None
-    assert check_crc(path, header) is None
+    assert find_problem(path, header) is None
 
 
 def test_crc_leaves_out_map_parameters(wire: Any, put: Put) -> None:
@@ -143,12 +143,12 @@ def test_crc_leaves_out_map_parameters(wire: Any, put: Put) -> None:
     for before, after in ((b"", wire.record("a")), (wire.record("a"), wire.record("b")), (wire.record("a"), b"")):
         trailer = b"crc_num" + zlib.crc32(before + after).to_bytes(10, "big")
         path = put(before + table + after + trailer)
-        assert check_crc(path, read_header(path)) is None
+        assert find_problem(path, read_header(path)) is None
 
 
 def test_crc_check_can_be_stopped(data: Path) -> None:
     path = data / "formats" / "crc.ckpt"
-    problem = check_crc(path, read_header(path), stop=lambda: True)
+    problem = find_problem(path, read_header(path), stop=lambda: True)
     assert problem is not None
     assert "stopped" in problem
 
@@ -212,7 +212,7 @@ def test_no_descriptor_is_left_open(data: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for name in ("crc", "pieces", "encrypted_AES-GCM"):
         path = data / "formats" / f"{name}.ckpt"
-        check_crc(path, read_header(path))
+        find_problem(path, read_header(path))
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -14,7 +14,7 @@ import pytest
 from ms_recover.errors import FormatError, MissingInputError, StorageError
 from ms_recover.formats import records
 from ms_recover.formats.ckpt import parse_header
-from ms_recover.formats.header import check_crc, find_problem, read_header
+from ms_recover.formats.header import find_problem, read_header
 from ms_recover.model.slices import SliceHeader
 
 Put = Callable[..., Path]
@@ -103,11 +103,11 @@ def test_damaged_contents_need_the_crc(data: Path, put: Put) -> None:
         path = put(bytes(whole))
         header = read_header(path)
         assert header.problems == ()
-        problem = check_crc(path, header)
+        problem = find_problem(path, header)
         assert (problem is not None and "bytes have changed" in problem) is recognised
         whole[500:900] = bytes(400)
         path.write_bytes(bytes(whole))
-        assert (check_crc(path, read_header(path)) is not None) is recognised
+        assert (find_problem(path, read_header(path)) is not None) is recognised
         assert (find_problem(path, read_header(path)) is not None) is recognised
         assert find_problem(path, read_header(path), crc=False) is None
 
@@ -182,7 +182,7 @@ def test_bad_crc(data: Path, put: Put) -> None:
     path = put(bytes(whole))
     header = read_header(path)
     assert header.problems == ()
-    assert re.search("is 0x[0-9a-f]{8}, the trailer says 0x[0-9a-f]{8}", check_crc(path, header) or "")
+    assert re.search("is 0x[0-9a-f]{8}, the trailer says 0x[0-9a-f]{8}", find_problem(path, header) or "")
 
 
 def test_unknown_type(wire: Any, put: Put) -> None:
@@ -210,7 +210,7 @@ def test_crc_of_a_file_that_changed_since(data: Path, put: Put) -> None:
     path = put((data / "formats" / "crc.ckpt").read_bytes())
     header = read_header(path)
     path.write_bytes(path.read_bytes() + b"x")
-    assert check_crc(path, header) == f"the file had {header.size} bytes and has {header.size + 1} now"
+    assert find_problem(path, header) == f"the file had {header.size} bytes and has {header.size + 1} now"
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_refusals_of_the_system(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", fail)
-        for read in (lambda: read_header(path), lambda: check_crc(path, header)):
+        for read in (lambda: read_header(path), lambda: find_problem(path, header)):
             with pytest.raises(StorageError, match=r"reading a slice .*crc\.ckpt: Input/output error"):
                 read()
 
@@ -422,5 +422,5 @@ def test_crc_check_survives_a_shrinking_file(data: Path, put: Put, monkeypatch: 
     path = put((data / "formats" / "crc.ckpt").read_bytes())
     header = read_header(path)
     monkeypatch.setattr(os, "pread", lambda *_: b"")
-    assert check_crc(path, header) == "the file shrank while it was read"
+    assert find_problem(path, header) == "the file shrank while it was read"
     assert zlib.crc32(b"") != header.crc

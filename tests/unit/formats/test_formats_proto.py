@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from ms_recover.formats import proto
-from ms_recover.formats.proto.descriptor import FILE
 
 FOLDER = Path(proto.__file__).parent
 TYPES = {"int64": 3, "int32": 5, "string": 9, "message": 11, "uint32": 13}
@@ -65,7 +64,7 @@ def described() -> dict[str, list[tuple[str, int, int, int, str]]]:
 def test_the_description_is_that_of_the_proto_text() -> None:
     from google.protobuf import descriptor_pb2
 
-    file = descriptor_pb2.FileDescriptorProto.FromString(FILE)
+    file = descriptor_pb2.FileDescriptorProto.FromString(proto.description())
     assert (file.name, file.package) == ("node_strategy.proto", "ms_recover.formats")
     assert {
         message.name: [(field.name, field.number, field.label, field.type, field.type_name) for field in message.field]
@@ -84,7 +83,7 @@ def test_the_description_is_that_of_mindspore() -> None:
     literal = re.search(r"AddSerializedFile\((b'.*')\)", text)
     assert literal is not None
     theirs = descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(literal[1]))
-    ours = descriptor_pb2.FileDescriptorProto.FromString(FILE)
+    ours = descriptor_pb2.FileDescriptorProto.FromString(proto.description())
     for file in (theirs, ours):
         for message in file.message_type:
             for field in message.field:

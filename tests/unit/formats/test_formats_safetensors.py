@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ms_recover.formats import records, safetensors
-from ms_recover.formats.header import check_crc, parse_header, read_header
+from ms_recover.formats.header import find_problem, parse_header, read_header
 from ms_recover.model.slices import ByteRange, Parameter, SliceHeader
 
 Put = Callable[..., Path]
@@ -95,16 +95,16 @@ def test_crc_covers_names_and_contents_in_the_order_of_names(data: Path, put: Pu
     path = data / "safetensors" / "crc.safetensors"
     header = read_header(path)
     assert header.crc is not None
-    assert check_crc(path, header) is None
-    assert "stopped" in (check_crc(path, header, stop=lambda: True) or "")
+    assert find_problem(path, header) is None
+    assert "stopped" in (find_problem(path, header, stop=lambda: True) or "")
     for at in (len(path.read_bytes()) - 1, header.contents[0][0].start):
         damaged = bytearray(path.read_bytes())
         damaged[at] ^= 1
         found = put(bytes(damaged), NAME)
-        assert "the metadata say" in (check_crc(found, read_header(found)) or "")
+        assert "the metadata say" in (find_problem(found, read_header(found)) or "")
     crc = zlib.crc32(b"01234567", zlib.crc32(b"z", zlib.crc32(b"89", zlib.crc32(b"a"))))
     found = put(tensors({"__metadata__": {"crc_num": str(crc)}, "z": A, "a": B | {"shape": [1]}}), NAME)
-    assert check_crc(found, read_header(found)) is None
+    assert find_problem(found, read_header(found)) is None
     assert read_header(found).crc == crc
 
 
@@ -122,7 +122,7 @@ def test_crc_takes_zeros_for_scalar_integers(put: Put) -> None:
         crc = zlib.crc32(bytes(value) if counted else contents, zlib.crc32(b"n"))
         info = {"dtype": dtype, "shape": [], "data_offsets": [0, size]}
         path = put(tensors({"__metadata__": {"crc_num": str(crc)}, "n": info}, contents), NAME)
-        problem = check_crc(path, read_header(path))
+        problem = find_problem(path, read_header(path))
         assert problem == (f"'n' is {value}, and MindSpore has no CRC of that" if counted is None else None)
 
 

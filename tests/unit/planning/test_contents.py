@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.formats.manifest_origin import parse_origin
+from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions

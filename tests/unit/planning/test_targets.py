@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.formats.manifest_origin import parse_origin
+from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.planner import make_plan
