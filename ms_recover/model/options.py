@@ -53,7 +53,7 @@ class PlanOptions:
     ranks : frozenset of int or None
         Only these ranks need a slice, because the others are recovered elsewhere; None for all.
     require_newest : bool
-        Refuse to go back behind a newer step that was given up.
+        Refuse to go back behind a newer step that was given up: planning raises OlderStepError instead.
     """
 
     step: Step | None = None

@@ -14,9 +14,7 @@ MOST_ROWS = 32
 """Ranks up to which every rank has a row, also the ones that keep their slice."""
 
 
-def plan_text(
-    plan: Plan, width: int | None, *, next_command: str = "", user: str = "", require_newest: bool = False
-) -> str:
+def plan_text(plan: Plan, width: int | None, *, next_command: str = "", user: str = "", refused: bool = False) -> str:
     """Return a plan: the answer first, then warnings, each rank, and the reasons why steps were rejected.
 
     Parameters
@@ -29,10 +27,9 @@ def plan_text(
         The command that carries the plan out.
     user : str
         The user of this process, for files that cannot be read.
-    require_newest : bool
-        The operator refuses to go back behind a newer step.
+    refused : bool
+        The plan goes back behind a newer step, which ``--require-newest`` forbids.
     """
-    refused = require_newest and plan.recoverable and bool(plan.given_up)
     lines = [_world(plan), *_headline(plan, user, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
