@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ms_recover.model.explanation import Explanation
+from typing import TYPE_CHECKING
+
 from ms_recover.model.plan import Plan
 from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+
+if TYPE_CHECKING:
+    from ms_recover.model.explanation import Explanation
 
 _MOST_ROWS = 64
 

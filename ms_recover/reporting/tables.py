@@ -7,9 +7,6 @@ from io import StringIO
 
 from ms_recover.model.printable import printable
 
-PIPE_WIDTH = 100_000
-"""Columns where there is no terminal: a row stays on one line, so that grep finds whole paths."""
-
 
 def table_lines(
     columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
@@ -23,10 +20,13 @@ def table_lines(
     rows : iterable of sequence of str
         Cells, as many as headings.
     width : int or None
-        Columns of the terminal; None for a pipe, where nothing is wrapped.
+        Columns of the terminal; None for a pipe, where nothing is wrapped, so that grep finds whole paths.
     right : sequence of str
         Headings of columns with numbers.
     """
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    if width is None:
+        return _unwrapped([columns, *cells], [name in right for name in columns])
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -34,11 +34,24 @@ def table_lines(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for name in columns:
         table.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*map(Text, row))
     file = StringIO()
-    Console(file=file, width=width or PIPE_WIDTH, color_system=None, legacy_windows=False, _environ={}).print(table)
+    Console(file=file, width=width, color_system=None, legacy_windows=False, _environ={}).print(table)
     return [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
+
+
+def _unwrapped(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Lay out a table as wide as it is: a terminal's wrapping needs rich, whose import is slow."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        fills = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [fill + cell if pushed else cell + fill for cell, fill, pushed in zip(row, fills, right, strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def render_table(

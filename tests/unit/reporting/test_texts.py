@@ -72,6 +72,13 @@ def test_a_table_in_a_pipe_keeps_each_row_on_one_line():
     assert "line\\nbreak\\x85\\u2028" in lines[2]
 
 
+def test_a_table_reads_the_same_in_a_pipe_and_in_a_terminal_that_is_wide_enough():
+    columns = ("名字", "number", "last")
+    rows = [("a", "1", "x"), ("", "12345678", "\u4e2d\u6587"), ("[bold]b[/] \x1b", "", "")]
+    assert render_table(columns, rows, None, right=("number",)) == render_table(columns, rows, 80, right=("number",))
+    assert render_table(columns, [], None) == render_table(columns, [], 80)
+
+
 def slice_file(rank, **fields):
     place = RankPath(("rank_", f"/a-{STEP}.ckpt"))
     return SliceFile(rank, STEP, place, "a", 2048, 1, **fields)
