@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from ms_recover.model.printable import printable
 
+if TYPE_CHECKING:
+    from ms_recover.model.inventory import Note
+
 
 def table_lines(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
+    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ("rank",)
 ) -> list[str]:
     """Return the lines of a table without frames, two spaces between columns, no trailing spaces.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Headings.
-    rows : iterable of sequence of str
-        Cells, as many as headings.
-    width : int or None
-        Columns of the terminal; None for a pipe, where nothing is wrapped, so that grep finds whole paths.
-    right : sequence of str
-        Headings of columns with numbers.
+    `width` is that of the terminal; None for a pipe, where nothing is wrapped, so that grep finds whole paths. The
+    columns in `right` hold numbers.
     """
     cells = [[one_line(cell) for cell in row] for row in rows]
     if width is None:
@@ -54,8 +50,25 @@ def _unwrapped(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str
     return lines
 
 
+def section(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    right: Sequence[str] = ("rank",),
+) -> list[str]:
+    """Return an empty line, the title if there is one, and a table; nothing when it has no rows."""
+    return ["", *([f"{title}:"] if title else []), *table_lines(columns, rows, width, right)] if rows else []
+
+
+def note_lines(notes: Iterable[Note], width: int | None) -> list[str]:
+    """Return files and directories that are reported, never used."""
+    rows = [(note.path, note.reason) for note in notes]
+    return section("Not used, or worth a look", ("path", "why"), rows, width)
+
+
 def render_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ()
+    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, right: Sequence[str] = ("rank",)
 ) -> str:
     """Return a table as one text; arguments as for `table_lines`."""
     return "\n".join(table_lines(columns, rows, width, right))

@@ -9,9 +9,8 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.reporting.inventory_text import inventory_text
+from ms_recover.reporting.inventory_text import inventory_text, provenance_text
 from ms_recover.reporting.outcome_text import outcome_text
-from ms_recover.reporting.provenance_text import provenance_text
 from ms_recover.reporting.tables import ranks_text, render_table, size_text
 
 STEP = Step(2, 8)
