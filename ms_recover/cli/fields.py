@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
 from typing import Any, Literal
 
 import click
@@ -26,8 +27,6 @@ class FieldOption(click.Option):
 
     Parameters
     ----------
-    declarations : list of str
-        As for `click.Option`.
     target : Target
         The value.
     field : str, optional
@@ -91,23 +90,18 @@ def field_option(target: Target, *declarations: str, **attributes: Any) -> Decor
     return click.option(*declarations, cls=FieldOption, target=target, **attributes)
 
 
-def takes(target: Target, load: Callable[[], Callable[..., Any]], *options: Decorator) -> Decorator:
+def takes(target: Target, kind: str, *options: Decorator) -> Decorator:
     """Add options to a command, and give it their values as one argument named `target`.
 
-    Parameters
-    ----------
-    target : Target
-        The argument.
-    load : callable
-        Imports its class on use: help needs no model.
-    *options : decorator
-        Made by `field_option`, in the order of the help.
+    The class of the values, `kind`, is named as ``module:class`` and imported on use, because help needs no model. The
+    options, made by `field_option`, are in the order of the help.
     """
+    module, _, name = kind.partition(":")
 
     def decorate(function: Command) -> Command:
         @wraps(function)
         def command(*positional: Any, **named: Any) -> int:
-            value = load()(**_values(click.get_current_context(), target))
+            value = getattr(import_module(module), name)(**_values(click.get_current_context(), target))
             return function(*positional, **named, **{target: value})
 
         added: Command = command

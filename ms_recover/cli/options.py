@@ -13,7 +13,6 @@ import click
 from ms_recover.cli.fields import Decorator, field_option, takes
 
 if TYPE_CHECKING:
-    from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.steps import Step
 
 _RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8}))?\Z", re.ASCII)
@@ -72,6 +71,9 @@ def parse_ranks(text: str) -> frozenset[int]:
     return frozenset(ranks)
 
 
+_SCAN_OPTIONS, _PLAN_OPTIONS = "ms_recover.model.options:ScanOptions", "ms_recover.model.options:PlanOptions"
+_PEER_OPTIONS = f"{__name__}:PeerOptions"
+
 _scan = partial(field_option, "scan")
 _plan = partial(field_option, "plan")
 _peers = partial(field_option, "peers")
@@ -95,18 +97,11 @@ STRATEGY = _scan(
     help="Strategy files that are not beside the slices; {rank} stands for the owner. Repeatable.",
 )
 NO_CRC = _scan(
-    "--no-crc",
-    field="crc",
-    is_flag=True,
-    parse=operator.not_,
-    help="Do not check the CRC of slices that have one.",
+    "--no-crc", field="crc", is_flag=True, parse=operator.not_, help="Do not check the CRC of slices that have one."
 )
 STEP = _plan("--step", metavar="EPOCH_STEP", parse=parse_step, help="Consider this step only, for example 2_77.")
 LOST = _plan(
-    "--lost",
-    metavar="RANKS",
-    parse=parse_ranks,
-    help="Ranks whose slices count as lost, for example 0,3 or 8-15.",
+    "--lost", metavar="RANKS", parse=parse_ranks, help="Ranks whose slices count as lost, for example 0,3 or 8-15."
 )
 WORLD_SIZE = _plan(
     "--world-size",
@@ -114,9 +109,7 @@ WORLD_SIZE = _plan(
     help="Number of ranks; default: by manifests, rank lists, strategy files and directories.",
 )
 NEWEST = _plan(
-    "--newest",
-    is_flag=True,
-    help="Where several runs saved one step, take the run whose slices were written last.",
+    "--newest", is_flag=True, help="Where several runs saved one step, take the run whose slices were written last."
 )
 TOLERATE = _plan(
     "--tolerate",
@@ -129,11 +122,7 @@ REQUIRE_NEWEST = _plan(
     is_flag=True,
     help="End with 4 instead of going back behind a newer step that cannot be recovered.",
 )
-QUICK = _plan(
-    "--quick",
-    is_flag=True,
-    help="Read headers and manifests only: do not compare replicas by contents.",
-)
+QUICK = _plan("--quick", is_flag=True, help="Read headers and manifests only: do not compare replicas by contents.")
 RANKS = _plan(
     "--ranks",
     metavar="RANKS",
@@ -181,31 +170,19 @@ _SECURITY = (
 )
 
 
-def _scan_options() -> type[ScanOptions]:
-    from ms_recover.model.options import ScanOptions
-
-    return ScanOptions
-
-
-def _plan_options() -> type[PlanOptions]:
-    from ms_recover.model.options import PlanOptions
-
-    return PlanOptions
-
-
-takes_scan = takes("scan", _scan_options, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
+takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 """Add the options of a scan, and give the command ``scan: ScanOptions``."""
 
-takes_plan = takes("plan", _plan_options, STEP, LOST, WORLD_SIZE, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS)
+takes_plan = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS)
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
-takes_check = takes("plan", _plan_options, STEP, WORLD_SIZE, TOLERATE)
+takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, TOLERATE)
 """Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
 
-takes_peers = takes("peers", lambda: PeerOptions, SERVER, TIMEOUT, *_SECURITY)
+takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, *_SECURITY)
 """Add ``--from`` and the options that go with it, and give the command ``peers: PeerOptions``."""
 
-takes_security = takes("peers", lambda: PeerOptions, *_SECURITY)
+takes_security = takes("peers", _PEER_OPTIONS, *_SECURITY)
 """Add the options that say who may take part, and give the command ``peers: PeerOptions``."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
