@@ -44,21 +44,19 @@ def security_of(options: PeerOptions) -> Security:
     """
     from ms_recover.worlds.security import Security
 
-    if options.token_file is not None:
-        security = Security.from_file(options.token_file)
-    else:
-        security = Security.from_environment(tls=False)
-    certificate, key, authority = options.certificate, options.key, options.authority
-    if certificate is None and key is None and authority is None:
+    token = options.token_file
+    security = Security.from_environment(tls=False) if token is None else Security.from_file(token)
+    files = {name: getattr(options, name) for name in TLS_VARIABLES}
+    missing = [f"--{name} (or {TLS_VARIABLES[name]})" for name, path in files.items() if path is None]
+    if len(missing) == len(files):
         return security
-    if certificate is None or key is None or authority is None:
-        missing = [f"--{name} (or {TLS_VARIABLES[name]})" for name in TLS_VARIABLES if getattr(options, name) is None]
+    if missing:
         raise UsageError(
             f"TLS needs --certificate, --key and --authority, all three or none; missing: {', '.join(missing)}"
         )
     from ms_recover.remote.tls import with_certificates
 
-    return with_certificates(security, certificate, key, authority)
+    return with_certificates(security, **files)
 
 
 @contextmanager

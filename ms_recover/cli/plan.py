@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,6 @@ from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
-    from ms_recover.cli.plan_file import PlanTarget
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
 
@@ -57,7 +56,11 @@ def command(
 
     if output is not None and peers.servers:
         raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)
-    target = _target(output) if output is not None else None
+    target = None
+    if output is not None:
+        from ms_recover.cli.plan_file import plan_target
+
+        target = plan_target(output)
     to_stdout = target is not None and target.kind == "stdout"
     if to_stdout and explain is not None:
         raise click.UsageError("--explain and a plan both go to standard output: save the plan in a file", ctx)
@@ -72,15 +75,16 @@ def command(
     except OlderStepError as error:
         made, explanation, refused = error.plan, error.explanation, True
     if target is not None and not to_stdout and not refused:
-        _write(target, made)
+        from ms_recover.cli.plan_file import write_plan
+        from ms_recover.formats.codec import json_text
+
+        write_plan(target, json_text(_plan_json(made)) + "\n")
     if explanation is not None and as_json:
         from ms_recover.formats.explanation_json import explained_plan_to_json
 
         print_json(explained_plan_to_json(made, explanation))
     elif as_json or (to_stdout and not refused):
-        from ms_recover.formats.plan_json import plan_to_json
-
-        print_json(plan_to_json(made))
+        print_json(_plan_json(made))
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
@@ -90,15 +94,7 @@ def command(
     return OlderStepError.exit_code if refused else plan_code(made)
 
 
-def _target(output: str) -> PlanTarget:
-    from ms_recover.cli.plan_file import plan_target
+def _plan_json(made: Plan) -> dict[str, Any]:
+    from ms_recover.formats.plan_json import plan_to_json  # loads the codec, which text does not need
 
-    return plan_target(output)
-
-
-def _write(target: PlanTarget, made: Plan) -> None:
-    from ms_recover.cli.plan_file import write_plan
-    from ms_recover.formats.codec import json_text
-    from ms_recover.formats.plan_json import plan_to_json
-
-    write_plan(target, json_text(plan_to_json(made)) + "\n")
+    return plan_to_json(made)
