@@ -104,7 +104,7 @@ def recover_train(
     pattern, group_info
         Layout of the tree, as in `ScanOptions`.
     newest, tolerate
-        Judgement of replicas, as in `PlanOptions`.
+        The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or train from the first epoch.
 
