@@ -1,5 +1,7 @@
 """The verbs: inspect, scan, plan, explain, check, apply, complete, verify, seal.
 
+Each imports its room on use, so that a plan loads nothing that only writing needs.
+
 >>> from ms_recover import api
 >>> plan = api.plan(api.scan("/checkpoints"))       # doctest: +SKIP
 >>> if plan.recoverable:                            # doctest: +SKIP
@@ -11,30 +13,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, UnrecoverableError
-from ms_recover.execution.apply import apply_plan, check_plan
-from ms_recover.execution.compose import complete_slice as write_complete
-from ms_recover.execution.seal import seal_slices
-from ms_recover.execution.slice_source import SliceSource
-from ms_recover.model.compose import ComposeAction
+from ms_recover.errors import MissingInputError, OlderStepError, UnrecoverableError
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.explanation import Explanation
-from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
-from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Plan
-from ms_recover.model.verification import Verification
-from ms_recover.planning.explain import explain_rank, find_complete_slice
-from ms_recover.planning.facts import check_rank, gather_facts
-from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.verification import judge_slices, make_verification
-from ms_recover.planning.planner import Planned, plan_facts, required_reads
-from ms_recover.scanning.inspect import inspect_file
-from ms_recover.scanning.read import read_contents
-from ms_recover.scanning.scan import scan as scan_tree
+
+if TYPE_CHECKING:
+    from ms_recover.execution.slice_source import SliceSource
+    from ms_recover.model.explanation import Explanation
+    from ms_recover.model.inspection import Inspection
+    from ms_recover.model.outcome import ActionResult, Outcome
+    from ms_recover.model.plan import Plan
+    from ms_recover.model.verification import Verification
+    from ms_recover.planning.judging.judgement import Comparison
+    from ms_recover.planning.planner import Planned
 
 __all__ = ["apply", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
@@ -46,46 +40,31 @@ Reader = Callable[[Sequence[SliceFile]], Contents]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a file and list its contents.
+    """Identify a slice, ``group_info.pb`` or strategy file, and list its contents and its problems.
 
-    Parameters
-    ----------
-    path : str or path
-        A slice, a ``group_info.pb`` or a strategy file.
-    crc : bool
-        Check the CRC of a slice that has one, which reads the whole file.
-
-    Returns
-    -------
-    Inspection
-        Damage is listed in its `problems`.
+    With `crc` the CRC of a slice that has one is checked, which reads the whole file.
 
     Raises
     ------
     MissingInputError, StorageError
         When the file does not exist or cannot be read.
     """
+    from ms_recover.scanning.inspect import inspect_file
+
     return inspect_file(path, crc=crc)
 
 
 def scan(
     root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
 ) -> Inventory:
-    """List the slices, rank lists, strategy files and manifests of a checkpoint tree.
+    """List the slices, rank lists, strategy files and manifests of a checkpoint tree, sorted.
 
     Parameters
     ----------
     root : str or path
-        The tree: a directory with a directory for each rank.
-    options : ScanOptions
-        The layout of the tree.
+        A directory with a directory for each rank.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
-
-    Returns
-    -------
-    Inventory
-        Sorted, and the same for the same tree.
 
     Raises
     ------
@@ -98,6 +77,8 @@ def scan(
     StorageError
         When the root cannot be read.
     """
+    from ms_recover.scanning.scan import scan as scan_tree
+
     return scan_tree(root, options, stop=stop)
 
 
@@ -111,7 +92,8 @@ def plan(
 ) -> Plan:
     """Find the newest step that every rank can have, and read its slices to prove it.
 
-    Reads, and changes nothing. The plan says whether it is recoverable; `apply` carries it out.
+    Changes nothing, and gives the same plan for the same input. The plan says whether it is recoverable; `apply`
+    carries it out.
 
     Parameters
     ----------
@@ -122,17 +104,14 @@ def plan(
     jobs : int
         Threads that read.
     progress : callable, optional
-        Called with the bytes read since the last call.
+        See `Progress`.
     read : callable, optional
         Reads the slices instead of this function.
 
-    Returns
-    -------
-    Plan
-        The same for the same input.
-
     Raises
     ------
+    OlderStepError
+        When the plan goes back to an older step and `options.require_newest` is set; the error has the plan.
     MissingInputError
         When there is no slice, or none of the step in `options`.
     UsageError
@@ -140,7 +119,10 @@ def plan(
     ContradictionError
         When rank lists contradict each other.
     """
-    return plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)[0].plan
+    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    if options.require_newest:
+        refuse_older_step(planned.plan)
+    return planned.plan
 
 
 def plan_with_evidence(
@@ -151,7 +133,11 @@ def plan_with_evidence(
     progress: Progress | None = None,
     read: Reader | None = None,
 ) -> tuple[Planned, Contents]:
-    """Do what `plan` does, and return the evidence and the digests that were read as well."""
+    """Return the plan with its evidence and the digests that were read, also when it goes back to an older step."""
+    from ms_recover.planning.facts import gather_facts
+    from ms_recover.planning.planner import plan_facts, required_reads
+    from ms_recover.scanning.read import read_contents
+
     contents = NOTHING_READ
     while True:
         planned = plan_facts(inventory, gather_facts(inventory, options, contents))
@@ -163,6 +149,18 @@ def plan_with_evidence(
         contents = contents.merged(more)
 
 
+def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
+    """Raise OlderStepError when a plan goes back behind a newer step that was given up."""
+    if plan.recoverable and plan.given_up:
+        newest = plan.given_up[0]
+        raise OlderStepError(
+            f"{plan.root}: step {newest.step} cannot be recovered ({newest.reason}), and going back to step "
+            f"{plan.step} is refused: mend the newer step, or plan without require_newest",
+            plan,
+            explanation,
+        )
+
+
 def explain(
     inventory: Inventory,
     rank: int,
@@ -172,28 +170,27 @@ def explain(
     progress: Progress | None = None,
     read: Reader | None = None,
 ) -> tuple[Plan, Explanation]:
-    """Plan, and list for each parameter of one rank its holders and its chosen source.
-
-    Parameters
-    ----------
-    inventory, options, jobs, progress, read
-        As for `plan`.
-    rank : int
-        The rank.
+    """Do what `plan` does, and list for each parameter of one rank its holders and its chosen source.
 
     Raises
     ------
     UsageError
         When the rank is not in the world.
-    MissingInputError, ContradictionError
-        As `plan` does.
+    OlderStepError, MissingInputError, ContradictionError
+        As `plan` does; an OlderStepError has the explanation too.
     """
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
-    return planned.plan, explain_planned(planned, rank)
+    explanation = explain_planned(planned, rank)
+    if options.require_newest:
+        refuse_older_step(planned.plan, explanation)
+    return planned.plan, explanation
 
 
 def explain_planned(planned: Planned, rank: int) -> Explanation:
     """Explain one rank of a plan by the evidence it was made from; errors as for `explain`."""
+    from ms_recover.planning.explain import explain_rank
+    from ms_recover.planning.facts import check_rank
+
     check_rank(rank, planned.facts.world)
     assert planned.plan.considered is not None  # plans of trees are of a step
     return explain_rank(planned.compared, planned.plan.considered, rank, planned.plan.run_id)
@@ -209,6 +206,8 @@ def check(plan: Plan) -> None:
     MissingInputError, VerificationError
         When a source is missing or has changed.
     """
+    from ms_recover.execution.apply import check_plan
+
     check_plan(plan)
 
 
@@ -221,36 +220,32 @@ def apply(
     progress: Progress | None = None,
     lock_timeout: float = 600.0,
     partial: bool = False,
+    require_newest: bool = False,
     sources: Mapping[str, SliceSource] | None = None,
 ) -> Outcome:
-    """Carry out a plan. Its actions are independent: one that fails does not stop the others, and all can be repeated.
+    """Carry out a plan in threads; the outcome has the gravest exit code of its actions.
+
+    The actions are independent: one that fails does not stop the others, and all can be repeated.
 
     Parameters
     ----------
-    plan : Plan
-        A recoverable plan.
-    jobs : int
-        Threads.
     verify : bool
         Read each copy back before it gets its final name.
     ranks : collection of int, optional
         Carry out the actions of these ranks only.
-    progress : callable, optional
-        Called with the bytes copied since the last call, from any thread.
     lock_timeout : float
         Seconds to wait for another recovery of the same tree, where `ranks` is given; otherwise it is an error at once.
     partial : bool
         Where the plan has no step, write the surviving parameters of the lost slices under other names.
+    require_newest : bool
+        Refuse a plan that goes back behind a newer step, as the option of `plan` does.
     sources : mapping, optional
         The slices of the plan that lie on other hosts, by path.
 
-    Returns
-    -------
-    Outcome
-        With the gravest exit code of the actions.
-
     Raises
     ------
+    OlderStepError
+        When the plan goes back to an older step and `require_newest` is set; nothing is done.
     UnrecoverableError
         When the plan has no step.
     StorageError
@@ -258,6 +253,10 @@ def apply(
     KeyboardInterrupt
         After every temporary file is removed.
     """
+    from ms_recover.execution.apply import apply_plan
+
+    if require_newest:
+        refuse_older_step(plan)
     return apply_plan(
         plan,
         jobs=jobs,
@@ -284,18 +283,12 @@ def complete(
 
     Parameters
     ----------
-    inventory : Inventory
-        The result of `scan`.
-    rank : int
-        The rank.
+    inventory, jobs, progress, verify
+        As for `plan` and `apply`.
     options : PlanOptions
         Its `step` by default is the newest without missing parameters.
     output : str, optional
         File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
-    jobs, progress
-        As for `plan`.
-    verify : bool
-        Read the file back before it gets its name.
 
     Raises
     ------
@@ -304,6 +297,11 @@ def complete(
     MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
         As `plan` and `apply` do, and when `output` exists.
     """
+    from ms_recover.execution.compose import complete_slice
+    from ms_recover.model.compose import ComposeAction
+    from ms_recover.planning.explain import find_complete_slice
+    from ms_recover.planning.facts import check_rank
+
     steps = [options.step] if options.step is not None else list(inventory.steps)
     why = f"{inventory.root} holds no slice"
     for candidate in steps:
@@ -312,7 +310,7 @@ def complete(
         found = find_complete_slice(compared, candidate, rank)
         if isinstance(found.action, ComposeAction):
             target = os.path.abspath(output) if output is not None else found.action.target
-            return write_complete(inventory.root, replace(found.action, target=target), verify=verify)
+            return complete_slice(inventory.root, replace(found.action, target=target), verify=verify)
         why = f"step {candidate}: {found.reason}"
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
 
@@ -325,18 +323,9 @@ def verify(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Check every slice against its manifest, its structure and its replicas; reads all of them.
+    """Check every slice, or those of the step in `options`, against its manifest, its structure and its replicas.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The result of `scan`.
-    options : PlanOptions
-        With a step only this step is checked.
-    deep : bool
-        Read from the device, not from the page cache.
-    jobs, progress
-        As for `plan`.
+    Reads all of them, with `deep` from the device instead of the page cache; other arguments as for `plan`.
 
     Raises
     ------
@@ -345,6 +334,8 @@ def verify(
     UsageError, ContradictionError
         As `plan` does.
     """
+    from ms_recover.planning.judging.verification import make_verification
+
     compared, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
     return make_verification(compared)
 
@@ -352,23 +343,18 @@ def verify(
 def seal(
     inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, jobs: int = 1, progress: Progress | None = None
 ) -> tuple[tuple[str, ...], Verification]:
-    """Write the missing manifests of sound slices, after their group's vote.
+    """Write the missing manifests of sound slices, after their group's vote; arguments as for `verify`.
 
-    Parameters
-    ----------
-    inventory, options, jobs, progress
-        As for `verify`.
-
-    Returns
-    -------
-    (tuple of str, Verification)
-        The sealed slices, and the verification of all; slices that are not sound get no manifest.
+    Returns the paths of the sealed slices, and the verification of all; slices that are not sound get no manifest.
 
     Raises
     ------
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
+    from ms_recover.execution.seal import seal_slices
+    from ms_recover.planning.judging.verification import judge_slices, make_verification
+
     compared, contents = _compare_read(inventory, options, jobs, progress)
     facts, judged = compared.facts, judge_slices(compared)
     sound = [
@@ -381,6 +367,10 @@ def seal(
 def _compare_read(
     inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None, *, deep: bool = False
 ) -> tuple[Comparison, Contents]:
+    from ms_recover.planning.facts import gather_facts
+    from ms_recover.planning.judging.judge import compare_slices
+    from ms_recover.scanning.read import read_contents
+
     step = options.step
     if not inventory.steps or (step is not None and step not in inventory.steps):
         missing = "no slice" if step is None else f"no slice of step {step}"

@@ -11,6 +11,7 @@
     │   ├── FormatError                          malformed file
     │   └── ContradictionError                   inputs contradict each other
     ├── UnrecoverableError    (RuntimeError)  4  a rank's slice has no source
+    │   └── OlderStepError                       only an older step is recoverable, which is refused
     ├── VerificationError     (RuntimeError)  5  digest mismatch
     ├── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or failed
     └── DeviceLostError    (RuntimeError)     7  a device of a split model died, froze or failed
@@ -21,6 +22,10 @@ Each message names the fault, its place (rank, step, path) and the next thing to
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
 
 INTERRUPTED = 130
 """Exit code after SIGINT (Ctrl-C): 128 + 2."""
@@ -85,6 +90,29 @@ class UnrecoverableError(MsRecoverError, RuntimeError):
     """A rank's slice is lost and has no source."""
 
     exit_code = 4
+
+
+class OlderStepError(UnrecoverableError):
+    """Only an older step is recoverable, and going back to it is refused.
+
+    Parameters
+    ----------
+    words : str
+        The steps and the reason.
+    plan : Plan
+        The refused plan; to go back all the same, apply it.
+    explanation : Explanation, optional
+        Of one rank, where it was asked for.
+    """
+
+    exit_code = 4
+
+    def __init__(self, words: str, plan: Any, explanation: Any = None) -> None:
+        super().__init__(words)
+        self.plan, self.explanation = plan, explanation
+
+    def __reduce__(self) -> tuple[type[OlderStepError], tuple[str, Any, Any]]:
+        return type(self), (str(self), self.plan, self.explanation)
 
 
 class VerificationError(MsRecoverError, RuntimeError):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.fields import typed_options
-from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
+from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import cores, plan_code, plan_tree, progress_bar
+from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
-    from ms_recover.cli.options import PeerOptions, SecurityOptions
+    from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.outcome import Outcome
     from ms_recover.model.plan import Plan
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     help="Where no step is recoverable write the surviving parameters, as {name}.partial.ckpt; ends with 4 all the "
     "same.",
 )
-@takes_whole_plan
+@takes_plan
 @takes_peers
-@takes_security
 @takes_scan
 @json_option
 @click.pass_context
@@ -49,7 +49,6 @@ def command(
     as_json: bool,
     plan: PlanOptions,
     peers: PeerOptions,
-    security: SecurityOptions,
     scan: ScanOptions,
 ) -> int:
     """Carry out a plan, so that every rank has its slice.
@@ -61,23 +60,20 @@ def command(
     from ms_recover import api
     from ms_recover.reporting.outcome_text import outcome_text
     from ms_recover.reporting.plan_text import plan_text
-    from ms_recover.storage.local import read_text
     from ms_recover.system_errors import user_name
 
-    def show(made: Plan, code: int) -> int:
+    def show(made: Plan, *, refused: bool = False) -> None:
         if as_json:
             from ms_recover.formats.plan_json import plan_to_json
 
             print_json(plan_to_json(made))
         else:
-            print_text(plan_text(made, text_width(), user=user_name(), require_newest=plan.require_newest))
-        return code
+            print_text(plan_text(made, text_width(), user=user_name(), refused=refused))
 
     def carry_out(made: Plan, run: Callable[..., Outcome]) -> int:
-        code = plan_code(made, require_newest=plan.require_newest)
-        refused = made.recoverable and code != 0
-        if dry_run or refused or not (made.recoverable or (partial and made.partials)):
-            return show(made, code)
+        if dry_run or not (made.recoverable or (partial and made.partials)):
+            show(made)
+            return plan_code(made)
         with progress_bar("copying", made.bytes_to_copy, as_json or not made.actions) as progress:
             outcome = run(jobs=jobs or 4 * cores(), verify=not no_verify, progress=progress, partial=partial)
         if as_json:
@@ -88,20 +84,27 @@ def command(
             print_text(outcome_text(outcome, text_width()))
         return outcome.exit_code
 
-    if peers.servers:
-        if os.path.isfile(root_or_plan):
-            raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
-        with planned_with_peers(root_or_plan, scan, plan, peers, security, as_json=as_json) as (nodes, planned):
-            return carry_out(planned.plan, partial_call(nodes.apply, planned))
-    check_alone(ctx)
-    if os.path.isfile(root_or_plan):
-        for option in typed_options(ctx):
-            raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
-        from ms_recover.formats.plan_json import plan_from_json
-
-        made = plan_from_json(read_text(root_or_plan), root_or_plan)
-    else:
-        made, _ = plan_tree(root_or_plan, scan, plan, as_json=as_json)
+    given = os.path.isfile(root_or_plan)
+    if given and peers.servers:
+        raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
+    try:
+        if peers.servers:
+            with planned_with_peers(root_or_plan, scan, plan, peers, as_json=as_json) as (nodes, planned):
+                return carry_out(planned.plan, partial_call(nodes.apply, planned))
+        check_alone(ctx)
+        made = _given_plan(ctx, root_or_plan) if given else plan_tree(root_or_plan, scan, plan, as_json=as_json)[0]
+    except OlderStepError as error:
+        show(error.plan, refused=True)
+        return error.exit_code
     if made.recoverable:
         api.check(made)
     return carry_out(made, partial_call(api.apply, made))
+
+
+def _given_plan(ctx: click.Context, path: str) -> Plan:
+    from ms_recover.formats.plan_json import plan_from_json
+    from ms_recover.storage.local import read_text
+
+    for option in typed_options(ctx):
+        raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
+    return plan_from_json(read_text(path), path)

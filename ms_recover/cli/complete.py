@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
+from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
 from ms_recover.cli.tree import cores, progress_bar
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     help="File to write; default: {name}.complete.ckpt in the rank's directory. Nothing is overwritten.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
-@takes_plan(STEP, WORLD_SIZE, TOLERATE)
+@takes_check
 @takes_scan
 @json_option
 def command(

@@ -72,13 +72,7 @@ def group() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``recover-ckpt`` and return its exit code.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line without the program name; by default that of the process.
-    """
+    """Run ``recover-ckpt``, by default with the arguments of the process, and return its exit code."""
     if sys.stdout is None:
         return _complain(
             "standard output is closed, so nothing was done: redirect it to a file, or to /dev/null for no report", 1

@@ -10,15 +10,10 @@ from typing import IO, Any
 import click
 
 
-def json_text(data: dict[str, Any]) -> str:
-    """Return one JSON object as indented text, in ASCII."""
-    from ms_recover.formats.codec import json_text as text
-
-    return text(data)
-
-
 def print_json(data: dict[str, Any]) -> None:
-    """Print one JSON object."""
+    """Print one JSON object as indented text, in ASCII."""
+    from ms_recover.formats.codec import json_text
+
     click.echo(json_text(data))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.fields import typed_options
-from ms_recover.cli.options import TLS_VARIABLES, PeerOptions, SecurityOptions
+from ms_recover.cli.options import TLS_VARIABLES, PeerOptions
 from ms_recover.cli.tree import cores, progress_bar
 from ms_recover.errors import InputError, StorageError, UsageError
 
@@ -23,58 +23,40 @@ if TYPE_CHECKING:
 
 
 def check_alone(ctx: click.Context) -> None:
-    """Refuse options that have a meaning only with ``--from``.
-
-    Raises
-    ------
-    click.UsageError
-        When one stands on the command line.
-    """
+    """Raise click.UsageError when an option that has a meaning only with ``--from`` stands on the command line."""
     for option in typed_options(ctx):
-        if option.needs_from:
+        if option.target == "peers" or option.field == "ranks":
             raise click.UsageError(f"{option.opts[0]} goes with --from HOST:PORT", ctx)
 
 
 def need_numpy() -> None:
-    """Check that worlds can run.
-
-    Raises
-    ------
-    UsageError
-        When numpy is not installed.
-    """
+    """Raise UsageError when numpy, which worlds need, is not installed."""
     import importlib.util
 
     if importlib.util.find_spec("numpy") is None:
         raise UsageError("a recovery over several nodes needs numpy: pip install numpy")
 
 
-def security_of(options: SecurityOptions) -> Security:
+def security_of(options: PeerOptions) -> Security:
     """Return who may take part: by the token in a file or the environment, and by certificates when there are some.
 
-    Raises
-    ------
-    UsageError
-        When the files are invalid, or only some of the three for TLS are given.
+    Raises UsageError when the files are invalid, or only some of the three for TLS are given.
     """
     from ms_recover.worlds.security import Security
 
-    if options.token_file is not None:
-        security = Security.from_file(options.token_file)
-    else:
-        security = Security.from_environment(tls=False)
-    certificate, key, authority = options.certificate, options.key, options.authority
-    if certificate is None and key is None and authority is None:
+    token = options.token_file
+    security = Security.from_environment(tls=False) if token is None else Security.from_file(token)
+    files = {name: getattr(options, name) for name in TLS_VARIABLES}
+    missing = [f"--{name} (or {TLS_VARIABLES[name]})" for name, path in files.items() if path is None]
+    if len(missing) == len(files):
         return security
-    if certificate is None or key is None or authority is None:
-        given = {"certificate": certificate, "key": key, "authority": authority}
-        missing = [f"--{name} (or {TLS_VARIABLES[name]})" for name, path in given.items() if path is None]
+    if missing:
         raise UsageError(
             f"TLS needs --certificate, --key and --authority, all three or none; missing: {', '.join(missing)}"
         )
     from ms_recover.remote.tls import with_certificates
 
-    return with_certificates(security, certificate, key, authority)
+    return with_certificates(security, **files)
 
 
 @contextmanager
@@ -83,7 +65,6 @@ def planned_with_peers(
     scan: ScanOptions,
     plan: PlanOptions,
     peers: PeerOptions,
-    security: SecurityOptions,
     *,
     explain: int | None = None,
     as_json: bool = False,
@@ -96,7 +77,7 @@ def planned_with_peers(
 
     local = api.scan(os.path.abspath(root), replace(scan, may_be_empty=True))
     addresses = [Address.parse(text) for text in dict.fromkeys(peers.servers)]
-    allowed = security_of(security)
+    allowed = security_of(peers)
     with ExitStack() as stack:
         try:
             nodes = stack.enter_context(Peers(addresses, security=allowed, timeout=peers.timeout))

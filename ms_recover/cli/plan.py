@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ms_recover.cli.fields import words_of
-from ms_recover.cli.options import json_option, takes_peers, takes_scan, takes_security, takes_whole_plan
-from ms_recover.cli.output import json_text, print_json, print_text, text_width
+from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
+from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import plan_code, plan_tree
+from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
-    from ms_recover.cli.options import PeerOptions, SecurityOptions
+    from ms_recover.cli.options import PeerOptions
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 @click.command(name="plan")
 @click.argument("root", type=click.Path(readable=False))
-@takes_whole_plan
+@takes_plan
 @takes_peers
-@takes_security
 @takes_scan
 @click.option(
     "-o",
@@ -48,47 +48,47 @@ def command(
     as_json: bool,
     plan: PlanOptions,
     peers: PeerOptions,
-    security: SecurityOptions,
     scan: ScanOptions,
 ) -> int:
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT."""
-    from ms_recover.cli.plan_file import plan_target, write_plan
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.system_errors import user_name
 
     if output is not None and peers.servers:
         raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)
-    target = plan_target(output) if output is not None else None
+    target = None
+    if output is not None:
+        from ms_recover.cli.plan_file import plan_target
+
+        target = plan_target(output)
     to_stdout = target is not None and target.kind == "stdout"
     if to_stdout and explain is not None:
         raise click.UsageError("--explain and a plan both go to standard output: save the plan in a file", ctx)
-    if peers.servers:
-        with planned_with_peers(root, scan, plan, peers, security, explain=explain, as_json=as_json) as (_, planned):
-            made, explanation = planned.plan, planned.explanation
-    else:
-        check_alone(ctx)
-        made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
-    code = plan_code(made, require_newest=plan.require_newest)
-    refused = made.recoverable and code != 0
+    refused = False
+    try:
+        if peers.servers:
+            with planned_with_peers(root, scan, plan, peers, explain=explain, as_json=as_json) as (_, planned):
+                made, explanation = planned.plan, planned.explanation
+        else:
+            check_alone(ctx)
+            made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
+    except OlderStepError as error:
+        made, explanation, refused = error.plan, error.explanation, True
     if target is not None and not to_stdout and not refused:
+        from ms_recover.cli.plan_file import write_plan
+        from ms_recover.formats.codec import json_text
+
         write_plan(target, json_text(_plan_json(made)) + "\n")
     if as_json or (to_stdout and not refused):
         print_json(_plan_json(made, explanation))
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
-        words = [root, *words_of(ctx.command, {"plan": plan, "peers": peers, "security": security, "scan": scan})]
-        print_text(
-            plan_text(
-                made,
-                text_width(),
-                next_command=shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])]),
-                user=user_name(),
-                require_newest=plan.require_newest,
-            )
-        )
-    return code
+        words = [root, *words_of(ctx.command, {"plan": plan, "peers": peers, "scan": scan})]
+        command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])])
+        print_text(plan_text(made, text_width(), next_command=command_line, user=user_name(), refused=refused))
+    return OlderStepError.exit_code if refused else plan_code(made)
 
 
 def _plan_json(made: Plan, explanation: Explanation | None = None) -> dict[str, Any]:

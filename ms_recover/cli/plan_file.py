@@ -39,21 +39,10 @@ class PlanTarget:
 
 
 def plan_target(path: str) -> PlanTarget:
-    """Decide how a plan is written to a path, before any time goes into planning.
+    """Decide how a plan is written to a path, or to standard output for ``-``, before any time goes into planning.
 
-    Parameters
-    ----------
-    path : str
-        A path, or ``-`` for standard output.
-
-    Raises
-    ------
-    UsageError
-        When anything but an older plan, a character device or a pipe is there, or a link that leads nowhere.
-    MissingInputError
-        When the directory does not exist.
-    StorageError
-        When the file cannot be read.
+    Raises UsageError when anything but an older plan, a character device or a pipe is there, or a link that leads
+    nowhere, MissingInputError when the directory does not exist, and StorageError when the file cannot be read.
     """
     match = _DESCRIPTOR.match(path)
     descriptor = int(match[1]) if match is not None else _STANDARD.get(path)
@@ -82,12 +71,8 @@ def plan_target(path: str) -> PlanTarget:
 def write_plan(target: PlanTarget, text: str) -> None:
     """Write a plan: a file whole or not at all, everything else as it comes.
 
-    Raises
-    ------
-    UsageError
-        When something else has appeared under the name meanwhile.
-    StorageError
-        When it cannot be written.
+    Raises UsageError when something else has appeared under the name meanwhile, and StorageError when it cannot be
+    written.
     """
     if target.kind == "file":
         write_small(plan_target(target.path).path, text.encode())

@@ -12,7 +12,7 @@ from ms_recover.cli.peers import need_numpy, security_of
 from ms_recover.cli.tree import cores
 
 if TYPE_CHECKING:
-    from ms_recover.cli.options import SecurityOptions
+    from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import ScanOptions
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--idle", type=click.FloatRange(min=0.5), help="End after so many seconds without a client.")
 @takes_security
 @takes_scan
-def command(root: str, bind: str, port: int, idle: float | None, security: SecurityOptions, scan: ScanOptions) -> int:
+def command(root: str, bind: str, port: int, idle: float | None, peers: PeerOptions, scan: ScanOptions) -> int:
     """Serve ROOT to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 
     They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only slices and their companions that a scan
@@ -42,7 +42,7 @@ def command(root: str, bind: str, port: int, idle: float | None, security: Secur
         root,
         address=bind,
         port=port,
-        security=security_of(security),
+        security=security_of(peers),
         idle=idle,
         jobs=cores(),
         ready=print_text,

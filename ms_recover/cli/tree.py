@@ -30,10 +30,10 @@ def plan_tree(
         return api.explain(inventory, explain, plan, jobs=cores(), progress=progress)
 
 
-def plan_code(plan: Plan, *, require_newest: bool = False) -> int:
+def plan_code(plan: Plan) -> int:
     """Return the exit code of a plan that is not applied."""
     if plan.recoverable:
-        return UnrecoverableError.exit_code if require_newest and plan.given_up else 0
+        return 0
     if any(rank.verdict == "unrecoverable" and rank.state == "unreadable" for rank in plan.ranks):
         return StorageError.exit_code
     return VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import STEP, TOLERATE, WORLD_SIZE, json_option, takes_plan, takes_scan
+from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, progress_bar, verification_code
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(name="verify")
 @click.argument("root", type=click.Path(readable=False))
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
-@takes_plan(STEP, WORLD_SIZE, TOLERATE)
+@takes_check
 @takes_scan
 @json_option
 def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:

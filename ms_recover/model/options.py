@@ -42,7 +42,7 @@ class PlanOptions:
     ranks: frozenset[int] | None = None
     """Only these ranks need a slice, because the others are recovered elsewhere; None for all."""
     require_newest: bool = False
-    """Refuse to go back behind a newer step that was given up."""
+    """Refuse to go back behind a newer step that was given up: planning raises OlderStepError instead."""
 
 
 DEFAULT_SCAN = ScanOptions()

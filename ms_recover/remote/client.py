@@ -157,7 +157,10 @@ class Peers:
         planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
         explanation = None if explain is None else api.explain_planned(planned, explain)
         names = [peer.name for peer in self.peers]
-        return RemotePlan(cut_down(planned.plan, union, options.ranks, names, contents.digests), explanation, union)
+        made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
+        if options.require_newest:
+            api.refuse_older_step(made, explanation)
+        return RemotePlan(made, explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
         """Carry out a plan.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+from ms_recover.reporting.tables import page, ranks_text, section, size_text, table_lines
 
 _NAMES = {
     "ckpt": "a slice (.ckpt)",
@@ -25,8 +25,7 @@ def inspection_text(found: Inspection, width: int | None) -> str:
     if found.group_info is not None:
         lines.append(f"same slice on ranks: {ranks_text(found.group_info.restore_ranks)}")
         groups = [(group.name, ranks_text(group.ranks)) for group in found.group_info.groups]
-        if groups:
-            lines += ["", *table_lines(("communication group", "ranks"), groups, width)]
+        lines += section("", ("communication group", "ranks"), groups, width)
     if found.strategy is not None:
         lines += _strategy_lines(found.strategy, width)
     return page(lines)
@@ -43,10 +42,8 @@ def _slice_lines(header: SliceHeader, width: int | None) -> list[str]:
         (p.name, p.dtype, str(list(p.shape)), str(p.nbytes), str(len(pieces)))
         for p, pieces in zip(header.parameters, header.contents, strict=True)
     ]
-    if parameters:
-        heads = ("name", "dtype", "shape", "bytes", "pieces")
-        lines += ["", *table_lines(heads, parameters, width, right=("bytes", "pieces"))]
-    return lines
+    heads = ("name", "dtype", "shape", "bytes", "pieces")
+    return lines + section("", heads, parameters, width, right=("bytes", "pieces"))
 
 
 def _strategy_lines(strategy: Strategy, width: int | None) -> list[str]:

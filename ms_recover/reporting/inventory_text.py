@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
+from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
-from ms_recover.reporting.notes import note_lines
-from ms_recover.reporting.provenance_text import provenance_text
-from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+from ms_recover.model.texts import list_some
+from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
 _MOST_ROWS = 32
+_EVIDENCE = {
+    "manifest": "confirmed by manifest",
+    "vote": "confirmed by vote",
+    "layout": "by the layouts of a strategy file",
+    "structure": "by structure only: contents were not compared",
+}
 
 
 def inventory_text(inventory: Inventory, width: int | None) -> str:
@@ -19,12 +25,10 @@ def inventory_text(inventory: Inventory, width: int | None) -> str:
     lines += _step_table(inventory, width)
     damaged = [file for file in inventory.slices if file.problem and not file.denied]
     denied = [file for file in inventory.slices if file.denied]
-    lines += _problem_lines("Damaged", damaged, width)
-    lines += _problem_lines("Permission denied", denied, width)
-    if inventory.denied:
-        rows = [(str(rank), note.path, note.reason) for rank, note in inventory.denied]
-        lines += ["", "Directories that cannot be read:"]
-        lines += table_lines(("rank", "directory", "why"), rows, width, right=("rank",))
+    lines += section("Damaged", ("rank", "slice", "why"), _problems(damaged), width)
+    lines += section("Permission denied", ("rank", "slice", "why"), _problems(denied), width)
+    directories = [(str(rank), note.path, note.reason) for rank, note in inventory.denied]
+    lines += section("Directories that cannot be read", ("rank", "directory", "why"), directories, width)
     lines += _recovered_lines(inventory.slices, width)
     lines += _group_lines(inventory.group_files, width)
     return page([*lines, *note_lines(inventory.notes, width)])
@@ -50,11 +54,8 @@ def _step_table(inventory: Inventory, width: int | None) -> list[str]:
     return table_lines(columns, rows, width, right=("sound", "size"))
 
 
-def _problem_lines(title: str, files: Sequence[SliceFile], width: int | None) -> list[str]:
-    if not files:
-        return []
-    rows = [(str(file.rank), file.path, file.problem or "") for file in files]
-    return ["", f"{title}:", *table_lines(("rank", "slice", "why"), rows, width, right=("rank",))]
+def _problems(files: Iterable[SliceFile]) -> list[tuple[str, ...]]:
+    return [(str(file.rank), file.path, file.problem or "") for file in files]
 
 
 def _recovered_lines(slices: Sequence[SliceFile], width: int | None) -> list[str]:
@@ -63,11 +64,28 @@ def _recovered_lines(slices: Sequence[SliceFile], width: int | None) -> list[str
         for file in slices
         if file.manifest is not None and file.manifest.recovered
     ]
-    if not rows:
-        return []
     if len(rows) > _MOST_ROWS:
         return ["", f"{len(rows)} slices were recovered from others; their manifests name the sources"]
-    return ["", "Recovered:", *table_lines(("rank", "slice", "provenance"), rows, width, right=("rank",))]
+    return section("Recovered", ("rank", "slice", "provenance"), rows, width)
+
+
+def provenance_text(provenance: Provenance) -> str:
+    """Return the origin of a slice as one clause, such as ``copied from rank 3 (a/b.ckpt), confirmed by vote``."""
+    ground = f", {_EVIDENCE[provenance.evidence]}" if provenance.evidence is not None else ""
+    if provenance.kind == "saved":
+        return "saved by training"
+    if provenance.kind == "sealed":
+        return f"saved without a manifest and sealed later{ground}"
+    sources = list_some([_source_text(source) for source in provenance.sources]) or "a source that is not named"
+    text = f"{provenance.kind} from {sources}{ground}"
+    if provenance.borrowed:
+        text += f"; values of another rank in {list_some(provenance.borrowed)}"
+    return text
+
+
+def _source_text(source: ProvenanceSource) -> str:
+    place = f"{source.path} at {source.host}" if source.host is not None else source.path
+    return f"rank {source.rank} ({place})" if source.rank is not None else place
 
 
 def _group_lines(files: Sequence[GroupFile], width: int | None) -> list[str]:
@@ -86,7 +104,4 @@ def _group_lines(files: Sequence[GroupFile], width: int | None) -> list[str]:
         )
         for file in shown
     ]
-    if rows:
-        lines += ["", "Ranks with the same slice:"]
-        lines += table_lines(("rank", "rank list", "same slice on ranks"), rows, width, right=("rank",))
-    return lines
+    return lines + section("Ranks with the same slice", ("rank", "rank list", "same slice on ranks"), rows, width)

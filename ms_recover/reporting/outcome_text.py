@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
-from ms_recover.reporting.notes import going_back
-from ms_recover.reporting.tables import page, size_text, table_lines
+from ms_recover.reporting.plan_text import going_back
+from ms_recover.reporting.tables import page, section, size_text
 
 
 def outcome_text(outcome: Outcome, width: int | None) -> str:
@@ -17,11 +17,9 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
         for result in outcome.results
     ]
     dropped = [(str(result.rank), text) for result in outcome.results for text in result.dropped]
-    if rows:
-        lines += ["", *table_lines(("rank", "status", "slice", "digest or error"), rows, width, right=("rank",))]
-    if dropped:
-        lines += ["", "Sources that proved damaged and were passed over; run the command again to repair them:"]
-        lines += table_lines(("for rank", "source"), dropped, width, right=("for rank",))
+    lines += section("", ("rank", "status", "slice", "digest or error"), rows, width)
+    title = "Sources that proved damaged and were passed over; run the command again to repair them"
+    lines += section(title, ("for rank", "source"), dropped, width, right=("for rank",))
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
     return page([*lines, *(f"error: {error}" for error in outcome.errors)])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ms_recover.model.explanation import Explanation
+from typing import TYPE_CHECKING
+
 from ms_recover.model.plan import Plan
-from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+from ms_recover.reporting.tables import page, ranks_text, section, size_text, table_lines
+
+if TYPE_CHECKING:
+    from ms_recover.model.explanation import Explanation
 
 _MOST_ROWS = 64
 
@@ -21,8 +25,8 @@ def missing_lines(plan: Plan, width: int | None) -> list[str]:
             (region.parameter, region_text(region.region), size_text(region.bytes), region.reason)
             for region in rank.missing[:_MOST_ROWS]
         ]
-        lines += ["", f"Regions of the slice of rank {rank.rank} without a source ({share}):"]
-        lines += table_lines(("parameter", "region", "size", "why"), rows, width, right=("size",))
+        title = f"Regions of the slice of rank {rank.rank} without a source ({share})"
+        lines += section(title, ("parameter", "region", "size", "why"), rows, width, right=("size",))
         more = len(rank.missing) - len(rows)
         if more > 0:
             lines.append(f"and {more} more, which --json lists")

@@ -6,33 +6,26 @@ from collections.abc import Iterable, Sequence
 
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
-from ms_recover.reporting.notes import going_back, note_lines
+from ms_recover.model.steps import Step
 from ms_recover.reporting.pieces import missing_lines
-from ms_recover.reporting.tables import page, ranks_text, size_text, table_lines
+from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
-MOST_ROWS = 32
+_MOST_ROWS = 32
 """Ranks up to which every rank has a row, also the ones that keep their slice."""
 
 
-def plan_text(
-    plan: Plan, width: int | None, *, next_command: str = "", user: str = "", require_newest: bool = False
-) -> str:
+def plan_text(plan: Plan, width: int | None, *, next_command: str = "", user: str = "", refused: bool = False) -> str:
     """Return a plan: the answer first, then warnings, each rank, and the reasons why steps were rejected.
 
     Parameters
     ----------
-    plan : Plan
-        The plan.
-    width : int or None
-        Columns of the terminal, None for a pipe.
     next_command : str
         The command that carries the plan out.
     user : str
         The user of this process, for files that cannot be read.
-    require_newest : bool
-        The operator refuses to go back behind a newer step.
+    refused : bool
+        The plan goes back behind a newer step, which ``--require-newest`` forbids.
     """
-    refused = require_newest and plan.recoverable and bool(plan.given_up)
     lines = [_world(plan), *_headline(plan, user, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
@@ -40,13 +33,24 @@ def plan_text(
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
     title = "Newer steps that were given up" if plan.step else "Steps that were rejected"
-    lines += _rejected_lines(title, plan.given_up, width)
-    older_runs = [rejected for rejected in plan.rejected_steps if rejected.another_run]
-    lines += _rejected_lines("Steps of other runs only", older_runs, width)
+    given_up = [(str(one.step), one.reason) for one in plan.given_up]
+    other_runs = [(str(one.step), one.reason) for one in plan.rejected_steps if one.another_run]
+    lines += section(title, ("step", "why"), given_up, width)
+    lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
     if plan.actions and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
+
+
+def going_back(rejected: Sequence[RejectedStep], step: Step) -> str:
+    """Return the clause of a headline about newer steps of the run that were given up, empty when there is none."""
+    given_up = [one for one in rejected if not one.another_run]
+    if not given_up:
+        return ""
+    newest = given_up[0]
+    more = f" and {len(given_up) - 1} more" if len(given_up) > 1 else ""
+    return f"; going back from step {newest.step} ({newest.reason}){more} to step {step}"
 
 
 def _world(plan: Plan) -> str:
@@ -105,10 +109,10 @@ def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict], user: str) -> list
         f"  rank {rank.rank}: {plan.root}/{rank.path}: {rank.reason}"
         if rank.path
         else f"  rank {rank.rank}: {rank.reason}"
-        for rank in denied[:MOST_ROWS]
+        for rank in denied[:_MOST_ROWS]
     ]
-    if len(denied) > MOST_ROWS:
-        lines.append(f"  and {len(denied) - MOST_ROWS} more")
+    if len(denied) > _MOST_ROWS:
+        lines.append(f"  and {len(denied) - _MOST_ROWS} more")
     if others:
         lines.append(f"No source is known for rank {ranks_text(others)} either")
     return [*lines, "Run the command as the owner of these files, or let this user read them"]
@@ -116,21 +120,14 @@ def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict], user: str) -> list
 
 def _rank_table(plan: Plan, width: int | None) -> list[str]:
     shown: Iterable[RankVerdict] = plan.ranks
-    if len(plan.ranks) > MOST_ROWS:
+    if len(plan.ranks) > _MOST_ROWS:
         shown = [rank for rank in plan.ranks if rank.verdict != "keep"]
     rows = [
         (str(rank.rank), rank.state, rank.verdict, _slice(rank), rank.evidence or "", rank.reason) for rank in shown
     ]
-    lines = table_lines(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width, right=("rank",))
+    lines = table_lines(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width)
     kept = len(plan.ranks) - len(rows)
     return [*lines, f"and {kept} ranks that keep their sound slice"] if kept else lines
-
-
-def _rejected_lines(title: str, rejected: Sequence[RejectedStep], width: int | None) -> list[str]:
-    if not rejected:
-        return []
-    rows = [(str(one.step), one.reason) for one in rejected]
-    return ["", f"{title}:", *table_lines(("step", "why"), rows, width)]
 
 
 def _how(plan: Plan) -> str:

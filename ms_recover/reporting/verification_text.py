@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import SliceCheck, Verification
-from ms_recover.reporting.tables import page, ranks_text, table_lines
+from ms_recover.reporting.tables import page, ranks_text, section, table_lines
 
 _COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
 
@@ -15,9 +15,8 @@ _COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
 def verification_text(found: Verification, width: int | None) -> str:
     """Return a verification: the answer first, then wrong slices, then the ranks of each step."""
     lines = [found.root, _headline(found)]
-    if found.wrong:
-        rows = [(str(check.rank), check.status, check.path, check.reason) for check in found.wrong]
-        lines += ["", *table_lines(("rank", "status", "slice", "why"), rows, width, right=("rank",))]
+    rows = [(str(check.rank), check.status, check.path, check.reason) for check in found.wrong]
+    lines += section("", ("rank", "status", "slice", "why"), rows, width)
     if found.disagreements:
         lines += ["", "Ranks that should hold the same slice hold different contents, and no evidence settles it:"]
         lines += [f"  {text}" for text in found.disagreements]

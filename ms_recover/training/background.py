@@ -16,15 +16,7 @@ class Background:
         self._future: Future[None] | None = None
 
     def begin(self, work: Callable[[], None], name: str) -> None:
-        """Start a task in a thread; the outcome of the task before must have been asked for.
-
-        Parameters
-        ----------
-        work : callable
-            The task.
-        name : str
-            Name of the thread.
-        """
+        """Start a task in a named thread; the outcome of the task before must have been asked for."""
         assert self._future is None
         pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._future = pool.submit(_run, work)

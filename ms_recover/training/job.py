@@ -23,12 +23,7 @@ _T = TypeVar("_T")
 class TrainingJob:
     """The ranks of a training job, as the process of one rank sees them.
 
-    Parameters
-    ----------
-    rank, size : int
-        Global rank of this process, and number of ranks.
-    connected : bool
-        Whether MindSpore's communication is up, so that ranks can exchange numbers.
+    Without `connected` MindSpore's communication is down, and ranks cannot exchange numbers.
     """
 
     rank: int
@@ -38,19 +33,9 @@ class TrainingJob:
     def gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """Send numbers to every rank, and return those of each rank, index = rank.
 
-        Blocks until all ranks have called it with as many numbers; MindSpore gives up by itself when a rank dies.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            At least one, each within 32 bits: the widest type that AllGather takes on every device.
-
-        Raises
-        ------
-        UsageError
-            When there are other ranks but no communication.
-        MsRecoverError
-            When another rank is gone.
+        Blocks until all ranks have called it with as many numbers, at least one, each within 32 bits: the widest type
+        that AllGather takes on every device. Raises UsageError when there are other ranks but no communication, and
+        MsRecoverError when another rank is gone, which MindSpore notices by itself.
         """
         if self.size == 1:
             return [tuple(numbers)]
@@ -66,24 +51,9 @@ class TrainingJob:
         return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
     def run_together(self, what: str, work: Callable[[], _T]) -> _T:
-        """Run `work` on every rank; if it fails on one, it fails on all.
+        """Run `work`, which messages call `what`, on every rank; if it fails on one, it fails on all.
 
-        Parameters
-        ----------
-        what : str
-            Description of the work, for messages on the ranks where it did not fail.
-        work : callable
-            This rank's share.
-
-        Returns
-        -------
-        object
-            The result of this rank's `work`.
-
-        Raises
-        ------
-        MsRecoverError
-            On ranks where `work` succeeded while it failed elsewhere; where it failed, its own error.
+        Where it fails, its own error is raised; on the ranks where it succeeded, MsRecoverError.
         """
         failure: Exception | None = None
         try:
@@ -103,10 +73,7 @@ class TrainingJob:
 def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:
     """Return the job of this process: by MindSpore's communication, else RANK_ID and RANK_SIZE, else a single rank.
 
-    Raises
-    ------
-    UsageError
-        When RANK_ID and RANK_SIZE are no numbers or contradict each other.
+    Raises UsageError when RANK_ID and RANK_SIZE are no numbers or contradict each other.
     """
     if is_initialized():
         return TrainingJob(get_rank(), get_group_size(), True)

@@ -113,13 +113,7 @@ def write_strategy(
 
 
 def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> None:
-    """Refuse layouts that contradict each other.
-
-    Raises
-    ------
-    UsageError
-        It names the contradiction.
-    """
+    """Raise UsageError, which names the contradiction, when layouts contradict each other."""
     if not layouts:
         raise UsageError("layouts=[]: it names no parameter; leave it out when the layouts are unknown")
     names = [layout.parameter for layout in layouts]
@@ -155,10 +149,8 @@ def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
     states with the weight's shape have its layout. A parameter without layout counts as held whole by all ranks. That
     must not happen to a weight by mistake, because a recovery would take another rank's part for a copy.
 
-    Raises
-    ------
-    UsageError
-        When a layout names no parameter of the network, is for another number of dimensions, or is missing.
+    Raises UsageError when a layout names no parameter of the network, is for another number of dimensions, or is
+    missing.
     """
     shapes = {parameter.name: tuple(parameter.shape) for parameter in network.get_parameters()}
     given = {layout.parameter: layout for layout in layouts}

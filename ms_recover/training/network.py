@@ -23,17 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OwnSlice:
-    """The slice that a rank resumes from, named in every message about it.
-
-    Parameters
-    ----------
-    rank : int
-        Its rank.
-    step : Step
-        Its step.
-    path : str
-        Its absolute path.
-    """
+    """The slice that a rank resumes from, by its absolute path; named in every message about it."""
 
     rank: int
     step: Step
@@ -44,14 +34,9 @@ class OwnSlice:
 
 
 def load_slice(own: OwnSlice) -> dict[str, Any]:
-    """Read a slice's parameters into memory of their own.
+    """Read a slice's parameters into memory of their own; InputError when MindSpore cannot.
 
     MindSpore maps safetensors files instead of reading them, so that the parameters would change with the file.
-
-    Raises
-    ------
-    InputError
-        When MindSpore cannot read it.
     """
     form = format_of(own.path) or "ckpt"
     try:
@@ -74,21 +59,9 @@ def load_slice(own: OwnSlice) -> dict[str, Any]:
 def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size: int) -> None:
     """Compile the train network, so that its parameters have the shapes of those in slices.
 
-    Under (semi-)auto parallel the compiler cuts the parameters: a slice fits only afterwards.
-
-    Parameters
-    ----------
-    model : mindspore.train.Model
-        The model.
-    dataset : mindspore.dataset.Dataset
-        In sink mode it is bound to the device queue from its present position; otherwise one batch is read from a copy,
-        and the dataset stays as it is.
-    epochs : int
-        Epochs for `Model.train`.
-    sink : bool
-        Whether the dataset is sunk.
-    sink_size : int
-        Steps per sink, -1 for the whole dataset.
+    Under (semi-)auto parallel the compiler cuts the parameters: a slice fits only afterwards. In sink mode the dataset
+    is bound to the device queue from its present position; otherwise one batch is read from a copy of it, and the
+    dataset stays as it is.
     """
     if sink and device_target() == "Ascend":
         model.build(train_dataset=dataset, epoch=epochs, sink_size=sink_size)
@@ -100,23 +73,10 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
 
 
 def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice) -> None:
-    """Load a slice into the compiled train network, all of it or nothing.
+    """Load a slice into the compiled train network, optimizer state included, all of it or nothing.
 
-    `mindspore.load_param_into_net` accepts missing parameters, and parameters whose names only end alike.
-
-    Parameters
-    ----------
-    network : mindspore.nn.Cell
-        ``model.train_network``: weights and optimizer state.
-    parameters : mapping
-        The result of `load_slice`.
-    own : OwnSlice
-        The slice.
-
-    Raises
-    ------
-    InputError
-        When a parameter of the network is not in the slice, or has another shape or type.
+    `mindspore.load_param_into_net` accepts missing parameters, and parameters whose names only end alike. Here
+    InputError is raised when a parameter of the network is not in the slice, or has another shape or type.
     """
     required = {parameter.name for parameter in saved_parameters(network)}
     missing = sorted(required - parameters.keys())
@@ -139,26 +99,9 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
 
 
 def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:
-    """Compare the values in the train network with the slice's manifest.
+    """Compare the values in the train network with the slice's manifest; return the number of compared parameters.
 
-    Parameters
-    ----------
-    network : mindspore.nn.Cell
-        The train network, loaded.
-    manifest : Manifest
-        The manifest of the slice.
-    own : OwnSlice
-        The slice.
-
-    Returns
-    -------
-    int
-        Number of compared parameters.
-
-    Raises
-    ------
-    VerificationError
-        When a parameter differs from the slice as it was saved.
+    Raises VerificationError when a parameter differs from the slice as it was saved.
     """
     names = (parameter.name for parameter in manifest.parameters)
     expected = dict(zip(names, manifest.digests.parameters, strict=True))

@@ -18,13 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, job: TrainingJob) -> None:
-    """Refuse invalid arguments.
-
-    Raises
-    ------
-    UsageError
-        It names the argument and the reason.
-    """
+    """Raise UsageError, which names the argument and the reason, when one is invalid."""
     if keep < 2:
         raise UsageError(
             f"keep={keep}: when the newest slice proves damaged there would be nothing to go back to; keep at least 2"
@@ -46,10 +40,7 @@ def restore_ranks(
 ) -> list[int] | None:
     """Return the ranks to list in group_info.pb; None when only MindSpore's compiler knows them.
 
-    Raises
-    ------
-    UsageError
-        When the group is not one of this rank.
+    Raises UsageError when the group is not one of this rank.
     """
     sharded = _optimizer_is_shared_out()
     if group is None and layouts is None:
@@ -99,14 +90,9 @@ def _optimizer_is_shared_out() -> bool:
 
 
 def check_types(form: str, network: Any) -> None:
-    """Refuse parameters of a type that slices of the format cannot hold.
+    """Raise UsageError when the network has a parameter of a type that slices of the format cannot hold.
 
     MindSpore makes safetensors from numpy arrays, and numpy 2 has no bfloat16.
-
-    Raises
-    ------
-    UsageError
-        It names the first one.
     """
     if form != "safetensors":
         return

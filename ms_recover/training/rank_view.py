@@ -28,17 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TreeEvidence:
-    """The evidence about a tree.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    compared : Comparison
-        The facts about it, and what its slices show about each other.
-    contents : Contents
-        Digests of the slices that were read so far.
-    """
+    """The scan of a tree, what its slices show about each other, and the digests of those that were read so far."""
 
     inventory: Inventory
     compared: Comparison
@@ -53,16 +43,10 @@ class TreeEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
-    """The tree as one rank sees it. Other ranks may see other parts of it.
+    """The tree as one rank sees it, without `evidence` where it sees none; other ranks may see other parts.
 
     Parameters
     ----------
-    rank : int
-        The rank.
-    evidence : TreeEvidence or None
-        None when the rank sees no tree.
-    scanning : ScanOptions
-        The layout of the tree.
     assessments : mapping of Step to StepAssessment
         Newest step first. Only the verdict on this rank counts.
     withdrawn : mapping of Step to str
@@ -125,17 +109,10 @@ class RankView:
         """Return the view in which a step is not available."""
         return replace(self, withdrawn={**self.withdrawn, step: reason}, outdated=self.outdated or outdated)
 
-    def with_source(self, step: Step, source_rank: int) -> RankView:
-        """Return the view after this rank's slice was copied or composed."""
-        return replace(self, source_ranks={**self.source_ranks, step: source_rank}, outdated=True)
-
     def prove(self, step: Step) -> RankView:
         """Read the rank's own slice if a manifest describes it, otherwise every source without one, and judge again.
 
-        Raises
-        ------
-        VerificationError
-            When replicas differ, at this step or a newer one, and nothing shows which is right.
+        Raises VerificationError when replicas differ, at this step or a newer one, and nothing shows which is right.
         """
         view = self
         while unread := view._unread(step):
@@ -160,23 +137,9 @@ def make_rank_view(
 ) -> RankView:
     """Scan the tree and judge one rank at every step, by structure and manifests.
 
-    Steps that only an older run has slices of are withdrawn, as `ms_recover.api.plan` passes them over.
-
-    Parameters
-    ----------
-    root : str
-        The tree. One that is missing or has no slices gives a view without steps.
-    rank : int
-        The rank.
-    scanning : ScanOptions
-        The layout of the tree.
-    judging : PlanOptions
-        The operator's decisions.
-
-    Raises
-    ------
-    MsRecoverError
-        As `ms_recover.api.scan` and `ms_recover.api.plan` do.
+    Raises what `ms_recover.api.scan` and `ms_recover.api.plan` raise. Steps that only an older run has slices of are
+    withdrawn, as `ms_recover.api.plan` passes them over. A tree that is missing or has no slices gives a view without
+    steps.
     """
     try:
         inventory = api.scan(root, scanning)

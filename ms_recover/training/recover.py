@@ -29,10 +29,8 @@ class Resumption:
 
     Parameters
     ----------
-    step : Step or None
-        Step that training resumed from; None when it started afresh.
-    path : str or None
-        This rank's slice of that step.
+    step, path : Step and str, or None
+        Step that training resumed from, and this rank's slice of it; None when training started afresh.
     source_rank : int or None
         Rank that the slice was copied from, or the first of several that it was composed from; None when this rank had
         it.
@@ -102,15 +100,11 @@ def recover_train(
     sink_mode : bool, optional
         Sink the dataset to the device; by default on Ascend only. CPU cannot.
     sink_size : int
-        Steps per sink, -1 for the whole dataset; as in that training.
-    pattern : str, optional
+        Steps per sink as in that training, -1 for the whole dataset.
+    pattern, group_info
         Layout of the tree, as in `ScanOptions`.
-    group_info : iterable of str
-        Rank lists that are not beside the slices, as in `ScanOptions`.
-    newest : bool
-        Where several runs saved a step, take the run whose slices were modified last, as in `PlanOptions`.
-    tolerate : iterable of str
-        Patterns of parameters that may differ between replicas, as in `PlanOptions`.
+    newest, tolerate
+        The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or train from the first epoch.
 
@@ -216,19 +210,8 @@ class _StepCounter(Callback):  # type: ignore[misc]
 def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:
     """Return the number of steps that had been trained when a slice was saved.
 
-    Parameters
-    ----------
-    own : OwnSlice
-        The slice.
-    batch_num : int
-        Steps per epoch as `Model.train` counts them: the dataset's size, or the sink size.
-    sink : bool
-        Whether the dataset is sunk: training can only begin with a whole epoch then.
-
-    Raises
-    ------
-    InputError
-        When the slice is not from a training with this dataset.
+    With `batch_num` steps per epoch as `Model.train` counts them: the dataset's size, or the sink size. Raises
+    InputError when the slice is not from a training with this dataset, or when sink mode would begin within an epoch.
     """
     epoch, step = own.step.epoch, own.step.step
     if epoch < 1 or not 1 <= step <= batch_num:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from ms_recover import api
@@ -25,33 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[RankView, OwnSlice | None]:
-    """Find the newest step that every rank proves, and obtain this rank's slice of it.
+    """Find the newest step that every rank proves, and obtain this rank's slice of it; None when there is no slice.
 
     A damaged slice is replaced from another rank. Where no rank has a sound one, all ranks go back to the next older
     step. All ranks call this function.
 
-    Parameters
-    ----------
-    job : TrainingJob
-        The ranks.
-    view : RankView
-        This rank's view of the tree.
-    root : str
-        The tree, for messages.
-
-    Returns
-    -------
-    (RankView, OwnSlice or None)
-        The view afterwards, and this rank's slice; None when no rank sees any slice of any step.
-
-    Raises
-    ------
-    UnrecoverableError
-        When there are slices, but no such step.
-    VerificationError
-        When replicas differ and nothing shows which is right.
-    MsRecoverError
-        When a copy failed on any rank.
+    Raises UnrecoverableError when there are slices, but no such step, VerificationError when replicas differ and
+    nothing shows which is right, and MsRecoverError when a copy failed on any rank.
     """
     while (step := find_common_step(job, view, root)) is not None:
         view = job.run_together(f"getting the slice of step {step}", partial(obtain_slice, view, step))
@@ -67,12 +48,7 @@ def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[Ra
 def find_common_step(job: TrainingJob, view: RankView, root: str) -> Step | None:
     """Return the newest step that every rank has or can get; None when no rank sees any slice of any step.
 
-    All ranks call this function.
-
-    Raises
-    ------
-    UnrecoverableError
-        When there are slices, but no such step.
+    All ranks call this function. Raises UnrecoverableError when there are slices, but no such step.
     """
     steps = view.available_steps
     counts = job.gather([len(steps), len(view.assessments)])
@@ -99,17 +75,9 @@ def newest_common_step(offers: Sequence[Sequence[Step]]) -> Step | None:
 def obtain_slice(view: RankView, step: Step) -> RankView:
     """Prove this rank's slice of an available step, or copy or compose it from other ranks.
 
-    Returns
-    -------
-    RankView
-        The step is available in it if the rank has a sound slice now.
-
-    Raises
-    ------
-    VerificationError
-        When replicas differ and nothing shows which is right.
-    MsRecoverError
-        When the slice could not be copied or composed for another reason than wrong contents.
+    The step is available in the returned view if the rank has a sound slice now. Raises VerificationError when replicas
+    differ and nothing shows which is right, and MsRecoverError when the slice could not be copied or composed for
+    another reason than wrong contents.
     """
     before = view.verdict(step).verdict
     view = view.prove(step)
@@ -129,7 +97,7 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
         return view.withdraw(step, str(error), outdated=True)
     how = "copied from" if verdict.verdict == "copy" else "composed from slices of several ranks, first"
     _log.warning("%s: %s rank %d; %s", own, how, source, verdict.reason)
-    return view.with_source(step, source)
+    return replace(view, source_ranks={**view.source_ranks, step: source}, outdated=True)
 
 
 def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
@@ -149,15 +117,7 @@ def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
 
 
 def supersede_newer_slices(view: RankView, step: Step) -> None:
-    """Rename this rank's slices that are newer than the step that training resumes from, with their manifests.
-
-    Raises
-    ------
-    MsRecoverError
-        As `ms_recover.api.scan` does.
-    OSError
-        When one cannot be renamed.
-    """
+    """Rename this rank's slices that are newer than the step that training resumes from, with their manifests."""
     inventory = _scan_again(view) if view.outdated else view.tree.inventory
     while newer := [file for file in inventory.slices if file.rank == view.rank and file.step > step]:
         for file in newer:

@@ -17,25 +17,10 @@ NO_STEP = Step(0, 0)
 
 
 def agree_floor(job: TrainingJob, committed: Step, failure: Exception | None) -> Step:
-    """Return the newest step that every rank has committed.
+    """Return the newest step that every rank has committed, by each rank's own (`NO_STEP` for none).
 
-    All ranks call this function. A rank without communication goes by its own step.
-
-    Parameters
-    ----------
-    job : TrainingJob
-        The ranks.
-    committed : Step
-        This rank's newest committed step, or `NO_STEP`.
-    failure : Exception or None
-        The reason why this rank could not save.
-
-    Raises
-    ------
-    Exception
-        `failure`, when there is one.
-    MsRecoverError
-        When another rank could not save, or is gone.
+    All ranks call this function. A rank without communication goes by its own step. Where this rank could not save, its
+    `failure` is raised; MsRecoverError when another rank could not save, or is gone.
     """
     own = (int(failure is not None), committed.epoch, committed.step)
     try:
@@ -56,29 +41,10 @@ def agree_floor(job: TrainingJob, committed: Step, failure: Exception | None) ->
 
 
 def rotate(folder: str, prefix: str, keep: int, floor: Step) -> list[Step]:
-    """Remove a run's oldest slices, each together with its manifest.
+    """Remove a run's oldest slices, each together with its manifest; return their steps, newest first.
 
-    Parameters
-    ----------
-    folder : str
-        This rank's directory.
-    prefix : str
-        Prefix of this run; slices of other prefixes stay.
-    keep : int
-        Number of committed slices that stay.
-    floor : Step
-        The newest step that every rank has committed. Its slice and newer ones stay in any case, because a recovery
-        goes back to it.
-
-    Returns
-    -------
-    list of Step
-        The removed steps, newest first.
-
-    Raises
-    ------
-    OSError
-        When a directory cannot be read or a file cannot be removed.
+    Slices of other prefixes stay, and `keep` committed ones. So do the slice of `floor`, the newest step that every
+    rank has committed, and newer ones, because a recovery goes back to it.
     """
     formats = "|".join(SLICE_FORMATS)
     name = re.compile(rf"{re.escape(prefix)}-(\d+)_(\d+)\.(?:{formats})\Z", re.ASCII)

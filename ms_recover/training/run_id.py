@@ -22,28 +22,10 @@ def agree_run_id(
     environ: Mapping[str, str] = os.environ,
     draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> str:
-    """Return the id of this run: the launcher's, else a random one of rank 0.
+    """Return the id of this run: the launcher's, else a random one of rank 0 by `draw`, which returns random bytes.
 
-    All ranks call this function.
-
-    Parameters
-    ----------
-    job : TrainingJob
-        The ranks.
-    environ : mapping
-        Environment variables, `RUN_ID` perhaps among them.
-    draw : callable
-        Returns a given number of random bytes.
-
-    Returns
-    -------
-    str
-        Empty when the launcher set none and the ranks cannot communicate.
-
-    Raises
-    ------
-    UsageError
-        When ranks have different ids.
+    All ranks call this function. It is empty when the launcher set none and the ranks cannot communicate. Raises
+    UsageError when ranks have different ids.
     """
     given = environ.get(RUN_ID, "")
     if job.size > 1 and not job.connected:

@@ -101,6 +101,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     Attributes
     ----------
+    directory, group_info : Path
+        The directory of this rank, and in it the list of ranks that hold the same slice; MindSpore's compiler may write
+        the list later.
     stalls : list of Stall
         Times that training stood still, by save; the last entry of asynchronous saving is the wait at the end.
     run_id : str
@@ -140,7 +143,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         super().__init__()
         self._job = current_job()
         check_options(directory, prefix, save_steps, keep, format, self._job)
-        self._directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
+        self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
+        self.group_info = self.directory / GROUP_INFO_NAME
         self._prefix = self._run_prefix = prefix
         self._save_steps = save_steps
         self._keep = keep
@@ -156,12 +160,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._group is not None:
                 write_group_info(str(self.group_info), self._group)
         except OSError as error:
             raise StorageError(
-                f"rank {self._job.rank} cannot save to {self._directory}: {error}; choose another directory"
+                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
             ) from error
         if self._group is None and device_target() != "CPU":
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
@@ -170,16 +174,6 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 "rank %d: the ranks that hold the same slice are unknown; give SliceCheckpoint the group or layouts",
                 self._job.rank,
             )
-
-    @property
-    def directory(self) -> Path:
-        """The directory of this rank."""
-        return self._directory
-
-    @property
-    def group_info(self) -> Path:
-        """Path of the list of ranks that hold the same slice; MindSpore's compiler may write it later."""
-        return self._directory / GROUP_INFO_NAME
 
     @property
     def committed(self) -> Step | None:
@@ -199,9 +193,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         check_types(self._format, params.train_network)
         if self._layouts is not None:
             stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self._directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
+            write_strategy(self.directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
         self.run_id = agree_run_id(self._job)
-        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self._directory), self._prefix)
+        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save a slice when one is due."""
@@ -241,7 +235,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _order(self, params: Any) -> SliceOrder:
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
         return SliceOrder(
-            path=str(self._directory / f"{self._run_prefix}-{step}.{self._format}"),
+            path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
             rank=self._job.rank,
             world_size=self._job.size,
             step=step,
@@ -290,7 +284,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def _rotate(self, floor: Step) -> None:
         try:
-            gone = rotate(str(self._directory), self._run_prefix, self._keep, floor)
+            gone = rotate(str(self.directory), self._run_prefix, self._keep, floor)
         except OSError as error:  # nothing is lost by it; the next save tries again
             _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
         else:

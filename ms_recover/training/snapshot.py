@@ -46,13 +46,10 @@ def flush_caches(network: Any) -> None:
 
 
 def take_snapshot(network: Any) -> Snapshot | None:
-    """Copy a network's parameters to host memory.
+    """Copy a network's parameters to host memory; ``mindspore.save_checkpoint`` writes the same bytes from the copy.
 
-    Returns
-    -------
-    list of dict or None
-        ``mindspore.save_checkpoint`` writes the same bytes from it as from the network. None when there are parameters
-        that it must read itself: maps, cached and offloaded ones, and those that pipeline stages share.
+    None when there are parameters that it must read itself: maps, cached and offloaded ones, and those that pipeline
+    stages share.
     """
     parameters = saved_parameters(network)
     if any(

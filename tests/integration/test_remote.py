@@ -100,6 +100,22 @@ def test_only_the_ranks_that_live_here_need_a_slice(tree, tmp_path, recover_ckpt
     assert {path.name for path in here.iterdir()} == {"ckpt_dir0"}
 
 
+def test_the_newest_step_can_be_required_over_several_nodes(tree, tmp_path, recover_ckpt):
+    here, there = split(tree, tmp_path, here=(0, 1), there=(2, 3, 4, 5))
+    for node, ranks in ((here, (1,)), (there, (3, 5))):
+        for rank in ranks:
+            (node / f"ckpt_dir{rank}" / NAME).unlink()
+    shutil.rmtree(here / "ckpt_dir0")
+    with serving(there) as [server]:
+        for command in ("plan", "apply"):
+            done = recover_ckpt(command, here, "--from", server.address, "--require-newest")
+            assert done.code == 4, done.err
+            assert "REFUSED by --require-newest: nothing is done; going back from step 1_8" in done.out
+            assert not (here / "ckpt_dir0").exists()
+        assert recover_ckpt("apply", here, "--from", server.address).code == 0
+    assert content(here, 0, "test-1_4.ckpt") == content(tree, 0, "test-1_4.ckpt")
+
+
 def test_a_backup_gives_ranks_their_own_slices(tree, tmp_path, recover_ckpt):
     here = tmp_path / "here"
     here.mkdir()

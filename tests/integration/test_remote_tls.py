@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ms_recover.cli.options import SecurityOptions
+from ms_recover.cli.options import PeerOptions
 from ms_recover.cli.peers import security_of
 from ms_recover.errors import UsageError
 from ms_recover.model.steps import Step
@@ -161,7 +161,7 @@ def test_all_three_or_none(nodes, tls, recover_ckpt):
         for names in ({name}, given.keys() - {name}):
             few = {option[2:]: path if option in names else None for option, path in given.items()}
             with pytest.raises(UsageError, match="all three or none; missing: --") as caught:
-                security_of(SecurityOptions(**few))
+                security_of(PeerOptions(**few))
             assert all((f"{option} (or" in str(caught.value)) == (option not in names) for option in given)
     for command in (["serve", there, "--port", free_port()], ["plan", here, "--from", "127.0.0.1:1"]):
         missing = recover_ckpt(*command, *options[:4])

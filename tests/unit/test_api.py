@@ -1,14 +1,16 @@
 """How the verb `plan` reads, and `explain` goes by the plan."""
 
 import inspect
+import pickle
 from dataclasses import replace
 
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import UsageError
+from ms_recover.errors import OlderStepError, UnrecoverableError, UsageError
 from ms_recover.model.contents import Contents
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.steps import Step
 from ms_recover.scanning.read import read_contents
 from ms_recover.testing.trees import make_tree
 from tests.support.cuts import make_struck_cut_tree
@@ -56,6 +58,62 @@ def test_a_rank_is_explained_by_the_step_of_the_plan(tmp_path):
     assert any(0 in item.holders for item in api.explain(inventory, 0)[1].parameters)
     with pytest.raises(UsageError, match="there is no rank 6"):
         api.explain(inventory, 6)
+
+
+@pytest.fixture
+def going_back(tmp_path):
+    """Return the scan of a tree whose newest step has lost both replicas of a slice."""
+    tree = make_tree(tmp_path / "tree", steps=[Step(1, 8), Step(2, 8)])
+    for rank in (1, 3):
+        (tree / f"ckpt_dir{rank}" / "test-2_8.ckpt").unlink()
+    return api.scan(tree)
+
+
+def test_a_plan_that_goes_back_is_refused_where_the_newest_step_is_required(going_back):
+    newest = PlanOptions(require_newest=True)
+    with pytest.raises(
+        OlderStepError, match=r"step 2_8 cannot be recovered \(rank 1: .*going back to step 1_8"
+    ) as caught:
+        api.plan(going_back, newest)
+    assert caught.value.exit_code == UnrecoverableError.exit_code == 4
+    assert caught.value.plan == api.plan(going_back)
+    assert caught.value.explanation is None
+    with pytest.raises(OlderStepError) as caught:
+        api.explain(going_back, 1, newest)
+    assert (caught.value.plan, caught.value.explanation) == api.explain(going_back, 1)
+
+
+def test_the_error_of_a_refused_plan_survives_pickling(going_back):
+    with pytest.raises(OlderStepError) as caught:
+        api.plan(going_back, PlanOptions(require_newest=True))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.plan) == (OlderStepError, str(caught.value), caught.value.plan)
+
+
+def test_a_refused_plan_is_applied_only_where_older_steps_will_do(going_back, tmp_path):
+    lost = tmp_path / "tree" / "ckpt_dir0" / "test-1_8.ckpt"
+    lost.unlink()
+    made = api.plan(api.scan(tmp_path / "tree"))
+    with pytest.raises(OlderStepError) as caught:
+        api.apply(made, require_newest=True)
+    assert caught.value.plan == made
+    assert not lost.exists()
+    assert api.apply(made).step == Step(1, 8)
+    assert lost.exists()
+
+
+def test_the_newest_step_is_enough_where_it_is_required(tmp_path):
+    tree = make_tree(tmp_path / "tree", steps=[Step(1, 8), Step(2, 8)])
+    (tree / "ckpt_dir0" / "test-2_8.ckpt").unlink()
+    made = api.plan(api.scan(tree), PlanOptions(require_newest=True))
+    assert made.step == Step(2, 8)
+    assert api.apply(made, require_newest=True).exit_code == 0
+
+
+def test_a_tree_without_a_recoverable_step_is_planned_as_always(going_back, tmp_path):
+    for rank in (1, 3):
+        (tmp_path / "tree" / f"ckpt_dir{rank}" / "test-1_8.ckpt").unlink()
+    assert not api.plan(api.scan(tmp_path / "tree"), PlanOptions(require_newest=True)).recoverable
 
 
 def test_every_verb_has_a_typed_signature_and_names_its_errors():

@@ -71,6 +71,12 @@ def test_require_newest_saves_no_plan(going_back, tmp_path):
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_an_explanation_is_given_of_a_refused_plan_too(going_back):
+    code, out = run(plan.command, going_back, "--require-newest", "--explain", "1")
+    assert code == 4
+    assert out.startswith("The slice of rank 1 at step 1_8, parameter by parameter")
+
+
 def test_require_newest_is_content_with_the_newest(tmp_path):
     tree = make_tree(tmp_path / "tree", steps=[OLD, NEW])
     (tree / "ckpt_dir0" / "test-2_8.ckpt").unlink()

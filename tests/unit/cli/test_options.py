@@ -11,18 +11,15 @@ from ms_recover.cli.fields import FieldOption, words_of
 from ms_recover.cli.main import COMMANDS, LazyGroup, group
 from ms_recover.cli.options import (
     PeerOptions,
-    SecurityOptions,
     parse_ranks,
-    spell_ranks,
     takes_peers,
+    takes_plan,
     takes_scan,
-    takes_security,
-    takes_whole_plan,
 )
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 
-TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions, "security": SecurityOptions}
+TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions}
 WITH_OPTIONS = [module.command for module in (apply, complete, plan, scan, seal, serve, verify)]
 
 EVERYTHING = {
@@ -37,8 +34,7 @@ EVERYTHING = {
         require_newest=True,
     ),
     "scan": ScanOptions(pattern="r{rank}", group_info=("x", "y z"), strategy=("s",), crc=False),
-    "peers": PeerOptions(servers=("a:1", "b:2"), timeout=2.5),
-    "security": SecurityOptions(token_file="t", certificate="c", key="k", authority="a"),
+    "peers": PeerOptions(servers=("a:1", "b:2"), timeout=2.5, token_file="t", certificate="c", key="k", authority="a"),
 }
 
 
@@ -48,9 +44,8 @@ def received():
     values = {}
 
     @click.command()
-    @takes_whole_plan
+    @takes_plan
     @takes_peers
-    @takes_security
     @takes_scan
     def command(**given):
         values.update(given)
@@ -84,7 +79,7 @@ def test_defaults_give_no_words(received):
 def test_a_value_of_the_environment_is_taken_and_not_spelled(received, monkeypatch):
     monkeypatch.setenv("MS_RECOVER_WORLDS_KEY", "/secret/key.pem")
     values = received()
-    assert values["security"] == SecurityOptions(key="/secret/key.pem")
+    assert values["peers"] == PeerOptions(key="/secret/key.pem")
     assert words_of(received.command, values) == []
 
 
@@ -106,9 +101,11 @@ def test_every_field_has_an_option(received):
 @pytest.mark.parametrize(
     ("text", "ranks"), [("0", [0]), ("0,3", [0, 3]), ("8-10, 1", [1, 8, 9, 10]), ("1048575", [1048575])]
 )
-def test_ranks_are_read(text, ranks):
+def test_ranks_are_read_and_spelled(text, ranks, received):
     assert parse_ranks(text) == frozenset(ranks)
-    assert parse_ranks(spell_ranks(ranks)) == frozenset(ranks)
+    option, spelled = words_of(received.command, {"plan": PlanOptions(lost=frozenset(ranks))})
+    assert option == "--lost"
+    assert parse_ranks(spelled) == frozenset(ranks)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "-1", "1048576", "0-99999999", "1,,2", "\u0663"])

@@ -9,9 +9,8 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.reporting.inventory_text import inventory_text
+from ms_recover.reporting.inventory_text import inventory_text, provenance_text
 from ms_recover.reporting.outcome_text import outcome_text
-from ms_recover.reporting.provenance_text import provenance_text
 from ms_recover.reporting.tables import ranks_text, render_table, size_text
 
 STEP = Step(2, 8)
@@ -70,6 +69,13 @@ def test_a_table_in_a_pipe_keeps_each_row_on_one_line():
     lines = render_table(("name", "n"), rows, None, right=("n",)).split("\n")
     assert len(lines) == 3
     assert "line\\nbreak\\x85\\u2028" in lines[2]
+
+
+def test_a_table_reads_the_same_in_a_pipe_and_in_a_terminal_that_is_wide_enough():
+    columns = ("名字", "number", "last")
+    rows = [("a", "1", "x"), ("", "12345678", "\u4e2d\u6587"), ("[bold]b[/] \x1b", "", "")]
+    assert render_table(columns, rows, None, right=("number",)) == render_table(columns, rows, 80, right=("number",))
+    assert render_table(columns, [], None) == render_table(columns, [], 80)
 
 
 def slice_file(rank, **fields):
