@@ -18,13 +18,7 @@ from ms_recover.worlds.tensors import is_tensor
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """An argument, or a piece of one, that every chunk gets whole instead of cut.
-
-    Parameters
-    ----------
-    value
-        Anything that may be an argument.
-    """
+    """An argument, or a piece of one, that every chunk gets whole instead of cut."""
 
     value: Any
 
@@ -71,19 +65,9 @@ def cut(
 
 
 def join(pieces: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Join the outputs of chunks, in order, along axis 0.
+    """Join the outputs of chunks, in order, along axis 0; `rows` are the numbers of their input rows.
 
-    Parameters
-    ----------
-    pieces : sequence
-        Outputs of the chunks, at least one, of the same structure.
-    rows : sequence of int
-        Number of input rows of each chunk.
-
-    Returns
-    -------
-    Any
-        The same structure; its tensors are of type ``mindspore.Tensor`` and have the outputs' element type.
+    The tensors of the result are of type ``mindspore.Tensor`` and have the outputs' element type.
 
     Raises
     ------
@@ -111,25 +95,11 @@ def to_tensor(leaf: Any) -> Any:
 
 
 def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
-    """Cut rows into chunks whose sizes differ by at most one.
+    """Cut rows into at most `most` chunks whose sizes differ by at most one, longer ones first.
 
     No chunk has fewer than `least_rows`, unless the batch has. On CPU, MindSpore's matrix multiplication sums in
     another order for fewer than 16 rows; from there on chunks give the output of the whole batch, for most shapes to
     the bit.
-
-    Parameters
-    ----------
-    rows : int
-        At least 1.
-    most : int
-        Most chunks, at least 1.
-    least_rows : int
-        Fewest rows of a chunk, at least 1.
-
-    Returns
-    -------
-    list of tuple of int
-        First row of each chunk and the one after its last; longer chunks first.
 
     Raises
     ------

@@ -20,6 +20,12 @@ Rows = tuple[int, int]
 """First row of a chunk and the one after its last."""
 
 
+def place_text(device: int | None, part: int | None) -> str:
+    """Return the place of an event, such as ``device 2, part 1``; empty when there is none."""
+    numbers = (("device", device), ("part", part))
+    return ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happened in a splitter.
@@ -54,14 +60,12 @@ class Event:
     phases: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
-        numbers = (("device", self.device), ("part", self.part))
-        where = [f"{name} {value}" for name, value in numbers if value is not None]
-        if self.rows is not None:
-            where.append(f"rows {self.rows[0]} to {self.rows[1]}")
-        took = "" if self.seconds is None else f" after {self.seconds:.2f} s"
+        rows = "" if self.rows is None else f"rows {self.rows[0]} to {self.rows[1]}"
+        where = ", ".join(filter(None, (place_text(self.device, self.part), rows)))
+        took = "" if self.seconds is None else f"after {self.seconds:.2f} s"
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.phases)
-        head = " ".join([self.kind, ", ".join(where)]).rstrip() + took + (phases and f" ({phases})")
-        return ": ".join(word for word in (head, self.cause, self.words) if word)
+        head = " ".join(filter(None, (self.kind, where, took, phases and f"({phases})")))
+        return ": ".join(filter(None, (head, self.cause, self.words)))
 
 
 @dataclass(frozen=True)

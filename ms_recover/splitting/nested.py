@@ -20,24 +20,13 @@ def flatten(value: Any) -> tuple[Any, list[Any]]:
 
     In the skeleton None, truth values, whole numbers and texts stand for themselves, everything else is a list that
     starts with its kind: ``["tuple", ...]``, ``["list", ...]``, ``["dict", [key, value], ...]``, ``["tensor", index]``,
-    ``["float", hexadecimal]``, ``["complex", hexadecimal, hexadecimal]``.
-
-    Parameters
-    ----------
-    value
-        Tuples (named ones become plain), lists and dicts with text keys, of mindspore.Tensor, numpy arrays, numbers,
-        truth values, texts and None.
-
-    Returns
-    -------
-    skeleton
-    leaves : list
-        The tensors and arrays themselves, in order.
+    ``["float", hexadecimal]``, ``["complex", hexadecimal, hexadecimal]``. Named tuples become plain.
 
     Raises
     ------
     UsageError
-        When it contains anything else, or is nested too deeply.
+        When it contains other types than tuples, lists, dicts with text keys, mindspore.Tensor, numpy arrays, numbers,
+        truth values, texts and None, or is nested too deeply.
     """
     leaves: list[Any] = []
     return _flatten(value, leaves, 0), leaves
@@ -64,23 +53,13 @@ def is_leaf(value: Any) -> bool:
 
 
 def check_depth(depth: int) -> None:
-    """Refuse a value with too many containers within each other.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a value with too many containers within each other."""
     if depth > DEEPEST:
         raise UsageError(f"the value is nested more than {DEEPEST} deep")
 
 
 def check_keys(value: Mapping[Any, Any]) -> None:
-    """Refuse keys that are no texts.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse keys that are no texts."""
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")

@@ -82,6 +82,11 @@ class Device:
         """Whether it gets no further process."""
         return self.status == "retired"
 
+    @property
+    def restarts(self) -> int:
+        """Number of fresh processes that it was given."""
+        return max(self.generation - 1, 0)
+
     def start(self) -> StartWorker:
         """Begin the next generation."""
         self.generation += 1

@@ -35,8 +35,7 @@ def load(part: ModelPart, path: str) -> None:
     FormatError
         When the slice does not fit the part.
     """
-    held = read(path)
-    _set(part, held, path)
+    _set(part, read(path), path)
 
 
 def read(path: str) -> dict[str, Any]:
@@ -46,13 +45,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def load_received(part: ModelPart, names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """Set weights that the splitter sent.
-
-    Raises
-    ------
-    FormatError
-        When they do not fit the part.
-    """
+    """Set weights that the splitter sent, like `load`."""
     _set(part, dict(zip(names, map(to_tensor, tensors), strict=True)), "the splitter's message")
 
 
