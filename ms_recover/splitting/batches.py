@@ -3,65 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
-from ms_recover.splitting.nested import check_depth, check_keys, is_leaf
+from ms_recover.splitting.nested import check_depth, check_keys, flatten, is_leaf
+from ms_recover.worlds.schedules import chunks
 from ms_recover.worlds.tensors import is_tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """An argument, or a piece of one, that every chunk gets whole instead of cut."""
+class Batch:
+    """The arguments of a call, to be cut into chunks of rows.
 
-    value: Any
-
-
-def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the length of axis 0 that all tensors of a call have in common, apart from those in `Shared`.
+    Tensors become numpy arrays on their memory if numpy has the element type.
 
     Raises
     ------
     UsageError
-        When there is no tensor, one without axes, no rows, or lengths differ.
-    """
-    leaves: list[Any] = []
-    for value in (*args, *kwargs.values()):
-        _map(value, leaves.append, 0)
-    shapes: list[tuple[int, ...]] = [tuple(leaf.shape) for leaf in leaves]
-    advice = "wrap arguments that every chunk needs whole in Shared"
-    if not shapes:
-        raise UsageError("the call has no tensor to cut into chunks: give one with the batch as axis 0")
-    if () in shapes:
-        raise UsageError(f"a tensor of the call has no axes and cannot be cut into chunks: {advice}")
-    rows = {shape[0] for shape in shapes}
-    if len(rows) > 1:
-        raise UsageError(f"tensors of shapes {', '.join(map(str, shapes))} differ in axis 0, the batch: {advice}")
-    if rows == {0}:
-        raise UsageError("the batch has no rows")
-    return rows.pop()
-
-
-def cut(
-    args: Sequence[Any], kwargs: Mapping[str, Any], start: int, stop: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with rows `start` to `stop` of each tensor, those in `Shared` whole.
-
-    Tensors become numpy arrays on their memory if numpy has the element type.
+        When an argument is invalid, or the tensors, apart from those in `Shared`, have no common length of axis 0.
     """
 
-    def rows(leaf: Any) -> Any:
-        array = _array(leaf)
-        # a view, unless the rows of the array are not contiguous
-        return leaf[start:stop] if array is None else np.ascontiguousarray(array[start:stop])
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._shared: set[int] = set()
+        self._skeleton, leaves = flatten((tuple(args), dict(kwargs)), self._shared)
+        self._leaves = [to_host(leaf) for leaf in leaves]
+        self.rows = _common_rows([tuple(leaf.shape) for index, leaf in self._cuttable()])
+        """Length of axis 0."""
 
-    return tuple(_map(value, rows, 0) for value in args), {key: _map(value, rows, 0) for key, value in kwargs.items()}
+    def cut(self, start: int, stop: int) -> tuple[Any, list[Any]]:
+        """Return the call with rows `start` to `stop` of each tensor, taken apart as by `nested.flatten`."""
+        leaves = list(self._leaves)
+        for index, leaf in self._cuttable():
+            leaves[index] = leaf[start:stop]
+        return self._skeleton, leaves
+
+    def _cuttable(self) -> list[tuple[int, Any]]:
+        return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
 
 
 def join(pieces: Sequence[Any], rows: Sequence[int]) -> Any:
@@ -110,24 +90,21 @@ def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
         if number < 1:
             raise UsageError(f"invalid {name} {number}: expected at least 1")
     count = max(1, min(most, rows // least_rows))
-    size, longer = divmod(rows, count)
-    bounds = [index * size + min(index, longer) for index in range(count + 1)]
-    return list(pairwise(bounds))
+    return chunks(rows, count)
 
 
-def _map(value: Any, change: Callable[[Any], Any], depth: int) -> Any:
-    """Return a value with its tensors changed, those in `Shared` as they are."""
-    check_depth(depth)
-    if isinstance(value, Shared):
-        return _map(value.value, lambda leaf: leaf, depth + 1)
-    if is_leaf(value):
-        return change(value)
-    if isinstance(value, tuple | list):
-        values = [_map(each, change, depth + 1) for each in value]
-        return tuple(values) if isinstance(value, tuple) else values
-    if isinstance(value, dict):
-        return {key: _map(each, change, depth + 1) for key, each in value.items()}
-    return value
+def _common_rows(shapes: Sequence[tuple[int, ...]]) -> int:
+    advice = "wrap arguments that every chunk needs whole in Shared"
+    if not shapes:
+        raise UsageError("the call has no tensor to cut into chunks: give one with the batch as axis 0")
+    if () in shapes:
+        raise UsageError(f"a tensor of the call has no axes and cannot be cut into chunks: {advice}")
+    rows = {shape[0] for shape in shapes}
+    if len(rows) > 1:
+        raise UsageError(f"tensors of shapes {', '.join(map(str, shapes))} differ in axis 0, the batch: {advice}")
+    if rows == {0}:
+        raise UsageError("the batch has no rows")
+    return rows.pop()
 
 
 def _array(leaf: Any) -> Any:

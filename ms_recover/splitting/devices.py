@@ -93,7 +93,7 @@ class Devices:
         self._closing = False
         self.chunks: dict[int, Chunk] = {}
         """The chunks of the forward that runs, by number."""
-        self.result: asyncio.Future[FailForward | None] | None = None
+        self.result: asyncio.Future[FinishForward | FailForward] | None = None
         """The outcome of the forward that runs."""
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
@@ -141,14 +141,8 @@ class Devices:
                 self._end_worker(device, generation)
             case EmitEvent():
                 self._emit(instruction)
-            case FinishForward():
-                self._end_forward(None)
-            case FailForward():
-                self._end_forward(instruction)
-
-    def _end_forward(self, failure: FailForward | None) -> None:
-        if self.result is not None and not self.result.done():
-            self.result.set_result(failure)
+            case FinishForward() | FailForward() if self.result is not None and not self.result.done():
+                self.result.set_result(instruction)
 
     def _end_worker(self, device: int, generation: int) -> None:
         placement = self._placements.get(device)

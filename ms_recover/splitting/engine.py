@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
@@ -51,8 +51,8 @@ class Engine:
         if failure := self.state.start_fault():
             raise _error(failure)
 
-    async def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], cuts: Sequence[Rows]) -> Any:
-        """Send chunks through the parts; return the output.
+    async def forward(self, batch: batches.Batch, cuts: Sequence[Rows]) -> Any:
+        """Send a batch in chunks through the parts; return the output.
 
         Raises
         ------
@@ -70,13 +70,12 @@ class Engine:
             self.devices.result = asyncio.get_running_loop().create_future()
             try:
                 for number, rows in numbers.items():
-                    skeleton, leaves = nested.flatten(batches.cut(args, kwargs, *rows))
-                    chunks[number] = Chunk(rows, skeleton, [batches.to_host(leaf) for leaf in leaves])
+                    chunks[number] = Chunk(rows, *batch.cut(*rows))
                 self.devices.apply(self.state.asked(list(numbers)))
-                failure = await self.devices.result
-                history.add_report(numbers, began, self.state.forward, failure)
-                if failure is not None:
-                    raise _error(failure)
+                result = await self.devices.result
+                history.add_report(numbers, began, self.state.forward, result)
+                if isinstance(result, FailForward):
+                    raise _error(result)
                 done = [chunks[number] for number in numbers if number not in self.state.forward.dropped]
                 outputs = [nested.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
                 return batches.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
-from ms_recover.splitting.instructions import EmitEvent, FailForward
+from ms_recover.splitting.instructions import EmitEvent, FailForward, FinishForward
 from ms_recover.splitting.progress import Forward
 
 _log = logging.getLogger(__name__)
@@ -25,9 +26,9 @@ class History:
         self._lost_at: dict[int, float] = {}
         self.call = -1
         """Number of the forward that runs, or ran last."""
-        self.events: list[Event] = []
-        self.spans: list[Span] = []
-        self.reports: list[ForwardReport] = []
+        self.events: deque[Event] = deque(maxlen=_MOST)
+        self.spans: deque[Span] = deque(maxlen=_MOST)
+        self.reports: deque[ForwardReport] = deque(maxlen=_MOST)
 
     @property
     def now(self) -> float:
@@ -39,7 +40,6 @@ class History:
         self.spans.append(
             Span(device=device, part=part, call=self.call, rows=rows, began=began, ended=self.now, outcome=outcome)
         )
-        _drop_oldest(self.spans)
 
     def add_event(self, event: EmitEvent, rows: Rows | None, ready_at: float | None = None, proof: float = 0.0) -> None:
         """Add an event, log it and report it.
@@ -71,7 +71,6 @@ class History:
             phases=phases,
         )
         self.events.append(added)
-        _drop_oldest(self.events)
         _log.log(logging.WARNING if event.kind in _WARNINGS else logging.INFO, "%s", added)
         if self._on_event is not None:
             try:
@@ -80,16 +79,15 @@ class History:
                 _log.exception("the callback on_event failed")
 
     def add_report(
-        self, chunks: Mapping[int, Rows], began: float, forward: Forward, failure: FailForward | None
+        self, chunks: Mapping[int, Rows], began: float, forward: Forward, result: FinishForward | FailForward
     ) -> None:
         """Add the report of a forward; one that failed lacks all rows."""
-        missing = []
-        for number, (start, stop) in chunks.items():
-            why = forward.dropped.get(number) or failure
-            if why is not None:
-                missing.append(
-                    Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
-                )
+        failure = result if isinstance(result, FailForward) else None
+        missing = [
+            Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
+            for number, (start, stop) in chunks.items()
+            if (why := forward.dropped.get(number) or failure) is not None
+        ]
         self.reports.append(
             ForwardReport(
                 call=self.call,
@@ -101,9 +99,3 @@ class History:
                 seconds=self.now - began,
             )
         )
-        _drop_oldest(self.reports)
-
-
-def _drop_oldest(kept: list[Event] | list[Span] | list[ForwardReport]) -> None:
-    if len(kept) > _MOST:
-        del kept[: _MOST // 10]

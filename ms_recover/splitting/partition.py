@@ -11,22 +11,10 @@ from ms_recover.errors import UsageError
 
 
 def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
-    """Cut a row of stages into contiguous nonempty parts so that the costliest part costs least.
+    """Cut a row of stages, by their costs, into contiguous nonempty parts so that the costliest part costs least.
 
     Ties go to the least sum of the parts' squared costs, then to the least sum of their squared numbers of stages, then
     to the shortest parts from the front. Sums are exact, so that the order of additions has no influence.
-
-    Parameters
-    ----------
-    costs : sequence of float
-        Cost of each stage, in any unit; finite and not negative.
-    parts : int
-        From 1 to the number of stages.
-
-    Returns
-    -------
-    tuple of range
-        Indexes of the stages of each part.
 
     Raises
     ------
@@ -76,19 +64,10 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Assign parts to devices, of which there may be more.
+    """Assign parts to devices, of which there may be more; `costs` are those of the stages.
 
     The first devices hold the parts in order. Each further one holds the part with the greatest cost per holder; ties
     go to the part with fewer holders, then to the first.
-
-    Parameters
-    ----------
-    costs : sequence of float
-        Cost of each stage.
-    parts : sequence of range
-        Stages of each part, as `partition` returns them.
-    devices : int
-        At least the number of parts.
 
     Returns
     -------

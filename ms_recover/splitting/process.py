@@ -29,13 +29,7 @@ _TRIES = 5
 
 
 class Worker:
-    """A worker process of this machine, and the world that it shares with this one.
-
-    Parameters
-    ----------
-    manager : WorldManager
-    job : Job
-    """
+    """A worker process of this machine, and the world that it shares with this one."""
 
     remote = False
     """Whether it shares no file system with this process."""
@@ -75,8 +69,7 @@ class Worker:
         try:
             await asyncio.wait_for(self._start(), self._job.timeout)
         except (MsRecoverError, OSError, asyncio.TimeoutError) as error:
-            words = str(error) or f"it was not ready within {self._job.timeout:g} s"
-            reason = self.exit_reason or words
+            reason = self.exit_reason or str(error) or f"it was not ready within {self._job.timeout:g} s"
             await self.end()
             raise DeviceLostError(f"a worker did not start: {reason}", cause="start") from error
         except BaseException:

@@ -237,8 +237,8 @@ class ModelSplitter:
         PartError
             When a part raises on these inputs.
         """
-        cuts = self._cuts(batches.rows_of(args, kwargs))
-        return self._wait_for(self._engine.forward(args, kwargs, cuts))
+        batch = batches.Batch(args, kwargs)
+        return self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""
@@ -246,8 +246,7 @@ class ModelSplitter:
 
     def summary(self) -> str:
         """Return the text that `report` prints."""
-        history = self._history
-        return summary(self._devices.state.devices, self.processes, history.spans, history.events, history.reports)
+        return summary(self._devices.state.devices, self.processes, *self._happened())
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Write a page that shows the chunks and faults of each device over time.
@@ -267,13 +266,16 @@ class ModelSplitter:
         StorageError
             When a file cannot be written.
         """
-        happened = self.spans, self.events, tuple(self._history.reports)
+        happened = self._happened()
         write_timeline(path, *happened)
         write_trace(trace_path(path), *happened)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""
         self._close()
+
+    def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
+        return self.spans, self.events, tuple(self._history.reports)
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work of the engine; Ctrl-C cancels it."""
@@ -320,4 +322,4 @@ def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> 
         return costs
     if sample is None or len(cells) == 1:
         return stages.estimated_costs(cells)
-    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,), {})
+    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,))

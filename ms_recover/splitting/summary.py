@@ -26,19 +26,10 @@ def summary(
     events: Sequence[Event],
     reports: Sequence[ForwardReport],
 ) -> str:
-    """Return the report of a splitter: a table of devices, a line of totals, the last events.
+    """Return the report of a splitter: a table of devices with their processes, a line of totals, the last events.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-    processes : sequence of int or None
-        For each device the id of the process that serves it.
-    spans : sequence of Span
-        Chunks and rows count when they are done. A device is busy in spans that are done or raised; its share is of the
-        time from the begin of the first span of all devices to the end of the last.
-    events : sequence of Event
-        In order of time.
-    reports : sequence of ForwardReport
+    Chunks and rows count when they are done. A device is busy in spans that are done or raised; its share is of the
+    time from the begin of the first span of all devices to the end of the last. Events are in order of time.
     """
     busy = busy_times(spans)
     chunks: Counter[int] = Counter()

@@ -22,15 +22,13 @@ _SPARE_LOSSES = 3
 
 
 class WorkerPool:
-    """Provides devices with workers.
+    """Provides devices with workers, and keeps some idle ones.
 
     Parameters
     ----------
     jobs : WorkerJobs
     wanted_spares : int
-        Number of idle workers to keep.
     run_in_background : callable
-        Takes a coroutine and runs it.
     changed : callable
         Called when the number of spares has changed.
     """

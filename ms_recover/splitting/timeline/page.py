@@ -58,15 +58,8 @@ def timeline_html(
 ) -> str:
     """Return a page that draws the work and the faults of the devices.
 
-    Parameters
-    ----------
-    spans : sequence of Span
-        The last `ms_recover.splitting.timeline.drawing.SPANS` are drawn.
-    events : sequence of Event
-        Events during the spans are marked, the last `EVENTS` are in the table.
-    reports : sequence of ForwardReport
-        A forward is drawn from its first span to its last.
-    title : str
+    The last `ms_recover.splitting.timeline.drawing.SPANS` spans are drawn, and a forward from its first span to its
+    last. Events meanwhile are marked, the last `EVENTS` are in the table.
     """
     events = sorted(events, key=lambda event: event.at)
     view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
