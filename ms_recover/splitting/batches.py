@@ -79,12 +79,7 @@ def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
 
     No chunk has fewer than `least_rows`, unless the batch has. On CPU, MindSpore's matrix multiplication sums in
     another order for fewer than 16 rows; from there on chunks give the output of the whole batch, for most shapes to
-    the bit.
-
-    Raises
-    ------
-    UsageError
-        When a number is not positive.
+    the bit. Numbers that are not positive raise UsageError.
     """
     for name, number in (("rows", rows), ("chunks", most), ("least_rows", least_rows)):
         if number < 1:

@@ -52,14 +52,7 @@ class Engine:
             raise _error(failure)
 
     async def forward(self, batch: batches.Batch, cuts: Sequence[Rows]) -> Any:
-        """Send a batch in chunks through the parts; return the output.
-
-        Raises
-        ------
-        DeviceLostError
-        UsageError
-            When the outputs of chunks cannot be joined.
-        """
+        """Send a batch in chunks through the parts; return the output or raise as `ModelSplitter.forward`."""
         async with self._turn:
             self._check_open()
             history = self.devices.history

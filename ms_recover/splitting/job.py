@@ -67,13 +67,7 @@ def remote_world_name(port: int) -> str:
 
 
 def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]) -> WorkerJobs:
-    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
-
-    Raises
-    ------
-    UsageError
-        When remote workers need a token and the environment has none.
-    """
+    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages."""
     local = _local_job(options, tuple(pickled))
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)

@@ -59,13 +59,7 @@ class Worker:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     async def start(self) -> None:
-        """Start the process and wait until it can load parts.
-
-        Raises
-        ------
-        DeviceLostError
-            When it is not ready in time; it is ended then.
-        """
+        """Start the process and wait until it can load parts; one that is late is ended and raises DeviceLostError."""
         try:
             await asyncio.wait_for(self._start(), self._job.timeout)
         except (MsRecoverError, OSError, asyncio.TimeoutError) as error:

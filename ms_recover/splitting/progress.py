@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,12 +55,6 @@ class Device:
     words: str = ""
     """The reason of its last loss."""
 
-    @classmethod
-    def holding(cls, number: int, parts: Iterable[int]) -> Device:
-        """Return a device to which these parts are assigned; it has no process yet."""
-        original = frozenset(parts)
-        return cls(number=number, original=original, parts=set(original))
-
     @property
     def serving(self) -> bool:
         """Whether a process is there or on its way."""
@@ -81,11 +74,6 @@ class Device:
     def retired(self) -> bool:
         """Whether it gets no further process."""
         return self.status == "retired"
-
-    @property
-    def restarts(self) -> int:
-        """Number of fresh processes that it was given."""
-        return max(self.generation - 1, 0)
 
     def start(self) -> StartWorker:
         """Begin the next generation."""
@@ -130,16 +118,6 @@ class Forward:
     """Devices lost meanwhile, in order."""
     redone: int = 0
     """Number of chunks sent again."""
-
-    @classmethod
-    def over(cls, chunks: Sequence[int]) -> Forward:
-        """Return a forward that begins with these chunks."""
-        return cls(
-            total=len(chunks),
-            waiting=[Task(chunk, 0) for chunk in chunks],
-            unfinished=set(chunks),
-            busy=True,
-        )
 
     def stop(self) -> None:
         """Forget what is still to do."""

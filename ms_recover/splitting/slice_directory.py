@@ -62,15 +62,7 @@ def open_directory(
 
 
 def clear_directory(directory: str) -> None:
-    """Remove the slices of an earlier splitter, and no other file.
-
-    Raises
-    ------
-    UsageError
-        When the directory holds other files than a splitter's.
-    StorageError
-        When the file system refuses.
-    """
+    """Remove the slices of an earlier splitter; refuse a directory with other files, like `open_directory`."""
     with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         folders = _find_ranks(directory)
         withdraw([os.path.join(folder, NAME) for folder in folders])

@@ -94,13 +94,7 @@ def stages_of(model: Any) -> list[Stage]:
 
 
 def whole_model(model: Any) -> list[Stage]:
-    """Return a model as a single stage, for devices that each hold all of it.
-
-    Raises
-    ------
-    UsageError
-        When it is no cell, is in training mode or normalizes by the statistics of the batch.
-    """
+    """Return a model as a single stage, for devices that each hold all of it; the same models are refused."""
     _check_cell(model)
     return _stages([("", model)])
 

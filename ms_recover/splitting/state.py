@@ -50,7 +50,7 @@ class SplitterState:
     def __init__(
         self, holders: Sequence[Sequence[int]], costs: Sequence[float], policy: Policy, max_restarts: int = 3
     ) -> None:
-        self.devices = [Device.holding(number, parts) for number, parts in enumerate(holders)]
+        self.devices = [Device(number, frozenset(parts), set(parts)) for number, parts in enumerate(holders)]
         self.forward = Forward()
         self._costs = tuple(costs)
         self._policy = policy
@@ -97,7 +97,8 @@ class SplitterState:
 
     def asked(self, chunks: Sequence[int]) -> list[Instruction]:
         """Begin a forward over these chunks; no forward before may have used their numbers."""
-        self.forward = Forward.over(chunks)
+        waiting = [Task(chunk, 0) for chunk in chunks]
+        self.forward = Forward(total=len(chunks), waiting=waiting, unfinished=set(chunks), busy=True)
         return self._dispatch()
 
     def ran(self, device: int, generation: int, chunk: int, part: int) -> list[Instruction]:

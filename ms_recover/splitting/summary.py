@@ -50,7 +50,7 @@ def summary(
             f"{busy.by_device.get(device.number, 0.0):.2f}",
             busy.share(device.number),
             str(lost[device.number]),
-            str(device.restarts),
+            str(max(device.generation - 1, 0)),
         )
         for device, process in zip(devices, processes, strict=True)
     ]

@@ -28,13 +28,7 @@ def save(part: ModelPart, number: int, path: str) -> None:
 
 
 def load(part: ModelPart, path: str) -> None:
-    """Load the weights of a slice into a part.
-
-    Raises
-    ------
-    FormatError
-        When the slice does not fit the part.
-    """
+    """Load the weights of a slice into a part; one that does not fit raises FormatError."""
     _set(part, read(path), path)
 
 

@@ -66,13 +66,7 @@ class WorkerPool:
             self._start_spare()
 
     async def acquire(self, device: int) -> Worker:
-        """Return a worker for a device: a spare, if there is one.
-
-        Raises
-        ------
-        DeviceLostError
-            When the worker does not start.
-        """
+        """Return a worker for a device: a spare, if there is one; one that does not start raises DeviceLostError."""
         if device in self._jobs.remote:
             return await self._started(RemoteWorker(self._remote_manager, self._jobs.remote[device]))
         if not self.spares:

@@ -120,7 +120,17 @@ def draw_forwards(view: View, reports: Sequence[ForwardReport]) -> Markup:
 
 def draw_lanes(view: View) -> Markup:
     """Return the lane of each device: its outages, chunks and events."""
-    return joined(_lane(view, index, device) for index, device in enumerate(view.devices))
+    drawn = []
+    for index, device in enumerate(view.devices):
+        top = _TOP + index * _LANE
+        drawn.append(element("rect", x=0, y=top, width="100%", height=_LANE, class_=f"lane{index % 2}"))
+        drawn += [_outage(view, outage, top + _STRIP) for outage in view.outages.get(device, ())]
+        own = [(number, span) for number, span in enumerate(view.spans) if span.device == device]
+        several = len({span.part for _, span in own}) > 1
+        drawn += [_span(view, number, span, top + _STRIP, several) for number, span in own]
+        events = [event for event in view.events if event.device == device]
+        drawn += _marks(view, events, top + 9, top, top + _LANE - 6)
+    return joined(drawn)
 
 
 def draw_common_events(view: View) -> Markup:
@@ -131,7 +141,15 @@ def draw_common_events(view: View) -> Markup:
 
 def draw_names(view: View) -> Markup:
     """Return the name of each lane with the device's parts and its busy share."""
-    return joined(_lane_name(view, index, device) for index, device in enumerate(view.devices))
+    drawn = []
+    for index, device in enumerate(view.devices):
+        parts = {span.part for span in view.spans if span.device == device}
+        share = f" · {view.busy.share(device)} busy" if view.busy.window > 0 else ""
+        work = f"part {ranks_text(parts)}{share}" if parts else "no chunk"
+        y = _TOP + index * _LANE
+        drawn.append(element("text", f"device {device}", x=6, y=y + 28, class_="b"))
+        drawn.append(element("text", work, x=6, y=y + 43, class_="dim"))
+    return joined(drawn)
 
 
 def draw_ticks(view: View) -> Markup:
@@ -157,17 +175,6 @@ def ticks(start: float, end: float, most: int) -> list[tuple[float, str]]:
             name = f"{moment * 1e3:.{max(decimals - 3, 0)}f} ms" if end < 1 else f"{moment:.{decimals}f} s"
         found.append((moment, name))
     return found
-
-
-def _lane(view: View, index: int, device: int) -> Markup:
-    top = _TOP + index * _LANE
-    drawn = [element("rect", x=0, y=top, width="100%", height=_LANE, class_=f"lane{index % 2}")]
-    drawn += [_outage(view, outage, top + _STRIP) for outage in view.outages.get(device, ())]
-    own = [(number, span) for number, span in enumerate(view.spans) if span.device == device]
-    several = len({span.part for _, span in own}) > 1
-    drawn += [_span(view, number, span, top + _STRIP, several) for number, span in own]
-    events = [event for event in view.events if event.device == device]
-    return joined([*drawn, *_marks(view, events, top + 9, top, top + _LANE - 6)])
 
 
 def _outage(view: View, outage: Outage, y: int) -> Markup:
@@ -226,18 +233,6 @@ def _marks(view: View, events: Sequence[Event], y: int, top: int, bottom: int) -
         drawn.append(element("g", element("title", title + more), line, sign, class_=f"m m-{kind}"))
         last_line = place
     return drawn
-
-
-def _lane_name(view: View, index: int, device: int) -> Markup:
-    parts = {span.part for span in view.spans if span.device == device}
-    share = f" · {view.busy.share(device)} busy" if view.busy.window > 0 else ""
-    y = _TOP + index * _LANE
-    return joined(
-        [
-            element("text", f"device {device}", x=6, y=y + 28, class_="b"),
-            element("text", f"part {ranks_text(parts)}{share}" if parts else "no chunk", x=6, y=y + 43, class_="dim"),
-        ]
-    )
 
 
 def _percent(share: float) -> str:

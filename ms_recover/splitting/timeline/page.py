@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
+from html import escape
 from importlib import resources
 from string import Template
 
@@ -64,9 +65,9 @@ def timeline_html(
     events = sorted(events, key=lambda event: event.at)
     view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
     return _template("page.html").substitute(
-        title=_text(one_line(title)),
+        title=escape(one_line(title)),
         style=_resource("page.css"),
-        notes=_text(" ".join(_notes(view, spans, reports))),
+        notes=escape(" ".join(_notes(view, spans, reports))),
         losses=_losses(events),
         chart=_chart(view, reports),
         events=_table(events),
@@ -131,10 +132,6 @@ def _row(event: Event) -> Markup:
     sign = element("svg", element("use", href=f"#e-{event.kind}", x=8, y=8), width=16, height=16)
     row = element("tr", at, element("td", sign, event.kind), *others, data_at=repr(event.at), class_=f"e-{event.kind}")
     return Markup(row + "\n")
-
-
-def _text(text: str) -> Markup:
-    return joined([text])
 
 
 @cache
