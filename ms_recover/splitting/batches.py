@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
-from ms_recover.splitting.nested import check_depth, check_keys, flatten, is_leaf
+from ms_recover.splitting.nested import flatten, is_leaf
 from ms_recover.worlds.schedules import chunks
 from ms_recover.worlds.tensors import is_tensor
 
@@ -44,7 +43,7 @@ class Batch:
         return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
 
 
-def join(pieces: Sequence[Any], rows: Sequence[int]) -> Any:
+def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> Any:
     """Join the outputs of chunks, in order, along axis 0; `rows` are the numbers of their input rows.
 
     The tensors of the result are of type ``mindspore.Tensor`` and have the outputs' element type.
@@ -54,9 +53,24 @@ def join(pieces: Sequence[Any], rows: Sequence[int]) -> Any:
     UsageError
         When axis 0 of a tensor differs from its chunk's rows, or pieces differ in anything but their rows.
     """
-    if not pieces:
-        raise UsageError("there is no output to join")
-    return _join(list(pieces), rows, "output", 0)
+    first = pieces[0]
+    if all(map(is_leaf, pieces)):
+        return _concatenate(pieces, rows, where)
+    for kind in (tuple, list):
+        if all(isinstance(piece, kind) for piece in pieces) and len({len(piece) for piece in pieces}) == 1:
+            columns = enumerate(zip(*pieces, strict=True))
+            return kind(join(column, rows, f"{where}[{index}]") for index, column in columns)
+    if all(isinstance(piece, dict) and piece.keys() == first.keys() for piece in pieces):
+        return {key: join([piece[key] for piece in pieces], rows, f"{where}[{key!r}]") for key in first}
+    if any(isinstance(piece, tuple | list | dict) or is_leaf(piece) for piece in pieces):
+        raise UsageError(f"{where} cannot be joined: its structure differs between chunks of the batch")
+    # NaN equals NaN here
+    if all(type(piece) is type(first) and (piece == first or repr(piece) == repr(first)) for piece in pieces):
+        return first
+    raise UsageError(
+        f"{where} is {first!r:.40} for one chunk of the batch and something else for another: only tensors can differ, "
+        "with the batch as axis 0"
+    )
 
 
 def to_host(leaf: Any) -> Any:
@@ -79,11 +93,8 @@ def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
 
     No chunk has fewer than `least_rows`, unless the batch has. On CPU, MindSpore's matrix multiplication sums in
     another order for fewer than 16 rows; from there on chunks give the output of the whole batch, for most shapes to
-    the bit. Numbers that are not positive raise UsageError.
+    the bit.
     """
-    for name, number in (("rows", rows), ("chunks", most), ("least_rows", least_rows)):
-        if number < 1:
-            raise UsageError(f"invalid {name} {number}: expected at least 1")
     count = max(1, min(most, rows // least_rows))
     return chunks(rows, count)
 
@@ -112,36 +123,7 @@ def _array(leaf: Any) -> Any:
         return None
 
 
-def _join(pieces: list[Any], rows: Sequence[int], where: str, depth: int) -> Any:
-    check_depth(depth)
-    first = pieces[0]
-    if all(map(is_leaf, pieces)):
-        return _concatenate(pieces, rows, where)
-    for kind in (tuple, list):
-        if all(isinstance(piece, kind) for piece in pieces) and len({len(piece) for piece in pieces}) == 1:
-            columns = enumerate(zip(*pieces, strict=True))
-            return kind(_join(list(column), rows, f"{where}[{index}]", depth + 1) for index, column in columns)
-    if all(isinstance(piece, dict) and piece.keys() == first.keys() for piece in pieces):
-        check_keys(first)
-        return {key: _join([piece[key] for piece in pieces], rows, f"{where}[{key!r}]", depth + 1) for key in first}
-    if any(isinstance(piece, tuple | list | dict) or is_leaf(piece) for piece in pieces):
-        raise UsageError(f"{where} cannot be joined: its structure differs between chunks of the batch")
-    if all(_same_scalar(piece, first) for piece in pieces):
-        return first
-    raise UsageError(
-        f"{where} is {first!r:.40} for one chunk of the batch and something else for another: only tensors can differ, "
-        "with the batch as axis 0"
-    )
-
-
-def _same_scalar(value: Any, other: Any) -> bool:
-    """Whether values have the same type and are equal; NaN equals NaN."""
-    if type(value) is not type(other):
-        return False
-    return bool(value == other) or (isinstance(value, float) and math.isnan(value) and math.isnan(other))
-
-
-def _concatenate(pieces: list[Any], rows: Sequence[int], where: str) -> Any:
+def _concatenate(pieces: Sequence[Any], rows: Sequence[int], where: str) -> Any:
     for piece, count in zip(pieces, rows, strict=True):
         shape = tuple(piece.shape)
         if not shape or shape[0] != count:

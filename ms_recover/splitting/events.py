@@ -72,10 +72,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Missing:
-    """Input rows of a forward that have no output: from `start`, and not `stop`."""
+    """Input rows of a forward that have no output."""
 
     start: int
     stop: int
+    """The row after the last."""
     device: int | None
     """The device and part that failed; None when no device was left."""
     part: int | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,24 +61,12 @@ def is_leaf(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def check_depth(depth: int) -> None:
-    """Refuse a value with too many containers within each other."""
-    if depth > DEEPEST:
-        raise UsageError(f"the value is nested more than {DEEPEST} deep")
-
-
-def check_keys(value: Mapping[Any, Any]) -> None:
-    """Refuse keys that are no texts."""
-    for key in value:
-        if not isinstance(key, str):
-            raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")
-
-
 def _flatten(value: Any, leaves: list[Any], shared: set[int] | None, depth: int) -> Any:
     def inner(value: Any) -> Any:
         return _flatten(value, leaves, shared, depth + 1)
 
-    check_depth(depth)
+    if depth > DEEPEST:
+        raise UsageError(f"the value is nested more than {DEEPEST} deep")
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -99,7 +87,9 @@ def _flatten(value: Any, leaves: list[Any], shared: set[int] | None, depth: int)
     if isinstance(value, tuple | list):
         return ["tuple" if isinstance(value, tuple) else "list", *map(inner, value)]
     if isinstance(value, dict):
-        check_keys(value)
+        for key in value:
+            if not isinstance(key, str):
+                raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")
         return ["dict", *([str(key), inner(each)] for key, each in value.items())]
     if isinstance(value, Shared) and shared is not None:
         first = len(leaves)

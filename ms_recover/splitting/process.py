@@ -103,7 +103,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process now, also when it is stopped."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.kill()
 
     async def end(self, *, graceful: bool = False) -> None:
@@ -150,7 +150,5 @@ def _spawn(job: Job) -> subprocess.Popen[bytes]:
 
 
 def _free_port(address: str) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
+    with socket.create_server((address, 0)) as probe:
         return int(probe.getsockname()[1])

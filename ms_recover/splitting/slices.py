@@ -82,17 +82,13 @@ class SliceStore:
         Raises
         ------
         UsageError
-            When there is no such part, it has no parameter, the store is closed, or the directory holds other files
-            than a splitter's.
+            When there is no such part, the store is closed, or the directory holds other files than a splitter's.
         StorageError
             When the file system refuses.
         VerificationError
             When the written slice is incomplete, or a replica differs.
         """
         self._check(part)
-        if not expected:
-            example = f"append_dict={{'split.part': {part}}}"
-            raise UsageError(f"part {part} has no parameter: save one of your own with it, such as by {example}")
         with self._locks[part]:
             self._clear_once()
             for rank in self._group(part):
@@ -214,8 +210,6 @@ class SliceStore:
 
 def _is_committed(path: str, saved: Manifest) -> bool:
     """Whether a slice and its manifest are those that were saved."""
-    if not os.path.isfile(path + MANIFEST_SUFFIX):
-        return False  # opening a pipe would wait for a writer
     try:
         there = read_manifest(path + MANIFEST_SUFFIX, like=saved.parameters)
     except MsRecoverError:

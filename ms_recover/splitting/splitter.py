@@ -163,7 +163,8 @@ class ModelSplitter:
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
-                self._store.save(number, partial(weights.save, part, number), weights.names(part, number))
+                held = weights.values(part, number)
+                self._store.save(number, partial(weights.save, held), held)
             self._wait_for(self._engine.begin())
         except BaseException:
             self.close()
@@ -278,7 +279,7 @@ class ModelSplitter:
         return self.spans, self.events, tuple(self._history.reports)
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work of the engine; Ctrl-C cancels it."""
+        """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""
         if not self._close.alive:
             work.close()
             raise UsageError("this splitter is closed")

@@ -100,19 +100,8 @@ def whole_model(model: Any) -> list[Stage]:
 
 
 def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
-    """Return the parameters of a part by name, in order; one that several stages share appears once.
-
-    Raises
-    ------
-    UsageError
-        When two parameters have the same name; only stages of different `stages_of` calls can.
-    """
-    found: dict[str, Any] = {}
-    for stage in stages:
-        for name, parameter in stage.parameters.items():
-            if found.setdefault(name, parameter) is not parameter:
-                raise UsageError(f"two parameters are named {name!r}, one of them in stage {stage.index}: rename one")
-    return found
+    """Return the parameters of stages of one model by name, in order; one that several stages share appears once."""
+    return {name: parameter for stage in stages for name, parameter in stage.parameters.items()}
 
 
 def estimated_costs(stages: Sequence[Stage]) -> list[float]:

@@ -101,7 +101,9 @@ class PartRunner:
         while (message := self._control.messages.get()) is not None:
             try:
                 if message.kind == "hold":
-                    self._hold(message)
+                    part = message.fields["part"]
+                    self._parts[part] = self.make_part(message)
+                    self._control.send("held", part=part)
                 elif message.kind == "run":
                     self._run(message)
             except Exception as error:
@@ -122,11 +124,6 @@ class PartRunner:
         part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
         weights.load(part, message.fields["path"])
         return part
-
-    def _hold(self, message: Message) -> None:
-        part = message.fields["part"]
-        self._parts[part] = self.make_part(message)
-        self._control.send("held", part=part)
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""

@@ -209,9 +209,6 @@ def test_chunks_by_default_have_sixteen_rows():
     assert plan_chunks(40, 4) == [(0, 20), (20, 40)]
     assert plan_chunks(31, 4) == [(0, 31)]
     assert plan_chunks(1, 4) == [(0, 1)]
-    for wrong in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
-        with pytest.raises(UsageError, match="at least 1"):
-            plan_chunks(*wrong)
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +258,6 @@ def test_joined_tensors_have_memory_of_their_own(ms):
         ([np.zeros(2), 1], "output cannot be joined: its structure differs"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], r"rows of output differ.*\(3,\).*\(4,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "rows of output differ.*float32.*float64"),
-        ([], "no output"),
     ],
 )
 def test_outputs_that_differ_in_more_than_rows_are_refused(ms, pieces, words):
