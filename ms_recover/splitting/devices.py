@@ -63,13 +63,7 @@ class Chunk:
 class Devices:
     """The shell around `SplitterState`: carries out its instructions and passes the workers' messages to it.
 
-    Parameters
-    ----------
-    state, store, jobs, history
-    chunk_limit : float
-        Seconds that a chunk may take on a device.
-    spares : int
-        Number of idle workers to keep.
+    A chunk may take `chunk_limit` seconds on a device; `spares` is the number of idle workers to keep.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from ms_recover.errors import UsageError
@@ -81,15 +82,12 @@ def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tupl
     """
     if not 1 <= len(parts) <= devices:
         raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")
-    prefix = [0, *accumulate(_whole(costs))]
-    weights = [prefix[part.stop] - prefix[part.start] for part in parts]
-    holders = [1] * len(parts)
+    whole = _whole(costs)
+    weights = [Fraction(sum(whole[part.start : part.stop])) for part in parts]
     held = list(range(len(parts)))
+    holders = [1] * len(parts)
     while len(held) < devices:
-        # compared as fractions with one denominator: exact
-        common = math.lcm(*holders)
-        shares = [weight * (common // count) for weight, count in zip(weights, holders, strict=True)]
-        part = min(range(len(parts)), key=lambda index: (-shares[index], holders[index], index))
+        part = min(range(len(parts)), key=lambda index: (-weights[index] / holders[index], holders[index], index))
         holders[part] += 1
         held.append(part)
     return tuple((part,) for part in held)

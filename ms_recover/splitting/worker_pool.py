@@ -22,16 +22,7 @@ _SPARE_LOSSES = 3
 
 
 class WorkerPool:
-    """Provides devices with workers, and keeps some idle ones.
-
-    Parameters
-    ----------
-    jobs : WorkerJobs
-    wanted_spares : int
-    run_in_background : callable
-    changed : callable
-        Called when the number of spares has changed.
-    """
+    """Provides devices with workers, and keeps some idle ones; `changed` is called when their number has changed."""
 
     def __init__(
         self,
