@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ms_recover.splitting.events import LossCause
-from ms_recover.splitting.instructions import LoadPart, StartWorker
+from ms_recover.splitting.instructions import LoadPart, Loss, StartWorker
 
 DeviceStatus = Literal["away", "starting", "loading", "at work", "retired"]
 """away: no process serves the device. starting: its process is on its way. loading: its process lacks a part. at work:
@@ -19,16 +19,6 @@ class Task:
 
     chunk: int
     part: int
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The device and part at which work was lost, and the cause."""
-
-    device: int | None
-    part: int | None
-    cause: LossCause
-    words: str
 
 
 @dataclass

@@ -19,9 +19,10 @@ from ms_recover.splitting.instructions import (
     FinishForward,
     Instruction,
     LoadPart,
+    Loss,
     RunChunk,
 )
-from ms_recover.splitting.progress import Device, Forward, Loss, Task
+from ms_recover.splitting.progress import Device, Forward, Task
 
 Policy = Literal["plain", "raise", "skip", "recover"]
 """plain: lost work raises, an exception in a part harms no device. raise: the same, but an exception costs the device.

@@ -23,16 +23,11 @@ from ms_recover.storage.atomic import write_small
 
 EVENTS = 1000
 """Number of rows in the table of events, the last ones."""
-TITLE = "Timeline of a split model"
 _LOSSES = 6
 
 
 def write_timeline(
-    path: str | os.PathLike[str],
-    spans: Sequence[Span],
-    events: Sequence[Event],
-    reports: Sequence[ForwardReport],
-    title: str = TITLE,
+    path: str | os.PathLike[str], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
 ) -> None:
     """Write the page of `timeline_html` whole or not at all; an existing file is replaced.
 
@@ -51,12 +46,10 @@ def write_timeline(
     directory = os.path.dirname(os.path.abspath(name))
     if not os.path.isdir(directory):
         raise UsageError(f"{name}: the directory {directory} does not exist: make it, or name another")
-    write_small(name, timeline_html(spans, events, reports, title).encode())
+    write_small(name, timeline_html(spans, events, reports).encode())
 
 
-def timeline_html(
-    spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport], title: str = TITLE
-) -> str:
+def timeline_html(spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]) -> str:
     """Return a page that draws the work and the faults of the devices.
 
     The last `ms_recover.splitting.timeline.drawing.SPANS` spans are drawn, and a forward from its first span to its
@@ -65,7 +58,6 @@ def timeline_html(
     events = sorted(events, key=lambda event: event.at)
     view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
     return _template("page.html").substitute(
-        title=escape(one_line(title)),
         style=_resource("page.css"),
         notes=escape(" ".join(_notes(view, spans, reports))),
         losses=_losses(events),
