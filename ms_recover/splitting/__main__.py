@@ -61,13 +61,20 @@ def _serve(options: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
     stages = _stages_by_split(options.factory)
+    world = remote_world_name(options.port)
     until = time.monotonic() + options.timeout
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            world = remote_world_name(options.port)
             raise BrokenWorldError(world, 0, 0, "timeout", f"no splitter for {options.timeout:g} s")
-        job = _job(options, min(left, options.timeout))
+        job = Job(
+            world=world,
+            addr=options.addr,
+            port=options.port,
+            heartbeat=options.heartbeat,
+            timeout=min(left, options.timeout),
+            target=options.device_target,
+        )
         control = ControlThread(job, security, lasting=True)
         control.start()
         if control.wait_until_joined():
@@ -93,22 +100,6 @@ def _stages_by_split(factory: str) -> dict[str, Sequence[Any]]:
     except UsageError:  # a model that cannot be cut still serves whole
         found["layers"] = found["batch"]
     return found
-
-
-def _job(options: argparse.Namespace, timeout: float) -> Job:
-    return Job(
-        world=remote_world_name(options.port),
-        addr=options.addr,
-        port=options.port,
-        token=b"",
-        heartbeat=options.heartbeat,
-        timeout=timeout,
-        parts=(),
-        path=(),
-        mode=0,
-        target=options.device_target,
-        threads=None,
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

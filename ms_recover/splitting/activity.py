@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,30 +29,25 @@ class BusyTimes(NamedTuple):
 
 def busy_times(spans: Sequence[Span]) -> BusyTimes:
     """Return how long each device computed; spans that were lost with a device do not count."""
-    found: dict[int, float] = {}
+    found: dict[int, float] = defaultdict(float)
     for span in spans:
         if span.outcome != "lost":  # the moment at which a frozen device stopped is unknown
-            found[span.device] = found.get(span.device, 0.0) + span.ended - span.began
+            found[span.device] += span.ended - span.began
     began = min((span.began for span in spans), default=0.0)
     ended = max((span.ended for span in spans), default=0.0)
     return BusyTimes(found, ended - began)
 
 
 def outages(events: Iterable[Event]) -> dict[int, list[Outage]]:
-    """Return the outages of each device.
+    """Return the outages of each device, from events in order of time.
 
     An outage ends with ``recovered`` or ``ready``, or with the next ``lost``: a fresh process that was never ready.
-
-    Parameters
-    ----------
-    events : iterable of Event
-        In order of time.
     """
-    found: dict[int, list[Outage]] = {}
+    found: dict[int, list[Outage]] = defaultdict(list)
     for event in events:
         if event.device is None:
             continue
-        own = found.setdefault(event.device, [])
+        own = found[event.device]
         if event.kind in ("lost", "recovered", "ready") and own and own[-1].end is None:
             own[-1] = Outage(own[-1].loss, event)
         if event.kind == "lost":
@@ -62,22 +58,14 @@ def outages(events: Iterable[Event]) -> dict[int, list[Outage]]:
 def redone_spans(spans: Sequence[Span], events: Iterable[Event]) -> set[int]:
     """Return the indexes of the spans that repeat a chunk: after each event ``redone`` the first of its chunk and part.
 
-    Parameters
-    ----------
-    spans : sequence of Span
-        In order of their begin.
-    events : iterable of Event
+    The spans are in order of their begin.
     """
-    of_chunk: dict[tuple[int | None, Rows | None], list[int]] = {}
+    of_chunk: dict[tuple[int | None, Rows | None], list[int]] = defaultdict(list)
     for index, span in enumerate(spans):
-        of_chunk.setdefault((span.part, span.rows), []).append(index)
-    found: set[int] = set()
-    for event in events:
-        if event.kind == "redone":
-            candidates = of_chunk.get((event.part, event.rows), [])
-            first = next((index for index in candidates if spans[index].began >= event.at), None)
-            found |= set() if first is None else {first}
-    return found
+        of_chunk[span.part, span.rows].append(index)
+    redone = [(event.at, of_chunk[event.part, event.rows]) for event in events if event.kind == "redone"]
+    firsts = (next((index for index in own if spans[index].began >= at), None) for at, own in redone)
+    return {index for index in firsts if index is not None}
 
 
 def group_events(events: Iterable[Event], near: float) -> list[list[Event]]:
@@ -103,9 +91,9 @@ def forward_extents(spans: Iterable[Span]) -> dict[int, tuple[float, float]]:
 
 def chunk_positions(spans: Iterable[Span]) -> dict[tuple[int, Rows], tuple[int, int]]:
     """Return for each forward and chunk the chunk's position, from 0, and the number of chunks."""
-    of_call: dict[int, set[Rows]] = {}
+    of_call: dict[int, set[Rows]] = defaultdict(set)
     for span in spans:
-        of_call.setdefault(span.call, set()).add(span.rows)
+        of_call[span.call].add(span.rows)
     return {
         (call, rows): (position, len(chunks))
         for call, chunks in of_call.items()

@@ -2,97 +2,75 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
-from ms_recover.splitting.nested import check_depth, check_keys, is_leaf
+from ms_recover.splitting.nested import flatten, is_leaf
+from ms_recover.worlds.schedules import chunks
 from ms_recover.worlds.tensors import is_tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """An argument, or a piece of one, that every chunk gets whole instead of cut.
+class Batch:
+    """The arguments of a call, to be cut into chunks of rows.
 
-    Parameters
-    ----------
-    value
-        Anything that may be an argument.
-    """
-
-    value: Any
-
-
-def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the length of axis 0 that all tensors of a call have in common, apart from those in `Shared`.
+    Tensors become numpy arrays on their memory if numpy has the element type.
 
     Raises
     ------
     UsageError
-        When there is no tensor, one without axes, no rows, or lengths differ.
-    """
-    leaves: list[Any] = []
-    for value in (*args, *kwargs.values()):
-        _map(value, leaves.append, 0)
-    shapes: list[tuple[int, ...]] = [tuple(leaf.shape) for leaf in leaves]
-    advice = "wrap arguments that every chunk needs whole in Shared"
-    if not shapes:
-        raise UsageError("the call has no tensor to cut into chunks: give one with the batch as axis 0")
-    if () in shapes:
-        raise UsageError(f"a tensor of the call has no axes and cannot be cut into chunks: {advice}")
-    rows = {shape[0] for shape in shapes}
-    if len(rows) > 1:
-        raise UsageError(f"tensors of shapes {', '.join(map(str, shapes))} differ in axis 0, the batch: {advice}")
-    if rows == {0}:
-        raise UsageError("the batch has no rows")
-    return rows.pop()
-
-
-def cut(
-    args: Sequence[Any], kwargs: Mapping[str, Any], start: int, stop: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with rows `start` to `stop` of each tensor, those in `Shared` whole.
-
-    Tensors become numpy arrays on their memory if numpy has the element type.
+        When an argument is invalid, or the tensors, apart from those in `Shared`, have no common length of axis 0.
     """
 
-    def rows(leaf: Any) -> Any:
-        array = _array(leaf)
-        # a view, unless the rows of the array are not contiguous
-        return leaf[start:stop] if array is None else np.ascontiguousarray(array[start:stop])
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._shared: set[int] = set()
+        self._skeleton, leaves = flatten((tuple(args), dict(kwargs)), self._shared)
+        self._leaves = [to_host(leaf) for leaf in leaves]
+        self.rows = _common_rows([tuple(leaf.shape) for index, leaf in self._cuttable()])
+        """Length of axis 0."""
 
-    return tuple(_map(value, rows, 0) for value in args), {key: _map(value, rows, 0) for key, value in kwargs.items()}
+    def cut(self, start: int, stop: int) -> tuple[Any, list[Any]]:
+        """Return the call with rows `start` to `stop` of each tensor, taken apart as by `nested.flatten`."""
+        leaves = list(self._leaves)
+        for index, leaf in self._cuttable():
+            leaves[index] = leaf[start:stop]
+        return self._skeleton, leaves
+
+    def _cuttable(self) -> list[tuple[int, Any]]:
+        return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
 
 
-def join(pieces: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Join the outputs of chunks, in order, along axis 0.
+def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> Any:
+    """Join the outputs of chunks, in order, along axis 0; `rows` are the numbers of their input rows.
 
-    Parameters
-    ----------
-    pieces : sequence
-        Outputs of the chunks, at least one, of the same structure.
-    rows : sequence of int
-        Number of input rows of each chunk.
-
-    Returns
-    -------
-    Any
-        The same structure; its tensors are of type ``mindspore.Tensor`` and have the outputs' element type.
+    The tensors of the result are of type ``mindspore.Tensor`` and have the outputs' element type.
 
     Raises
     ------
     UsageError
         When axis 0 of a tensor differs from its chunk's rows, or pieces differ in anything but their rows.
     """
-    if not pieces:
-        raise UsageError("there is no output to join")
-    return _join(list(pieces), rows, "output", 0)
+    first = pieces[0]
+    if all(map(is_leaf, pieces)):
+        return _concatenate(pieces, rows, where)
+    for kind in (tuple, list):
+        if all(isinstance(piece, kind) for piece in pieces) and len({len(piece) for piece in pieces}) == 1:
+            columns = enumerate(zip(*pieces, strict=True))
+            return kind(join(column, rows, f"{where}[{index}]") for index, column in columns)
+    if all(isinstance(piece, dict) and piece.keys() == first.keys() for piece in pieces):
+        return {key: join([piece[key] for piece in pieces], rows, f"{where}[{key!r}]") for key in first}
+    if any(isinstance(piece, tuple | list | dict) or is_leaf(piece) for piece in pieces):
+        raise UsageError(f"{where} cannot be joined: its structure differs between chunks of the batch")
+    # NaN equals NaN here
+    if all(type(piece) is type(first) and (piece == first or repr(piece) == repr(first)) for piece in pieces):
+        return first
+    raise UsageError(
+        f"{where} is {first!r:.40} for one chunk of the batch and something else for another: only tensors can differ, "
+        "with the batch as axis 0"
+    )
 
 
 def to_host(leaf: Any) -> Any:
@@ -111,53 +89,28 @@ def to_tensor(leaf: Any) -> Any:
 
 
 def plan_chunks(rows: int, most: int, least_rows: int = 16) -> list[Rows]:
-    """Cut rows into chunks whose sizes differ by at most one.
+    """Cut rows into at most `most` chunks whose sizes differ by at most one, longer ones first.
 
     No chunk has fewer than `least_rows`, unless the batch has. On CPU, MindSpore's matrix multiplication sums in
     another order for fewer than 16 rows; from there on chunks give the output of the whole batch, for most shapes to
     the bit.
-
-    Parameters
-    ----------
-    rows : int
-        At least 1.
-    most : int
-        Most chunks, at least 1.
-    least_rows : int
-        Fewest rows of a chunk, at least 1.
-
-    Returns
-    -------
-    list of tuple of int
-        First row of each chunk and the one after its last; longer chunks first.
-
-    Raises
-    ------
-    UsageError
-        When a number is not positive.
     """
-    for name, number in (("rows", rows), ("chunks", most), ("least_rows", least_rows)):
-        if number < 1:
-            raise UsageError(f"invalid {name} {number}: expected at least 1")
     count = max(1, min(most, rows // least_rows))
-    size, longer = divmod(rows, count)
-    bounds = [index * size + min(index, longer) for index in range(count + 1)]
-    return list(pairwise(bounds))
+    return chunks(rows, count)
 
 
-def _map(value: Any, change: Callable[[Any], Any], depth: int) -> Any:
-    """Return a value with its tensors changed, those in `Shared` as they are."""
-    check_depth(depth)
-    if isinstance(value, Shared):
-        return _map(value.value, lambda leaf: leaf, depth + 1)
-    if is_leaf(value):
-        return change(value)
-    if isinstance(value, tuple | list):
-        values = [_map(each, change, depth + 1) for each in value]
-        return tuple(values) if isinstance(value, tuple) else values
-    if isinstance(value, dict):
-        return {key: _map(each, change, depth + 1) for key, each in value.items()}
-    return value
+def _common_rows(shapes: Sequence[tuple[int, ...]]) -> int:
+    advice = "wrap arguments that every chunk needs whole in Shared"
+    if not shapes:
+        raise UsageError("the call has no tensor to cut into chunks: give one with the batch as axis 0")
+    if () in shapes:
+        raise UsageError(f"a tensor of the call has no axes and cannot be cut into chunks: {advice}")
+    rows = {shape[0] for shape in shapes}
+    if len(rows) > 1:
+        raise UsageError(f"tensors of shapes {', '.join(map(str, shapes))} differ in axis 0, the batch: {advice}")
+    if rows == {0}:
+        raise UsageError("the batch has no rows")
+    return rows.pop()
 
 
 def _array(leaf: Any) -> Any:
@@ -170,36 +123,7 @@ def _array(leaf: Any) -> Any:
         return None
 
 
-def _join(pieces: list[Any], rows: Sequence[int], where: str, depth: int) -> Any:
-    check_depth(depth)
-    first = pieces[0]
-    if all(map(is_leaf, pieces)):
-        return _concatenate(pieces, rows, where)
-    for kind in (tuple, list):
-        if all(isinstance(piece, kind) for piece in pieces) and len({len(piece) for piece in pieces}) == 1:
-            columns = enumerate(zip(*pieces, strict=True))
-            return kind(_join(list(column), rows, f"{where}[{index}]", depth + 1) for index, column in columns)
-    if all(isinstance(piece, dict) and piece.keys() == first.keys() for piece in pieces):
-        check_keys(first)
-        return {key: _join([piece[key] for piece in pieces], rows, f"{where}[{key!r}]", depth + 1) for key in first}
-    if any(isinstance(piece, tuple | list | dict) or is_leaf(piece) for piece in pieces):
-        raise UsageError(f"{where} cannot be joined: its structure differs between chunks of the batch")
-    if all(_same_scalar(piece, first) for piece in pieces):
-        return first
-    raise UsageError(
-        f"{where} is {first!r:.40} for one chunk of the batch and something else for another: only tensors can differ, "
-        "with the batch as axis 0"
-    )
-
-
-def _same_scalar(value: Any, other: Any) -> bool:
-    """Whether values have the same type and are equal; NaN equals NaN."""
-    if type(value) is not type(other):
-        return False
-    return bool(value == other) or (isinstance(value, float) and math.isnan(value) and math.isnan(other))
-
-
-def _concatenate(pieces: list[Any], rows: Sequence[int], where: str) -> Any:
+def _concatenate(pieces: Sequence[Any], rows: Sequence[int], where: str) -> Any:
     for piece, count in zip(pieces, rows, strict=True):
         shape = tuple(piece.shape)
         if not shape or shape[0] != count:

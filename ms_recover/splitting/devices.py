@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
 from ms_recover.splitting import batches, weights
 from ms_recover.splitting.events import LossCause, Outcome, Rows
-from ms_recover.splitting.history import History, RecoveryTimes
+from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
     EmitEvent,
     EndWorker,
+    FailForward,
+    FinishForward,
     Instruction,
     LoadPart,
     RunChunk,
@@ -36,26 +38,17 @@ _EXIT_POLL_S = 0.001
 
 @dataclass
 class _Placement:
-    """The worker of a device.
-
-    Parameters
-    ----------
-    device, generation : int
-    worker : Worker
-    ready_at : float
-        When it was connected.
-    since : float or None
-        When its current chunk began; None while it has none.
-    proof : float
-        Seconds spent on proving the bytes of its slices.
-    """
+    """The worker of a device."""
 
     device: int
     generation: int
     worker: Worker
     ready_at: float
+    """When it was connected."""
     since: float | None = None
+    """When its current chunk began; None while it has none."""
     proof: float = 0.0
+    """Seconds spent on proving the bytes of its slices."""
 
 
 @dataclass
@@ -68,17 +61,9 @@ class Chunk:
 
 
 class Devices:
-    """Gives workers their instructions and passes their messages to the state.
+    """The shell around `SplitterState`: carries out its instructions and passes the workers' messages to it.
 
-    Parameters
-    ----------
-    state, store, jobs, history
-    chunk_limit : float
-        Seconds that a chunk may take on a device.
-    spares : int
-        Number of idle workers to keep.
-    apply : callable
-        Carries out the state's instructions.
+    A chunk may take `chunk_limit` seconds on a device; `spares` is the number of idle workers to keep.
     """
 
     def __init__(
@@ -90,20 +75,20 @@ class Devices:
         history: History,
         chunk_limit: float,
         spares: int,
-        apply: Callable[[Sequence[Instruction]], None],
     ) -> None:
-        self._state = state
+        self.state = state
+        self.history = history
         self._store = store
         self._jobs = jobs
-        self._history = history
         self._chunk_limit = chunk_limit
-        self._apply = apply
         self._placements: dict[int, _Placement] = {}
         self._lost_since: dict[int, float | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.chunks: dict[int, Chunk] = {}
         """The chunks of the forward that runs, by number."""
+        self.result: asyncio.Future[FinishForward | FailForward] | None = None
+        """The outcome of the forward that runs."""
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
         self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
@@ -111,7 +96,7 @@ class Devices:
     @property
     def processes(self) -> list[int | None]:
         """For each device the id of the process that serves it."""
-        placements = [self._placements.get(device.number) for device in self._state.devices]
+        placements = [self._placements.get(device.number) for device in self.state.devices]
         return [None if placement is None else placement.worker.process_id for placement in placements]
 
     def begin(self) -> None:
@@ -129,13 +114,18 @@ class Devices:
         self._placements.clear()
         await self.pool.close()
 
-    def carry_out(self, instruction: Instruction) -> None:
-        """Carry out an instruction that concerns a device."""
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        """Carry out instructions of the state."""
+        for instruction in instructions:
+            self._carry_out(instruction)
+        self.changed.set()
+
+    def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case RunChunk(device, part, chunk):
                 placement = self._placements[device]
                 if placement.since is None:
-                    placement.since = self._history.now
+                    placement.since = self.history.now
                 self._run_in_background(self._send_chunk(placement, part, chunk))
             case LoadPart(device, part):
                 self._run_in_background(self._load(self._placements[device], part))
@@ -145,6 +135,8 @@ class Devices:
                 self._end_worker(device, generation)
             case EmitEvent():
                 self._emit(instruction)
+            case FinishForward() | FailForward() if self.result is not None and not self.result.done():
+                self.result.set_result(instruction)
 
     def _end_worker(self, device: int, generation: int) -> None:
         placement = self._placements.get(device)
@@ -159,15 +151,15 @@ class Devices:
         """Record an event, and the chunk that was lost with a device."""
         device = event.device
         rows = self.chunks[event.chunk].rows if event.chunk in self.chunks else None
-        recovery = None
         if device is not None and event.kind == "lost":
             since = self._lost_since.pop(device, None)
             if event.part is not None and rows is not None and since is not None:
-                self._history.add_span(device, event.part, rows, since, "lost")
+                self.history.add_span(device, event.part, rows, since, "lost")
         if device is not None and event.kind == "recovered":
             placement = self._placements[device]
-            recovery = RecoveryTimes(ready_at=placement.ready_at, proof=placement.proof)
-        self._history.add_event(event, rows, recovery)
+            self.history.add_event(event, rows, placement.ready_at, placement.proof)
+        else:
+            self.history.add_event(event, rows)
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closing:
@@ -182,11 +174,11 @@ class Devices:
             worker = await self.pool.acquire(device)
         except Exception as error:
             _log_unexpected(error)
-            self._apply(self._state.lost(device, generation, "start", str(error)))
+            self.apply(self.state.lost(device, generation, "start", str(error)))
             return
-        placement = _Placement(device, generation, worker, ready_at=self._history.now)
+        placement = _Placement(device, generation, worker, ready_at=self.history.now)
         self._placements[device] = placement
-        self._apply(self._state.ready(device, generation))
+        self.apply(self.state.ready(device, generation))
         self._run_in_background(self._receive_all(placement))
 
     async def _receive_all(self, placement: _Placement) -> None:
@@ -206,17 +198,17 @@ class Devices:
         device, generation, fields = placement.device, placement.generation, message.fields
         match message.kind:
             case "held":
-                self._apply(self._state.held(device, generation, fields["part"]))
+                self.apply(self.state.held(device, generation, fields["part"]))
             case "ran":
                 part, number = fields["part"], fields["chunk"]
                 self._end_chunk(placement, part, number, fields["seconds"], "done")
                 if number in self.chunks:
                     self.chunks[number] = Chunk(self.chunks[number].rows, fields["skeleton"], message.tensors)
-                self._apply(self._state.ran(device, generation, number, part))
+                self.apply(self.state.ran(device, generation, number, part))
             case "raised":
                 part, number = fields["part"], fields["chunk"]
                 self._end_chunk(placement, part, number, None, "raised")
-                self._apply(self._state.raised(device, generation, number, part, fields["words"]))
+                self.apply(self.state.raised(device, generation, number, part, fields["words"]))
             case "unable":
                 self._lose(placement, "weights", fields["words"])
             case _:
@@ -226,7 +218,7 @@ class Devices:
         chunk = self.chunks.get(number)
         if chunk is None:  # the forward was given up meanwhile
             placement.since = None
-            self._apply(self._state.ran(placement.device, placement.generation, number, part))
+            self.apply(self.state.ran(placement.device, placement.generation, number, part))
             return
         try:
             await placement.worker.channel.send("run", chunk.leaves, part=part, chunk=number, skeleton=chunk.skeleton)
@@ -239,9 +231,9 @@ class Devices:
         """Prove a part's slice, send the part, and lose the device if it does not hold the part in time."""
         channel = placement.worker.channel
         try:
-            began = self._history.now
+            began = self.history.now
             path, repaired = await asyncio.to_thread(self._store.path, part)
-            placement.proof += self._history.now - began
+            placement.proof += self.history.now - began
             if repaired:
                 self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
             if placement.worker.remote:
@@ -257,7 +249,7 @@ class Devices:
             return
         limit = self._jobs.local.timeout
         await asyncio.sleep(limit)
-        if self._is_current(placement) and part not in self._state.devices[placement.device].held:
+        if self._is_current(placement) and part not in self.state.devices[placement.device].held:
             self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
 
     async def _watch_clocks(self) -> None:
@@ -265,7 +257,7 @@ class Devices:
         while True:
             await asyncio.sleep(_WATCH_S)
             for placement in list(self._placements.values()):
-                if placement.since is not None and self._history.now - placement.since > self._chunk_limit:
+                if placement.since is not None and self.history.now - placement.since > self._chunk_limit:
                     self._lose(placement, "timeout", f"a chunk took longer than {self._chunk_limit:g} s")
             self.pool.replace_dead_spares()
 
@@ -273,18 +265,18 @@ class Devices:
         self, placement: _Placement, part: int, number: int, seconds: float | None, outcome: Outcome
     ) -> None:
         """Record a chunk that a device has computed or refused; the device goes on to its next one."""
-        now = self._history.now
+        now = self.history.now
         since = placement.since
-        placement.since = now if len(self._state.devices[placement.device].running) > 1 else None
+        placement.since = now if len(self.state.devices[placement.device].running) > 1 else None
         if number in self.chunks:
             began = since if seconds is None else now - seconds
-            self._history.add_span(placement.device, part, self.chunks[number].rows, began or now, outcome)
+            self.history.add_span(placement.device, part, self.chunks[number].rows, began or now, outcome)
 
     def _is_current(self, placement: _Placement) -> bool:
         return self._placements.get(placement.device) is placement
 
     def _lose(self, placement: _Placement, cause: LossCause, words: str) -> None:
-        self._apply(self._state.lost(placement.device, placement.generation, cause, words))
+        self.apply(self.state.lost(placement.device, placement.generation, cause, words))
 
     def _lose_by(self, error: Exception, placement: _Placement, cause: LossCause) -> None:
         _log_unexpected(error)

@@ -20,122 +20,85 @@ Rows = tuple[int, int]
 """First row of a chunk and the one after its last."""
 
 
+def place_text(device: int | None, part: int | None) -> str:
+    """Return the place of an event, such as ``device 2, part 1``; empty when there is none."""
+    numbers = (("device", device), ("part", part))
+    return ", ".join(f"{name} {number}" for name, number in numbers if number is not None)
+
+
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a splitter.
-
-    Parameters
-    ----------
-    at : float
-        Seconds since the splitter was made.
-    kind : EventKind
-    device : int or None
-    part : int or None
-    rows : tuple of int or None
-        First row of the chunk concerned and the one after its last.
-    cause : LossCause
-        Cause of a loss; empty for other events.
-    words : str
-        A description for people.
-    seconds : float or None
-        Duration; of ``recovered`` from the loss until the device is ready.
-    phases : tuple of (str, float)
-        Seconds of each step of a recovery: ``start`` of a process, ``proof`` of the slice's bytes, ``weights``.
-    """
+    """Something that happened in a splitter."""
 
     at: float
+    """Seconds since the splitter was made."""
     kind: EventKind
     device: int | None = None
     part: int | None = None
     rows: Rows | None = None
+    """The chunk concerned."""
     cause: LossCause = ""
     words: str = ""
+    """A description for people."""
     seconds: float | None = None
+    """Duration; of ``recovered`` from the loss until the device is ready."""
     phases: tuple[tuple[str, float], ...] = ()
+    """Seconds of each step of a recovery: ``start`` of a process, ``proof`` of the slice's bytes, ``weights``."""
 
     def __str__(self) -> str:
-        numbers = (("device", self.device), ("part", self.part))
-        where = [f"{name} {value}" for name, value in numbers if value is not None]
-        if self.rows is not None:
-            where.append(f"rows {self.rows[0]} to {self.rows[1]}")
-        took = "" if self.seconds is None else f" after {self.seconds:.2f} s"
+        rows = "" if self.rows is None else f"rows {self.rows[0]} to {self.rows[1]}"
+        where = ", ".join(filter(None, (place_text(self.device, self.part), rows)))
+        took = "" if self.seconds is None else f"after {self.seconds:.2f} s"
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.phases)
-        head = " ".join([self.kind, ", ".join(where)]).rstrip() + took + (phases and f" ({phases})")
-        return ": ".join(word for word in (head, self.cause, self.words) if word)
+        head = " ".join(filter(None, (self.kind, where, took, phases and f"({phases})")))
+        return ": ".join(filter(None, (head, self.cause, self.words)))
 
 
 @dataclass(frozen=True)
 class Span:
-    """One chunk on one device.
-
-    Parameters
-    ----------
-    device, part : int
-    call : int
-        Number of the forward, from 0.
-    rows : tuple of int
-        First row and the one after the last.
-    began, ended : float
-        Seconds since the splitter was made. The duration is measured by the device, its end by this process.
-    outcome : Outcome
-    """
+    """One chunk on one device."""
 
     device: int
     part: int
     call: int
+    """Number of the forward, from 0."""
     rows: Rows
     began: float
+    """Seconds since the splitter was made."""
     ended: float
+    """The same; the duration is measured by the device, its end by this process."""
     outcome: Outcome = "done"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Input rows of a forward that have no output.
-
-    Parameters
-    ----------
-    start, stop : int
-        First row and the one after the last.
-    device, part : int or None
-        The device and part that failed; None when no device was left.
-    cause, words : str
-        The cause, as in the event.
-    """
+    """Input rows of a forward that have no output."""
 
     start: int
     stop: int
+    """The row after the last."""
     device: int | None
+    """The device and part that failed; None when no device was left."""
     part: int | None
     cause: LossCause
     words: str
+    """A description for people."""
 
 
 @dataclass(frozen=True)
 class ForwardReport:
-    """The outcome of one forward.
-
-    Parameters
-    ----------
-    call : int
-        Number of the forward, from 0.
-    rows : int
-        Rows of the input.
-    chunks : int
-        Number of chunks that the rows were cut into.
-    missing : tuple of Missing
-        Missing rows in order; empty when the answer is complete.
-    redone : int
-        Number of chunk runs that were repeated.
-    lost : tuple of int
-        Devices lost while it ran.
-    seconds : float
-    """
+    """The outcome of one forward."""
 
     call: int
+    """Number of the forward, from 0."""
     rows: int
+    """Number of rows of the input."""
     chunks: int
+    """Number of chunks that the rows were cut into."""
     missing: tuple[Missing, ...] = ()
+    """Missing rows in order; empty when the answer is complete."""
     redone: int = 0
+    """Number of chunk runs that were repeated."""
     lost: tuple[int, ...] = ()
+    """Devices lost while it ran."""
     seconds: float = 0.0

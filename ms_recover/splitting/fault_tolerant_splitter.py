@@ -54,8 +54,8 @@ class FaultTolerantModelSplitter(ModelSplitter):
     @property
     def device_states(self) -> list[bool]:
         """For each device whether it is at work."""
-        return [device.alive for device in self._engine.state.devices]
+        return [device.alive for device in self._devices.state.devices]
 
     def reset_device_states(self) -> None:
         """Bring every device back, weights included, and wait until each is at work or lost again."""
-        self._loop.run(self._engine.reset())
+        self._wait_for(self._engine.reset())

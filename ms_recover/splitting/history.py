@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
 
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Outcome, Rows, Span
-from ms_recover.splitting.instructions import EmitEvent, FailForward
+from ms_recover.splitting.instructions import EmitEvent, FailForward, FinishForward
 from ms_recover.splitting.progress import Forward
 
 _log = logging.getLogger(__name__)
@@ -18,21 +17,8 @@ _MOST = 100_000
 """Most events, spans and reports kept of each: a service runs for months."""
 
 
-class RecoveryTimes(NamedTuple):
-    """When a device's fresh process was connected, and the seconds spent on proving the bytes of its slices."""
-
-    ready_at: float
-    proof: float
-
-
 class History:
-    """Keeps and reports what happened.
-
-    Parameters
-    ----------
-    on_event : callable, optional
-        Called with every event.
-    """
+    """Keeps what happened, and calls `on_event` with every event."""
 
     def __init__(self, on_event: Callable[[Event], None] | None) -> None:
         self._on_event = on_event
@@ -40,9 +26,9 @@ class History:
         self._lost_at: dict[int, float] = {}
         self.call = -1
         """Number of the forward that runs, or ran last."""
-        self.events: list[Event] = []
-        self.spans: list[Span] = []
-        self.reports: list[ForwardReport] = []
+        self.events: deque[Event] = deque(maxlen=_MOST)
+        self.spans: deque[Span] = deque(maxlen=_MOST)
+        self.reports: deque[ForwardReport] = deque(maxlen=_MOST)
 
     @property
     def now(self) -> float:
@@ -54,9 +40,8 @@ class History:
         self.spans.append(
             Span(device=device, part=part, call=self.call, rows=rows, began=began, ended=self.now, outcome=outcome)
         )
-        _drop_oldest(self.spans)
 
-    def add_event(self, event: EmitEvent, rows: Rows | None, recovery: RecoveryTimes | None = None) -> None:
+    def add_event(self, event: EmitEvent, rows: Rows | None, ready_at: float | None = None, proof: float = 0.0) -> None:
         """Add an event, log it and report it.
 
         Parameters
@@ -64,10 +49,16 @@ class History:
         event : EmitEvent
         rows : tuple of int or None
             Rows of its chunk.
-        recovery : RecoveryTimes, optional
-            Given for a device that is back.
+        ready_at, proof : float
+            Of a device that is back: when its process was connected, and the seconds spent on proving its slices.
         """
         now = self.now
+        lost_at = now if event.device is None else self._lost_at.get(event.device, now)
+        if event.device is not None and event.kind == "lost":
+            self._lost_at[event.device] = now
+        phases: tuple[tuple[str, float], ...] = ()
+        if ready_at is not None:
+            phases = (("start", ready_at - lost_at), ("proof", proof), ("weights", now - ready_at - proof))
         added = Event(
             at=now,
             kind=event.kind,
@@ -76,19 +67,10 @@ class History:
             rows=rows,
             cause=event.cause,
             words=event.words,
+            seconds=now - lost_at if phases else None,
+            phases=phases,
         )
-        if event.device is not None and event.kind == "lost":
-            self._lost_at[event.device] = now
-        if event.device is not None and recovery is not None:
-            lost_at = self._lost_at.get(event.device, now)
-            phases = (
-                ("start", recovery.ready_at - lost_at),
-                ("proof", recovery.proof),
-                ("weights", now - recovery.ready_at - recovery.proof),
-            )
-            added = replace(added, seconds=now - lost_at, phases=phases)
         self.events.append(added)
-        _drop_oldest(self.events)
         _log.log(logging.WARNING if event.kind in _WARNINGS else logging.INFO, "%s", added)
         if self._on_event is not None:
             try:
@@ -97,16 +79,15 @@ class History:
                 _log.exception("the callback on_event failed")
 
     def add_report(
-        self, chunks: Mapping[int, Rows], began: float, forward: Forward, failure: FailForward | None
+        self, chunks: Mapping[int, Rows], began: float, forward: Forward, result: FinishForward | FailForward
     ) -> None:
         """Add the report of a forward; one that failed lacks all rows."""
-        missing = []
-        for number, (start, stop) in chunks.items():
-            why = forward.dropped.get(number) or failure
-            if why is not None:
-                missing.append(
-                    Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
-                )
+        failure = result if isinstance(result, FailForward) else None
+        missing = [
+            Missing(start=start, stop=stop, device=why.device, part=why.part, cause=why.cause, words=why.words)
+            for number, (start, stop) in chunks.items()
+            if (why := forward.dropped.get(number) or failure) is not None
+        ]
         self.reports.append(
             ForwardReport(
                 call=self.call,
@@ -118,9 +99,3 @@ class History:
                 seconds=self.now - began,
             )
         )
-        _drop_oldest(self.reports)
-
-
-def _drop_oldest(kept: list[Event] | list[Span] | list[ForwardReport]) -> None:
-    if len(kept) > _MOST:
-        del kept[: _MOST // 10]

@@ -49,15 +49,21 @@ class FinishForward:
     """End the forward with an answer; every chunk is computed or dropped."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailForward:
-    """End the forward with an error."""
+@dataclass(frozen=True)
+class Loss:
+    """The device and part at which work was lost, and the cause."""
 
-    kind: FailureKind
     device: int | None
     part: int | None
     cause: LossCause
     words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailForward(Loss):
+    """End the forward with an error."""
+
+    kind: FailureKind
 
 
 @dataclass(frozen=True, kw_only=True)

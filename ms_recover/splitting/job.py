@@ -18,66 +18,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job of one worker.
-
-    Parameters
-    ----------
-    world, addr, port : str, str, int
-        The world that the splitter shares with the worker, and the address where it listens.
-    token : bytes
-        The secret of the splitter and its workers on this host.
-    heartbeat : float
-        Seconds of silence after which the other end is lost.
-    timeout : float
-        Seconds until the world has to be there.
-    parts : tuple of bytes
-        Each part of the model without its weights, see `ms_recover.splitting.pickling`.
-    path : tuple of str
-        Python's module search path.
-    mode, target, threads : int, str, int or None
-        MindSpore's mode (graph or PyNative), device target and number of threads.
-    cores : tuple of tuple of int
-        Cores reserved for each device; empty when there are too few.
-    parent : int
-        Process id of the splitter, if that is on this machine.
-    """
+    """The job of one worker; those on other hosts need no field after `target`."""
 
     world: str
+    """The world that the splitter shares with the worker; the splitter listens at `addr` and `port`."""
     addr: str
     port: int
-    token: bytes = field(repr=False)
     heartbeat: float
+    """Seconds of silence after which the other end is lost."""
     timeout: float
-    parts: tuple[bytes, ...] = field(repr=False)
-    path: tuple[str, ...]
-    mode: int
+    """Seconds until the world has to be there."""
     target: str
-    threads: int | None
+    """MindSpore's device target."""
+    mode: int = 0
+    """MindSpore's mode, graph or PyNative."""
+    threads: int | None = None
+    """Number of MindSpore's threads."""
+    token: bytes = field(default=b"", repr=False)
+    """The secret of the splitter and its workers on this host."""
+    parts: tuple[bytes, ...] = field(default=(), repr=False)
+    """Each part of the model without its weights, see `ms_recover.splitting.pickling`."""
+    path: tuple[str, ...] = ()
+    """Python's module search path."""
     cores: tuple[tuple[int, ...], ...] = ()
+    """Cores reserved for each device; empty when there are too few."""
     parent: int = 0
+    """Process id of the splitter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerJobs:
-    """The jobs of all workers of a splitter.
-
-    Parameters
-    ----------
-    local : Job
-        Of each worker on this host; the name of the world is added for each.
-    remote : mapping of int to Job
-        By device, of the workers on other hosts.
-    remote_security : Security
-        Of the worlds with workers on other hosts.
-    part_fields : tuple of mapping
-        For each part the place in the model (``split``, ``stages``) and MindSpore's ``mode``: a worker on another host
-        makes the part from these.
-    """
+    """The jobs of all workers of a splitter."""
 
     local: Job
+    """Of each worker on this host; the name of the world is added for each."""
     remote: Mapping[int, Job]
+    """By device, of the workers on other hosts."""
     remote_security: Security
+    """Of the worlds with workers on other hosts."""
     part_fields: tuple[Mapping[str, Any], ...]
+    """For each part the place in the model (``split``, ``stages``) and MindSpore's ``mode``: a worker on another host
+    makes the part from these."""
 
 
 def remote_world_name(port: int) -> str:
@@ -86,21 +67,7 @@ def remote_world_name(port: int) -> str:
 
 
 def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]) -> WorkerJobs:
-    """Return the jobs of all workers.
-
-    Parameters
-    ----------
-    options : Options
-    pickled : sequence of bytes
-        Each part of the model without its weights.
-    parts : sequence of range
-        The stages of each part.
-
-    Raises
-    ------
-    UsageError
-        When remote workers need a token and the environment has none.
-    """
+    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages."""
     local = _local_job(options, tuple(pickled))
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)

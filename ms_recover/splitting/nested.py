@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,32 +16,29 @@ DEEPEST = 64
 _NUMBERS = 1 << 63
 
 
-def flatten(value: Any) -> tuple[Any, list[Any]]:
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """An argument, or a piece of one, that every chunk gets whole instead of cut."""
+
+    value: Any
+
+
+def flatten(value: Any, shared: set[int] | None = None) -> tuple[Any, list[Any]]:
     """Take a value apart into a skeleton that JSON can hold and the tensors in it.
 
-    In the skeleton None, truth values, whole numbers and texts stand for themselves, everything else is a list that
-    starts with its kind: ``["tuple", ...]``, ``["list", ...]``, ``["dict", [key, value], ...]``, ``["tensor", index]``,
-    ``["float", hexadecimal]``, ``["complex", hexadecimal, hexadecimal]``.
-
-    Parameters
-    ----------
-    value
-        Tuples (named ones become plain), lists and dicts with text keys, of mindspore.Tensor, numpy arrays, numbers,
-        truth values, texts and None.
-
-    Returns
-    -------
-    skeleton
-    leaves : list
-        The tensors and arrays themselves, in order.
+    In the skeleton None, truth values, real numbers (NaN and infinities, too) and texts stand for themselves,
+    everything else is a list that starts with its kind: ``["tuple", ...]``, ``["list", ...]``,
+    ``["dict", [key, value], ...]``, ``["tensor", index]``, ``["complex", real, imaginary]``. Named tuples become plain.
+    What is in a `Shared` is taken apart where a set is given, which gets the indexes of its tensors.
 
     Raises
     ------
     UsageError
-        When it contains anything else, or is nested too deeply.
+        When it contains other types than tuples, lists, dicts with text keys, mindspore.Tensor, numpy arrays, numbers,
+        truth values, texts and None, or is nested too deeply.
     """
     leaves: list[Any] = []
-    return _flatten(value, leaves, 0), leaves
+    return _flatten(value, leaves, shared, 0), leaves
 
 
 def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
@@ -63,31 +61,12 @@ def is_leaf(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def check_depth(depth: int) -> None:
-    """Refuse a value with too many containers within each other.
+def _flatten(value: Any, leaves: list[Any], shared: set[int] | None, depth: int) -> Any:
+    def inner(value: Any) -> Any:
+        return _flatten(value, leaves, shared, depth + 1)
 
-    Raises
-    ------
-    UsageError
-    """
     if depth > DEEPEST:
         raise UsageError(f"the value is nested more than {DEEPEST} deep")
-
-
-def check_keys(value: Mapping[Any, Any]) -> None:
-    """Refuse keys that are no texts.
-
-    Raises
-    ------
-    UsageError
-    """
-    for key in value:
-        if not isinstance(key, str):
-            raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")
-
-
-def _flatten(value: Any, leaves: list[Any], depth: int) -> Any:
-    check_depth(depth)
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -99,17 +78,24 @@ def _flatten(value: Any, leaves: list[Any], depth: int) -> Any:
             raise UsageError("invalid whole number: it has more than 64 bits")
         return int(value)
     if isinstance(value, float):
-        return ["float", value.hex()]
+        return float(value)
     if isinstance(value, complex):
-        return ["complex", value.real.hex(), value.imag.hex()]
+        return ["complex", value.real, value.imag]
     if is_leaf(value):
         leaves.append(value)
         return ["tensor", len(leaves) - 1]
     if isinstance(value, tuple | list):
-        return ["tuple" if isinstance(value, tuple) else "list", *(_flatten(each, leaves, depth + 1) for each in value)]
+        return ["tuple" if isinstance(value, tuple) else "list", *map(inner, value)]
     if isinstance(value, dict):
-        check_keys(value)
-        return ["dict", *([str(key), _flatten(each, leaves, depth + 1)] for key, each in value.items())]
+        for key in value:
+            if not isinstance(key, str):
+                raise UsageError(f"invalid key {key!r:.40} of a dict: expected a text, not {type(key).__name__}")
+        return ["dict", *([str(key), inner(each)] for key, each in value.items())]
+    if isinstance(value, Shared) and shared is not None:
+        first = len(leaves)
+        skeleton = inner(value.value)
+        shared.update(range(first, len(leaves)))
+        return skeleton
     raise UsageError(
         f"invalid argument or output of type {type(value).__name__}: a part of the model takes and returns only "
         "tensors, numpy arrays, numbers, texts and None, in tuples, lists and dicts"
@@ -119,7 +105,7 @@ def _flatten(value: Any, leaves: list[Any], depth: int) -> Any:
 def _unflatten(skeleton: Any, leaves: Sequence[Any], unused: Iterator[int], depth: int) -> Any:
     if depth > DEEPEST:
         raise InputError(f"the description of a value is nested more than {DEEPEST} deep")
-    if skeleton is None or type(skeleton) in {bool, int, str}:
+    if skeleton is None or type(skeleton) in {bool, int, float, str}:
         return skeleton
     if type(skeleton) is not list or not skeleton or type(skeleton[0]) is not str:
         raise InputError(f"{skeleton!r:.60} is no description of a value")
@@ -136,16 +122,6 @@ def _unflatten(skeleton: Any, leaves: Sequence[Any], unused: Iterator[int], dept
         if len(found) != len(items):
             raise InputError("duplicate key in the description of a dict")
         return found
-    if kind in {"float", "complex"} and len(items) == (1 if kind == "float" else 2):
-        numbers = [_number(item) for item in items]
-        return numbers[0] if kind == "float" else complex(*numbers)
+    if kind == "complex" and list(map(type, items)) == [float, float]:
+        return complex(*items)
     raise InputError(f"{skeleton!r:.60} is no description of a value")
-
-
-def _number(text: Any) -> float:
-    if type(text) is str and len(text) <= 40:
-        try:
-            return float.fromhex(text)
-        except (ValueError, OverflowError):
-            pass
-    raise InputError(f"{text!r:.60} is no hexadecimal number")

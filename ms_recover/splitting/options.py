@@ -1,4 +1,4 @@
-"""The options of a splitter."""
+"""The options of a splitter; invalid ones raise UsageError."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ OnFailure = Literal["recover", "skip", "raise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to split, and how long to wait; see `ms_recover.splitting.ModelSplitter`.
-
-    Raises
-    ------
-    UsageError
-        When a value is invalid.
-    """
+    """How to split, and how long to wait; see `ms_recover.splitting.ModelSplitter`."""
 
     num_devices: int
     split: Split
@@ -54,13 +48,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Failures:
-    """How to handle lost devices; see `ms_recover.splitting.FaultTolerantModelSplitter`.
-
-    Raises
-    ------
-    UsageError
-        When a value is invalid.
-    """
+    """How to handle lost devices; see `ms_recover.splitting.FaultTolerantModelSplitter`."""
 
     policy: Policy = "plain"
     max_restarts: int = 0

@@ -5,28 +5,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from ms_recover.errors import UsageError
 
 
 def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
-    """Cut a row of stages into contiguous nonempty parts so that the costliest part costs least.
+    """Cut a row of stages, by their costs, into contiguous nonempty parts so that the costliest part costs least.
 
     Ties go to the least sum of the parts' squared costs, then to the least sum of their squared numbers of stages, then
     to the shortest parts from the front. Sums are exact, so that the order of additions has no influence.
-
-    Parameters
-    ----------
-    costs : sequence of float
-        Cost of each stage, in any unit; finite and not negative.
-    parts : int
-        From 1 to the number of stages.
-
-    Returns
-    -------
-    tuple of range
-        Indexes of the stages of each part.
 
     Raises
     ------
@@ -76,19 +65,10 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Assign parts to devices, of which there may be more.
+    """Assign parts to devices, of which there may be more; `costs` are those of the stages.
 
     The first devices hold the parts in order. Each further one holds the part with the greatest cost per holder; ties
     go to the part with fewer holders, then to the first.
-
-    Parameters
-    ----------
-    costs : sequence of float
-        Cost of each stage.
-    parts : sequence of range
-        Stages of each part, as `partition` returns them.
-    devices : int
-        At least the number of parts.
 
     Returns
     -------
@@ -102,15 +82,12 @@ def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tupl
     """
     if not 1 <= len(parts) <= devices:
         raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")
-    prefix = [0, *accumulate(_whole(costs))]
-    weights = [prefix[part.stop] - prefix[part.start] for part in parts]
-    holders = [1] * len(parts)
+    whole = _whole(costs)
+    weights = [Fraction(sum(whole[part.start : part.stop])) for part in parts]
     held = list(range(len(parts)))
+    holders = [1] * len(parts)
     while len(held) < devices:
-        # compared as fractions with one denominator: exact
-        common = math.lcm(*holders)
-        shares = [weight * (common // count) for weight, count in zip(weights, holders, strict=True)]
-        part = min(range(len(parts)), key=lambda index: (-shares[index], holders[index], index))
+        part = min(range(len(parts)), key=lambda index: (-weights[index] / holders[index], holders[index], index))
         holders[part] += 1
         held.append(part)
     return tuple((part,) for part in held)

@@ -12,6 +12,7 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -51,9 +52,7 @@ def dump_stages(stages: Sequence[Stage]) -> bytes:
 
 
 def load_stages(data: bytes) -> list[Stage]:
-    """Return the stages that `dump_stages` pickled in a process of this machine.
-
-    The weights of parameters are not set: load them next.
+    """Return the stages that `dump_stages` pickled in a process of this machine; their weights are not set.
 
     Raises
     ------
@@ -77,39 +76,30 @@ def load_stages(data: bytes) -> list[Stage]:
 
 
 def from_factory(name: str) -> Any:
-    """Call a function without arguments by its name; return its model.
+    """Return the model that a function without arguments makes, by its name: ``package.module:function``.
 
-    Parameters
-    ----------
-    name : str
-        ``package.module:function``; after the colon dots are allowed, such as in ``Class.method``.
-
-    Returns
-    -------
-    mindspore.nn.Cell
+    After the colon dots are allowed, such as in ``Class.method``.
 
     Raises
     ------
     UsageError
         When the name is invalid, the function cannot be imported or called, raises, or returns no cell.
     """
-    module_name, colon, path = name.partition(":")
-    words = [*module_name.split("."), *path.split(".")]
-    if not colon or not all(word.isidentifier() for word in words):
+    module_name, _, path = name.partition(":")
+    if not all(word.isidentifier() for word in [*module_name.split("."), *path.split(".")]):
         raise UsageError(f"factory {name!r} is not of the form package.module:function")
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as error:
         raise UsageError(f"module {module_name} of factory {name} cannot be imported: {_brief(error)}") from error
-    for word in path.split("."):
-        try:
-            found = getattr(found, word)
-        except AttributeError:
-            raise UsageError(f"factory {name}: module {module_name} has no {path}") from None
-    if not callable(found):
-        raise UsageError(f"factory {name} is {type(found).__name__}, which cannot be called")
     try:
-        model = found()
+        factory = attrgetter(path)(module)
+    except AttributeError:
+        raise UsageError(f"factory {name}: module {module_name} has no {path}") from None
+    if not callable(factory):
+        raise UsageError(f"factory {name} is {type(factory).__name__}, which cannot be called")
+    try:
+        model = factory()
     except Exception as error:
         raise UsageError(f"factory {name} raised {_brief(error)}; it is called without arguments") from error
     if not isinstance(model, nn.Cell):
@@ -173,23 +163,21 @@ def _primitive_arguments(primitive: Any) -> tuple[type, dict[str, Any], dict[str
             f"primitive {kind.__name__} does not keep its constructor's arguments: decorate __init__ with "
             f"ops.prim_attr_register ({_brief(error)})"
         ) from error
-    added = {key: value for key, value in primitive.attrs.items() if not _equal(fresh.attrs, key, value)}
-    own = {
-        key: value
-        for key, value in vars(primitive).items()
-        if key not in _COMMON_ATTRIBUTES and key not in primitive.attrs and not _equal(vars(fresh), key, value)
-    }
-    return kind, arguments, added, own
+    known = _COMMON_ATTRIBUTES | primitive.attrs.keys()
+    own = {key: value for key, value in vars(primitive).items() if key not in known}
+    return kind, arguments, _changed(primitive.attrs, fresh.attrs), _changed(own, vars(fresh))
 
 
-def _equal(others: dict[str, Any], key: str, value: Any) -> bool:
-    """Whether a value is certainly equal there; values that cannot be compared are not."""
-    if key not in others or type(others[key]) is not type(value):
-        return False
-    try:
-        return others[key] is value or bool(others[key] == value)
-    except Exception:  # values may have an own comparison
-        return False
+def _changed(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are not certainly equal to those of the same name in another dict."""
+
+    def equal(value: Any, other: Any) -> bool:
+        try:
+            return type(value) is type(other) and (value is other or bool(value == other))
+        except Exception:  # values may have an own comparison
+            return False
+
+    return {key: value for key, value in values.items() if key not in others or not equal(value, others[key])}
 
 
 def _make_primitive(kind: type, arguments: dict[str, Any], added: dict[str, Any], own: dict[str, Any]) -> Any:
@@ -232,19 +220,20 @@ def _make_parameter(
 
 def _find_unpicklable(stage: Stage, without_contents: set[int]) -> str:
     """Return the name of an attribute that cannot be pickled; empty when none is found."""
+
+    def fails(value: Any) -> bool:
+        try:
+            _dump(value, without_contents)
+        except Exception:
+            return True
+        return False
+
     for inner, cell in stage.cell.cells_and_names(name_prefix=stage.name):
-        own = {key: value for key, value in vars(cell).items() if key not in {"_cells", "_params", "_primitives"}}
-        for key, value in {**cell._primitives, **own}.items():
-            if isinstance(value, nn.Cell):
-                continue
-            try:
-                _dump(value, without_contents)
-            except Exception:
+        for key, value in {**cell._primitives, **vars(cell)}.items():
+            if key not in {"_cells", "_params", "_primitives"} and not isinstance(value, nn.Cell) and fails(value):
                 place = f"{type(cell).__name__}{inner and ' '}{inner}"
                 return f"attribute {key!r} of {place}, of type {type(value).__name__},"
-        try:
-            _dump(type(cell), without_contents)
-        except Exception:
+        if fails(type(cell)):
             return f"class {type(cell).__name__} of {inner or 'the model'}"
     return ""
 

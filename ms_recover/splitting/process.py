@@ -29,13 +29,7 @@ _TRIES = 5
 
 
 class Worker:
-    """A worker process of this machine, and the world that it shares with this one.
-
-    Parameters
-    ----------
-    manager : WorldManager
-    job : Job
-    """
+    """A worker process of this machine, and the world that it shares with this one."""
 
     remote = False
     """Whether it shares no file system with this process."""
@@ -65,18 +59,11 @@ class Worker:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     async def start(self) -> None:
-        """Start the process and wait until it can load parts.
-
-        Raises
-        ------
-        DeviceLostError
-            When it is not ready in time; it is ended then.
-        """
+        """Start the process and wait until it can load parts; one that is late is ended and raises DeviceLostError."""
         try:
             await asyncio.wait_for(self._start(), self._job.timeout)
         except (MsRecoverError, OSError, asyncio.TimeoutError) as error:
-            words = str(error) or f"it was not ready within {self._job.timeout:g} s"
-            reason = self.exit_reason or words
+            reason = self.exit_reason or str(error) or f"it was not ready within {self._job.timeout:g} s"
             await self.end()
             raise DeviceLostError(f"a worker did not start: {reason}", cause="start") from error
         except BaseException:
@@ -116,7 +103,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process now, also when it is stopped."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.kill()
 
     async def end(self, *, graceful: bool = False) -> None:
@@ -163,7 +150,5 @@ def _spawn(job: Job) -> subprocess.Popen[bytes]:
 
 
 def _free_port(address: str) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
+    with socket.create_server((address, 0)) as probe:
         return int(probe.getsockname()[1])

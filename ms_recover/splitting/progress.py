@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ms_recover.splitting.events import LossCause
-from ms_recover.splitting.instructions import LoadPart, StartWorker
+from ms_recover.splitting.instructions import LoadPart, Loss, StartWorker
 
 DeviceStatus = Literal["away", "starting", "loading", "at work", "retired"]
 """away: no process serves the device. starting: its process is on its way. loading: its process lacks a part. at work:
@@ -20,16 +19,6 @@ class Task:
 
     chunk: int
     part: int
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The device and part at which work was lost, and the cause."""
-
-    device: int | None
-    part: int | None
-    cause: LossCause
-    words: str
 
 
 @dataclass
@@ -55,12 +44,6 @@ class Device:
     cause: LossCause = ""
     words: str = ""
     """The reason of its last loss."""
-
-    @classmethod
-    def holding(cls, number: int, parts: Iterable[int]) -> Device:
-        """Return a device to which these parts are assigned; it has no process yet."""
-        original = frozenset(parts)
-        return cls(number=number, original=original, parts=set(original))
 
     @property
     def serving(self) -> bool:
@@ -125,16 +108,6 @@ class Forward:
     """Devices lost meanwhile, in order."""
     redone: int = 0
     """Number of chunks sent again."""
-
-    @classmethod
-    def over(cls, chunks: Sequence[int]) -> Forward:
-        """Return a forward that begins with these chunks."""
-        return cls(
-            total=len(chunks),
-            waiting=[Task(chunk, 0) for chunk in chunks],
-            unfinished=set(chunks),
-            busy=True,
-        )
 
     def stop(self) -> None:
         """Forget what is still to do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -24,31 +24,15 @@ _MAX_TENSORS = 1 << 16
 
 @dataclass(frozen=True)
 class Message:
-    """A received message.
-
-    Parameters
-    ----------
-    kind : MessageKind
-    fields : mapping of str to JSON values
-    tensors : list
-        As numpy arrays; those of type bfloat16 as ``mindspore.Tensor``.
-    """
+    """A received message; the tensors are numpy arrays, those of type bfloat16 ``mindspore.Tensor``."""
 
     kind: MessageKind
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    tensors: list[Any] = field(default_factory=list)
+    fields: Mapping[str, Any]
+    tensors: list[Any]
 
 
 class MessageChannel:
-    """One end of the world between a splitter and a worker.
-
-    Parameters
-    ----------
-    communicator : WorldCommunicator
-    world : str
-    peer : int
-        Rank of the other end.
-    """
+    """One end of the world between a splitter and a worker; `peer` is the rank of the other end."""
 
     def __init__(self, communicator: WorldCommunicator, world: str, peer: int) -> None:
         self._communicator = communicator
@@ -57,12 +41,7 @@ class MessageChannel:
         self._turn = asyncio.Lock()
 
     async def send(self, kind: MessageKind, tensors: Sequence[Any] = (), **fields: Any) -> None:
-        """Send a message, after those that are being sent already.
-
-        Raises
-        ------
-        BrokenWorldError
-        """
+        """Send a message, after those that are being sent already."""
         # numpy has no bfloat16: the other end has to receive such a tensor as one of MindSpore
         wide = [index for index, tensor in enumerate(tensors) if str(tensor.dtype).lower() == "bfloat16"]
         head = {"kind": kind, "tensors": len(tensors), "bfloat16": wide, "fields": fields}
@@ -77,7 +56,6 @@ class MessageChannel:
 
         Raises
         ------
-        BrokenWorldError
         InputError
             When it is invalid.
         """
@@ -85,12 +63,12 @@ class MessageChannel:
         try:
             head = json.loads(bytes(data))
             kind, count, wide, fields = head["kind"], head["tensors"], set(head["bfloat16"]), head["fields"]
+            if kind not in _KINDS or not isinstance(fields, dict):
+                raise ValueError(f"kind {kind!r:.40}")
+            if type(count) is not int or not 0 <= count <= _MAX_TENSORS:
+                raise ValueError(f"{count!r:.40} tensors")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"invalid message over world {self._world!r}: {error}") from error
-        if not isinstance(kind, str) or kind not in _KINDS or not isinstance(fields, dict):
-            raise InputError(f"invalid message over world {self._world!r}: kind {kind!r:.40}")
-        if type(count) is not int or not 0 <= count <= _MAX_TENSORS:
-            raise InputError(f"invalid message over world {self._world!r}: {count!r:.40} tensors")
         tensors = [
             await self._communicator.recv(self._peer, world=self._world, as_tensor=index in wide)
             for index in range(count)

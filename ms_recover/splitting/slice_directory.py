@@ -17,6 +17,7 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.save_slice import clear_leftovers, withdraw
 from ms_recover.file_names import GROUP_INFO_NAME, JOURNAL_NAME, MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.storage.atomic import AtomicFile, temporary_path
 from ms_recover.system_errors import explained
 
@@ -33,25 +34,14 @@ _RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
 _SLICE, _LIST, _TEMPORARY = map(re.escape, (NAME, GROUP_INFO_NAME, TEMPORARY_SUFFIX))
 _FINAL = rf"{_SLICE}(?:{re.escape(MANIFEST_SUFFIX)})?"
 _OWN_FILE = re.compile(rf"(?:{_FINAL}|{_LIST}|\.(?:{_FINAL}|{_LIST}(?:\.\w+)?){_TEMPORARY})\Z", re.ASCII)
-_MOST_NAMED = 4
 
 
 def open_directory(
     owner: Any, directory: str | os.PathLike[str] | None
 ) -> tuple[str, weakref.finalize[[ExitStack, str | None, int], Any]]:
-    """Make and claim the directory of a slice store.
+    """Make and claim a directory, by default a temporary one; return its real path and the end of the claim.
 
-    Parameters
-    ----------
-    owner : SliceStore
-        When it is garbage, or the interpreter exits, the claim ends.
-    directory : path, optional
-        By default a temporary one, removed with its claim.
-
-    Returns
-    -------
-    (str, weakref.finalize)
-        Its real path, and the function that ends the claim.
+    The claim also ends when its owner is garbage or the interpreter exits. A temporary directory is removed with it.
 
     Raises
     ------
@@ -60,7 +50,6 @@ def open_directory(
     StorageError
         When it cannot be made or read.
     """
-    temporary = directory is None
     with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
         if directory is None:
             _remove_stale(tempfile.gettempdir())
@@ -69,20 +58,11 @@ def open_directory(
             path = os.path.realpath(directory)
             os.makedirs(path, 0o700, exist_ok=True)
     _find_ranks(path)
-    claim = _claim(path)
-    return path, weakref.finalize(owner, _release, claim, path if temporary else None, os.getpid())
+    return path, weakref.finalize(owner, _release, _claim(path), path if directory is None else None, os.getpid())
 
 
 def clear_directory(directory: str) -> None:
-    """Remove the slices of an earlier splitter, and no other file.
-
-    Raises
-    ------
-    UsageError
-        When the directory holds other files than a splitter's.
-    StorageError
-        When the file system refuses.
-    """
+    """Remove the slices of an earlier splitter; refuse a directory with other files, like `open_directory`."""
     with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         folders = _find_ranks(directory)
         withdraw([os.path.join(folder, NAME) for folder in folders])
@@ -95,12 +75,7 @@ def clear_directory(directory: str) -> None:
 
 
 def _find_ranks(directory: str) -> list[str]:
-    """Return the ranks' directories; refuse a directory with other files than a splitter's.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Return the ranks' directories; refuse a directory with other files than a splitter's."""
     folders: list[str] = []
     foreign: list[str] = []
     own_files = {JOURNAL_NAME, os.path.basename(temporary_path(_CLAIM))}
@@ -115,10 +90,9 @@ def _find_ranks(directory: str) -> list[str]:
             elif entry.name not in own_files or not entry.is_file(follow_symlinks=False):
                 foreign.append(entry.name)
     if foreign:
-        named = ", ".join(foreign[:_MOST_NAMED]) + (", ..." if len(foreign) > _MOST_NAMED else "")
         raise UsageError(
-            f"{directory} holds files that are not a splitter's: {named}. Give a directory that is empty or a "
-            "splitter's own"
+            f"{directory} holds files that are not a splitter's: {list_some(foreign)}. Give a directory that is empty "
+            "or a splitter's own"
         )
     return folders
 

@@ -42,8 +42,6 @@ class SliceStore:
         Number of parts.
     replicas : int
         Slices of each part.
-    run_id : str, optional
-        The run id in the manifests; by default new and unique.
 
     Raises
     ------
@@ -53,14 +51,12 @@ class SliceStore:
         When the directory cannot be made or read.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str] | None, parts: int, replicas: int = 2, run_id: str | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None, parts: int, replicas: int = 2) -> None:
         if parts < 1 or replicas < 1:
             raise UsageError(f"invalid number of parts or replicas: {parts} and {replicas}, expected at least 1 each")
         self._parts = parts
         self._replicas = replicas
-        self.run_id = run_id or secrets.token_hex(16)
+        self.run_id = secrets.token_hex(16)
         self._saved: dict[int, Manifest] = {}
         self._locks = tuple(threading.Lock() for _ in range(parts))
         self._tree = threading.Lock()
@@ -78,27 +74,21 @@ class SliceStore:
         Parameters
         ----------
         part : int
-            The part.
         write : callable
             Writes the slice to the path of its argument, like ``mindspore.save_checkpoint``; called once.
         expected : collection of str
-            Names of the parameters that `write` saves; at least one, because MindSpore cannot load a slice without
-            any.
+            Names of the parameters that `write` saves; at least one: MindSpore cannot load a slice without any.
 
         Raises
         ------
         UsageError
-            When there is no such part, it has no parameter, the store is closed, or the directory holds other files
-            than a splitter's.
+            When there is no such part, the store is closed, or the directory holds other files than a splitter's.
         StorageError
             When the file system refuses.
         VerificationError
             When the written slice is incomplete, or a replica differs.
         """
         self._check(part)
-        if not expected:
-            example = f"append_dict={{'split.part': {part}}}"
-            raise UsageError(f"part {part} has no parameter: save one of your own with it, such as by {example}")
         with self._locks[part]:
             self._clear_once()
             for rank in self._group(part):
@@ -140,16 +130,11 @@ class SliceStore:
     def path(self, part: int) -> tuple[str, str | None]:
         """Return a slice of a part whose bytes were verified now; the recovery core repairs damaged ones.
 
-        Parameters
-        ----------
-        part : int
-            The part.
-
         Returns
         -------
         (str, str or None)
-            The slice: the first copy, or an undamaged one if that cannot be written. And a description of the repair,
-            or of its failure; None when the first copy was undamaged, and then no other one is read.
+            The path of the first copy, or of an undamaged one if that cannot be written. And a description of the
+            repair, or of its failure; None when the first copy was undamaged, and then no other one is read.
 
         Raises
         ------
@@ -225,8 +210,6 @@ class SliceStore:
 
 def _is_committed(path: str, saved: Manifest) -> bool:
     """Whether a slice and its manifest are those that were saved."""
-    if not os.path.isfile(path + MANIFEST_SUFFIX):
-        return False  # opening a pipe would wait for a writer
     try:
         there = read_manifest(path + MANIFEST_SUFFIX, like=saved.parameters)
     except MsRecoverError:

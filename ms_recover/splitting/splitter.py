@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting import batches, pickling, stages, weights
+from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
 from ms_recover.splitting.history import History
 from ms_recover.splitting.job import make_jobs
-from ms_recover.splitting.loop import LoopThread
 from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign, partition
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.summary import DeviceRow, summary
+from ms_recover.splitting.summary import summary
 from ms_recover.splitting.timeline.page import write_timeline
 from ms_recover.splitting.timeline.trace import trace_path, write_trace
+from ms_recover.worlds.loop_thread import LoopThread
 
+T = TypeVar("T")
 _CHUNKS_PER_PART = 4
 
 
@@ -139,27 +142,30 @@ class ModelSplitter:
         parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
         jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts)
         self._store = SliceStore(directory, len(parts), replicas)
-        self._loop = LoopThread()
+        state = SplitterState(
+            assign(stage_costs, self.parts, num_devices),
+            [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
+            self._failures.policy,
+            self._failures.max_restarts,
+        )
+        self._devices = Devices(
+            state=state,
+            store=self._store,
+            jobs=jobs,
+            history=self._history,
+            chunk_limit=timeout,
+            spares=self._failures.spares,
+        )
+        self._engine = Engine(self._devices)
+        self._loop_thread = LoopThread("ModelSplitter")
+        self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage
-        self._close = weakref.finalize(self, _close, self._loop, self._store, os.getpid())
+        self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
-                self._store.save(number, partial(weights.save, part, number), weights.names(part, number))
-            state = SplitterState(
-                assign(stage_costs, self.parts, num_devices),
-                [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
-                self._failures.policy,
-                self._failures.max_restarts,
-            )
-            self._engine = Engine(
-                state=state,
-                store=self._store,
-                jobs=jobs,
-                history=self._history,
-                chunk_limit=timeout,
-                spares=self._failures.spares,
-            )
-            self._loop.begin(self._engine)
+                held = weights.values(part, number)
+                self._store.save(number, partial(weights.save, held), held)
+            self._wait_for(self._engine.begin())
         except BaseException:
             self.close()
             raise
@@ -182,7 +188,7 @@ class ModelSplitter:
     @property
     def processes(self) -> list[int | None]:
         """For each device the id of its process; None while it has none on this host."""
-        return self._engine.processes
+        return self._devices.processes
 
     @property
     def last_report(self) -> ForwardReport | None:
@@ -202,7 +208,7 @@ class ModelSplitter:
     @property
     def spares(self) -> int:
         """Number of idle processes that can take over."""
-        return self._engine.spares
+        return len(self._devices.pool.spares)
 
     @property
     def now(self) -> float:
@@ -232,8 +238,8 @@ class ModelSplitter:
         PartError
             When a part raises on these inputs.
         """
-        cuts = self._cuts(batches.rows_of(args, kwargs))
-        return self._loop.run(self._engine.forward(args, kwargs, cuts))
+        batch = batches.Batch(args, kwargs)
+        return self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""
@@ -241,18 +247,7 @@ class ModelSplitter:
 
     def summary(self) -> str:
         """Return the text that `report` prints."""
-        engine = self._engine
-        rows = [
-            DeviceRow(
-                device=device.number,
-                state="retired" if device.retired else "ok" if device.alive else "lost",
-                parts=tuple(sorted(device.parts)),
-                process=process,
-                restarts=max(device.generation - 1, 0),
-            )
-            for device, process in zip(engine.state.devices, engine.processes, strict=True)
-        ]
-        return summary(rows, self.spans, self.events, self._history.reports)
+        return summary(self._devices.state.devices, self.processes, *self._happened())
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Write a page that shows the chunks and faults of each device over time.
@@ -272,12 +267,24 @@ class ModelSplitter:
         StorageError
             When a file cannot be written.
         """
-        write_timeline(path, self.spans, self.events, tuple(self._history.reports))
-        write_trace(trace_path(path), self.spans, self.events, tuple(self._history.reports))
+        happened = self._happened()
+        write_timeline(path, *happened)
+        write_trace(trace_path(path), *happened)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""
         self._close()
+
+    def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
+        return self.spans, self.events, tuple(self._history.reports)
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""
+        if not self._close.alive:
+            work.close()
+            raise UsageError("this splitter is closed")
+        _restore_interrupt_handler()
+        return self._loop_thread.run(work)
 
     def _cuts(self, rows: int) -> list[Rows]:
         if self._options.chunk_rows is not None:
@@ -286,16 +293,27 @@ class ModelSplitter:
         return batches.plan_chunks(rows, self._options.num_devices if parts == 1 else _CHUNKS_PER_PART * parts)
 
 
-def _close(loop: LoopThread, store: SliceStore, process: int) -> None:
+def _close(loop_thread: LoopThread, engine: Engine, store: SliceStore, process: int) -> None:
     if os.getpid() != process:
         return  # a forked child: the processes are its parent's
-    if loop.here:  # the garbage collector runs in the thread that has to end
-        threading.Thread(target=_close, args=(loop, store, process), name="ms_recover.splitting.close").start()
+    if loop_thread.here:  # the garbage collector runs in the thread that has to end
+        arguments = (loop_thread, engine, store, process)
+        threading.Thread(target=_close, args=arguments, name="ms_recover.splitting.close").start()
         return
     try:
-        loop.close()
+        _restore_interrupt_handler()
+        loop_thread.run(engine.close())
     finally:
+        loop_thread.__exit__()
         store.close()
+
+
+def _restore_interrupt_handler() -> None:
+    """Restore Python's handler of Ctrl-C: MindSpore installs one that ends the process."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
 
 
 def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> Sequence[float]:
@@ -305,4 +323,4 @@ def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> 
         return costs
     if sample is None or len(cells) == 1:
         return stages.estimated_costs(cells)
-    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,), {})
+    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,))

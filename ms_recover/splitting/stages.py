@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from mindspore import nn
 
 from ms_recover.errors import UsageError
 
+_REPEATS = 3
 _HOW = (
     "give it a method stages() that returns its cells in order (each takes the output of the one before as its only "
     'argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no model'
@@ -23,32 +24,21 @@ _HOW = (
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """An indivisible section of a model.
-
-    Parameters
-    ----------
-    index : int
-        Position in the model, from 0.
-    name : str
-        Path in the model, such as ``2`` or ``encoder.0``.
-    cell : mindspore.nn.Cell
-    parameters : dict of str to mindspore.Parameter
-        By their names in slices: the parameter's own, unless another parameter of the model has the same.
-    """
+    """An indivisible section of a model."""
 
     index: int
+    """Position in the model, from 0."""
     name: str
+    """Path in the model, such as ``2`` or ``encoder.0``."""
     cell: Any
     parameters: dict[str, Any] = field(default_factory=dict)
+    """By their names in slices: the parameter's own, unless another parameter of the model has the same."""
 
 
 class ModelPart:
     """Consecutive stages of a model, run one after the other.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-        At least one. The model's first stage gets the arguments of the call, every other one a single argument.
+    The model's first stage gets the arguments of the call, every other one a single argument.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -74,12 +64,9 @@ class ModelPart:
 def stages_of(model: Any) -> list[Stage]:
     """Return the stages between which a model can be cut.
 
-    Parameters
-    ----------
-    model : mindspore.nn.Cell
-        A ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList`` of cells
-        that compute the same one after the other: the first gets the arguments of the call, each other one the output
-        of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own.
+    The model is a ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList``
+    of cells that compute the same one after the other: the first gets the arguments of the call, each other one the
+    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own.
 
     Raises
     ------
@@ -107,31 +94,14 @@ def stages_of(model: Any) -> list[Stage]:
 
 
 def whole_model(model: Any) -> list[Stage]:
-    """Return a model as a single stage, for devices that each hold all of it.
-
-    Raises
-    ------
-    UsageError
-        When it is no cell, is in training mode or normalizes by the statistics of the batch.
-    """
+    """Return a model as a single stage, for devices that each hold all of it; the same models are refused."""
     _check_cell(model)
     return _stages([("", model)])
 
 
 def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
-    """Return the parameters of a part by name, in order; one that several stages share appears once.
-
-    Raises
-    ------
-    UsageError
-        When two parameters have the same name; only stages of different `stages_of` calls can.
-    """
-    found: dict[str, Any] = {}
-    for stage in stages:
-        for name, parameter in stage.parameters.items():
-            if found.setdefault(name, parameter) is not parameter:
-                raise UsageError(f"two parameters are named {name!r}, one of them in stage {stage.index}: rename one")
-    return found
+    """Return the parameters of stages of one model by name, in order; one that several stages share appears once."""
+    return {name: parameter for stage in stages for name, parameter in stage.parameters.items()}
 
 
 def estimated_costs(stages: Sequence[Stage]) -> list[float]:
@@ -140,43 +110,23 @@ def estimated_costs(stages: Sequence[Stage]) -> list[float]:
 
 
 def measured_costs(
-    stages: Sequence[Stage],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    repeats: int = 3,
-    clock: Callable[[], float] = time.perf_counter,
+    stages: Sequence[Stage], args: Sequence[Any], clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Return the seconds that each stage takes for a sample.
+    """Return the seconds that each stage of a model takes for these arguments, a batch of the size of later chunks.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-        All of a model.
-    args, kwargs
-        Arguments of the model: a batch of the size of the later chunks.
-    repeats : int
-        Runs of each stage; the fastest counts, because the first compiles and allocates.
-    clock : callable
-        Monotonic, in seconds.
-
-    Raises
-    ------
-    UsageError
-        When `repeats` is not positive.
+    Of several runs the fastest counts, because the first compiles and allocates.
     """
-    if repeats < 1:
-        raise UsageError(f"invalid repeats {repeats}: expected a positive number")
     absorb_first_operator_error()
     costs = []
     for stage in stages:
         fastest = math.inf
-        for _ in range(repeats):
+        for _ in range(_REPEATS):
             began = clock()
-            output = stage.cell(*args, **kwargs)
+            output = stage.cell(*args)
             ms.runtime.synchronize()  # operators run asynchronously
             fastest = min(fastest, clock() - began)
         costs.append(max(fastest, 0.0))
-        args, kwargs = (output,), {}
+        args = (output,)
     return costs
 
 

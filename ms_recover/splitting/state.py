@@ -19,9 +19,10 @@ from ms_recover.splitting.instructions import (
     FinishForward,
     Instruction,
     LoadPart,
+    Loss,
     RunChunk,
 )
-from ms_recover.splitting.progress import Device, Forward, Loss, Task
+from ms_recover.splitting.progress import Device, Forward, Task
 
 Policy = Literal["plain", "raise", "skip", "recover"]
 """plain: lost work raises, an exception in a part harms no device. raise: the same, but an exception costs the device.
@@ -50,7 +51,7 @@ class SplitterState:
     def __init__(
         self, holders: Sequence[Sequence[int]], costs: Sequence[float], policy: Policy, max_restarts: int = 3
     ) -> None:
-        self.devices = [Device.holding(number, parts) for number, parts in enumerate(holders)]
+        self.devices = [Device(number, frozenset(parts), set(parts)) for number, parts in enumerate(holders)]
         self.forward = Forward()
         self._costs = tuple(costs)
         self._policy = policy
@@ -97,7 +98,8 @@ class SplitterState:
 
     def asked(self, chunks: Sequence[int]) -> list[Instruction]:
         """Begin a forward over these chunks; no forward before may have used their numbers."""
-        self.forward = Forward.over(chunks)
+        waiting = [Task(chunk, 0) for chunk in chunks]
+        self.forward = Forward(total=len(chunks), waiting=waiting, unfinished=set(chunks), busy=True)
         return self._dispatch()
 
     def ran(self, device: int, generation: int, chunk: int, part: int) -> list[Instruction]:

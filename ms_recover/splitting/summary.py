@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 from ms_recover.reporting.tables import one_line, ranks_text, render_table
 from ms_recover.splitting.activity import busy_times, outages
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.progress import Device
 
 EVENTS = 20
 """Number of events in the report, the last ones."""
@@ -20,44 +19,17 @@ _COLUMNS = ("device", "state", "parts", "process", "chunks", "rows", "busy s", "
 _NUMBERS = ("process", "chunks", "rows", "busy s", "busy", "lost", "restarts")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceRow:
-    """One device of the report.
-
-    Parameters
-    ----------
-    device : int
-    state : {"ok", "lost", "retired"}
-        ok: it can work. retired: it failed too often and gets no further process.
-    parts : tuple of int
-        Parts assigned to it.
-    process : int or None
-        Id of the process that serves it.
-    restarts : int
-        Number of fresh processes that it was given.
-    """
-
-    device: int
-    state: Literal["ok", "lost", "retired"]
-    parts: tuple[int, ...]
-    process: int | None
-    restarts: int
-
-
 def summary(
-    devices: Sequence[DeviceRow], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
+    devices: Sequence[Device],
+    processes: Sequence[int | None],
+    spans: Sequence[Span],
+    events: Sequence[Event],
+    reports: Sequence[ForwardReport],
 ) -> str:
-    """Return the report of a splitter: a table of devices, a line of totals, the last events.
+    """Return the report of a splitter: a table of devices with their processes, a line of totals, the last events.
 
-    Parameters
-    ----------
-    devices : sequence of DeviceRow
-    spans : sequence of Span
-        Chunks and rows count when they are done. A device is busy in spans that are done or raised; its share is of the
-        time from the begin of the first span of all devices to the end of the last.
-    events : sequence of Event
-        In order of time.
-    reports : sequence of ForwardReport
+    Chunks and rows count when they are done. A device is busy in spans that are done or raised; its share is of the
+    time from the begin of the first span of all devices to the end of the last. Events are in order of time.
     """
     busy = busy_times(spans)
     chunks: Counter[int] = Counter()
@@ -69,18 +41,18 @@ def summary(
     lost = Counter(event.device for event in events if event.kind == "lost")
     table = [
         (
-            str(row.device),
-            row.state,
-            ranks_text(row.parts) or "-",
-            "-" if row.process is None else str(row.process),
-            str(chunks[row.device]),
-            str(rows[row.device]),
-            f"{busy.by_device.get(row.device, 0.0):.2f}",
-            busy.share(row.device),
-            str(lost[row.device]),
-            str(row.restarts),
+            str(device.number),
+            "retired" if device.retired else "ok" if device.alive else "lost",
+            ranks_text(device.parts) or "-",
+            "-" if process is None else str(process),
+            str(chunks[device.number]),
+            str(rows[device.number]),
+            f"{busy.by_device.get(device.number, 0.0):.2f}",
+            busy.share(device.number),
+            str(lost[device.number]),
+            str(max(device.generation - 1, 0)),
         )
-        for row in devices
+        for device, process in zip(devices, processes, strict=True)
     ]
     blocks = [render_table(_COLUMNS, table, None, right=_NUMBERS) if table else "no devices", totals(reports)]
     if events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mindspore
@@ -16,27 +16,19 @@ _MARK = "split.part."
 slice, and keeps the list of a short part from looking like the truncated list of a long one."""
 
 
-def names(part: ModelPart, number: int) -> Collection[str]:
-    """Return the names of the values in a part's slice."""
-    return {*parameters_of(part.stages), f"{_MARK}{number}"}
+def values(part: ModelPart, number: int) -> dict[str, Any]:
+    """Return the values of a part's slice by name."""
+    return {**parameters_of(part.stages), f"{_MARK}{number}": mindspore.Tensor(number, mindspore.int32)}
 
 
-def save(part: ModelPart, number: int, path: str) -> None:
-    """Write a part's slice to this path."""
-    held = {**parameters_of(part.stages), f"{_MARK}{number}": mindspore.Tensor(number, mindspore.int32)}
+def save(held: Mapping[str, Any], path: str) -> None:
+    """Write a slice of these values to this path."""
     mindspore.save_checkpoint([{"name": name, "data": value} for name, value in held.items()], path)
 
 
 def load(part: ModelPart, path: str) -> None:
-    """Load the weights of a slice into a part.
-
-    Raises
-    ------
-    FormatError
-        When the slice does not fit the part.
-    """
-    held = read(path)
-    _set(part, held, path)
+    """Load the weights of a slice into a part; one that does not fit raises FormatError."""
+    _set(part, read(path), path)
 
 
 def read(path: str) -> dict[str, Any]:
@@ -46,13 +38,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def load_received(part: ModelPart, names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """Set weights that the splitter sent.
-
-    Raises
-    ------
-    FormatError
-        When they do not fit the part.
-    """
+    """Set weights that the splitter sent, like `load`."""
     _set(part, dict(zip(names, map(to_tensor, tensors), strict=True)), "the splitter's message")
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError
@@ -32,12 +32,7 @@ _LONGEST_WORDS = 2000
 class ControlThread(threading.Thread):
     """The thread that exchanges messages with the splitter while the main thread computes.
 
-    Parameters
-    ----------
-    job : Job
-    security : Security
-    lasting : bool
-        Whether the process outlives the splitter.
+    A lasting process outlives the splitter.
     """
 
     def __init__(self, job: Job, security: Security, *, lasting: bool = False) -> None:
@@ -78,13 +73,7 @@ class ControlThread(threading.Thread):
         """Send a message; returns at once."""
         if self._loop is not None and self._channel is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so will this process
-                asyncio.run_coroutine_threadsafe(self._send(self._channel, kind, tensors, fields), self._loop)
-
-    async def _send(
-        self, channel: MessageChannel, kind: MessageKind, tensors: Sequence[Any], fields: Mapping[str, Any]
-    ) -> None:
-        with contextlib.suppress(BrokenWorldError):
-            await channel.send(kind, tensors, **fields)
+                asyncio.run_coroutine_threadsafe(self._channel.send(kind, tensors, **fields), self._loop)
 
     async def _receive_all(self) -> None:
         job = self._job
@@ -99,13 +88,7 @@ class ControlThread(threading.Thread):
 
 
 class PartRunner:
-    """Holds parts and runs chunks through them.
-
-    Parameters
-    ----------
-    job : Job
-    control : ControlThread
-    """
+    """Holds parts and runs chunks through them."""
 
     def __init__(self, job: Job, control: ControlThread) -> None:
         self._job = job
@@ -118,7 +101,9 @@ class PartRunner:
         while (message := self._control.messages.get()) is not None:
             try:
                 if message.kind == "hold":
-                    self._hold(message)
+                    part = message.fields["part"]
+                    self._parts[part] = self.make_part(message)
+                    self._control.send("held", part=part)
                 elif message.kind == "run":
                     self._run(message)
             except Exception as error:
@@ -139,11 +124,6 @@ class PartRunner:
         part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
         weights.load(part, message.fields["path"])
         return part
-
-    def _hold(self, message: Message) -> None:
-        part = message.fields["part"]
-        self._parts[part] = self.make_part(message)
-        self._control.send("held", part=part)
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""

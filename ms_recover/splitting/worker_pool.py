@@ -22,18 +22,7 @@ _SPARE_LOSSES = 3
 
 
 class WorkerPool:
-    """Provides devices with workers.
-
-    Parameters
-    ----------
-    jobs : WorkerJobs
-    wanted_spares : int
-        Number of idle workers to keep.
-    run_in_background : callable
-        Takes a coroutine and runs it.
-    changed : callable
-        Called when the number of spares has changed.
-    """
+    """Provides devices with workers, and keeps some idle ones; `changed` is called when their number has changed."""
 
     def __init__(
         self,
@@ -68,13 +57,7 @@ class WorkerPool:
             self._start_spare()
 
     async def acquire(self, device: int) -> Worker:
-        """Return a worker for a device: a spare, if there is one.
-
-        Raises
-        ------
-        DeviceLostError
-            When the worker does not start.
-        """
+        """Return a worker for a device: a spare, if there is one; one that does not start raises DeviceLostError."""
         if device in self._jobs.remote:
             return await self._started(RemoteWorker(self._remote_manager, self._jobs.remote[device]))
         if not self.spares:

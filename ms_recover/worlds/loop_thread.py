@@ -48,6 +48,11 @@ class LoopThread:
         if not thread.is_alive():
             loop.close()
 
+    @property
+    def here(self) -> bool:
+        """Whether the caller is the thread itself."""
+        return self._running is not None and self._running[1] is threading.current_thread()
+
     def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
         """Run a coroutine in the loop and wait for its result, from any other thread.
 
@@ -65,7 +70,7 @@ class LoopThread:
         UsageError
             When the loop does not run, or this is its thread.
         """
-        if self._running is None or self._running[1] is threading.current_thread():
+        if self._running is None or self.here:
             work.close()
             raise UsageError(f"use {self._owner} as a context manager, and not from its own event loop")
         loop, thread = self._running

@@ -35,3 +35,6 @@ def test_a_plain_install_works_without_mindspore(tmp_path, fixture_tree):
     assert [action["source_rank"] for action in json.loads(planned.stdout)["actions"]] == [2]
     assert run(command, "apply", tree).returncode == 0
     assert run(command, "inspect", tree / "ckpt_dir0" / "strategy.ckpt").returncode == 0
+    draw = "from ms_recover.splitting.timeline.page import timeline_html; print(timeline_html([], [], []))"
+    page = run(venv / "bin/python", "-c", draw)
+    assert "No device was lost" in page.stdout, page.stderr  # the template, its style and its script are installed

@@ -114,17 +114,23 @@ def draw_forwards(view: View, reports: Sequence[ForwardReport]) -> Markup:
             title = summary.forward_text(report)
             name += f" · {summary.seconds_text(report.seconds)}"
             kind += " gaps" if report.missing else " hurt" if report.lost else ""
-        x = view.x(began)
-        width = view.x(ended) - x
-        bands.append(
-            element("g", element("title", title), _box(x, width, 28, kind, height=20), _label(x, width, 42, name))
-        )
+        bands.append(_bar(view, (began, ended), 28, kind, title, name, height=20))
     return joined(bands)
 
 
 def draw_lanes(view: View) -> Markup:
     """Return the lane of each device: its outages, chunks and events."""
-    return joined(_lane(view, index, device) for index, device in enumerate(view.devices))
+    drawn = []
+    for index, device in enumerate(view.devices):
+        top = _TOP + index * _LANE
+        drawn.append(element("rect", x=0, y=top, width="100%", height=_LANE, class_=f"lane{index % 2}"))
+        drawn += [_outage(view, outage, top + _STRIP) for outage in view.outages.get(device, ())]
+        own = [(number, span) for number, span in enumerate(view.spans) if span.device == device]
+        several = len({span.part for _, span in own}) > 1
+        drawn += [_span(view, number, span, top + _STRIP, several) for number, span in own]
+        events = [event for event in view.events if event.device == device]
+        drawn += _marks(view, events, top + 9, top, top + _LANE - 6)
+    return joined(drawn)
 
 
 def draw_common_events(view: View) -> Markup:
@@ -135,7 +141,15 @@ def draw_common_events(view: View) -> Markup:
 
 def draw_names(view: View) -> Markup:
     """Return the name of each lane with the device's parts and its busy share."""
-    return joined(_lane_name(view, index, device) for index, device in enumerate(view.devices))
+    drawn = []
+    for index, device in enumerate(view.devices):
+        parts = {span.part for span in view.spans if span.device == device}
+        share = f" · {view.busy.share(device)} busy" if view.busy.window > 0 else ""
+        work = f"part {ranks_text(parts)}{share}" if parts else "no chunk"
+        y = _TOP + index * _LANE
+        drawn.append(element("text", f"device {device}", x=6, y=y + 28, class_="b"))
+        drawn.append(element("text", work, x=6, y=y + 43, class_="dim"))
+    return joined(drawn)
 
 
 def draw_ticks(view: View) -> Markup:
@@ -163,47 +177,30 @@ def ticks(start: float, end: float, most: int) -> list[tuple[float, str]]:
     return found
 
 
-def _lane(view: View, index: int, device: int) -> Markup:
-    top = _TOP + index * _LANE
-    drawn = [element("rect", x=0, y=top, width="100%", height=_LANE, class_=f"lane{index % 2}")]
-    drawn += [_outage(view, outage, device, top + _STRIP) for outage in view.outages.get(device, ())]
-    own = [(number, span) for number, span in enumerate(view.spans) if span.device == device]
-    several = len({span.part for _, span in own}) > 1
-    drawn += [_span(view, number, span, top + _STRIP, several) for number, span in own]
-    events = [event for event in view.events if event.device == device]
-    return joined([*drawn, *_marks(view, events, top + 9, top, top + _LANE - 6)])
-
-
-def _outage(view: View, outage: Outage, device: int, y: int) -> Markup:
+def _outage(view: View, outage: Outage, y: int) -> Markup:
     loss, back = outage
     until = view.start + view.length if back is None else back.at
     if until <= view.start:
         return Markup()
-    x = view.x(loss.at)
-    width = view.x(until) - x
     took = "not back" if back is None else summary.seconds_text(until - loss.at)
-    return element(
-        "g",
-        element("title", f"device {device} down from {loss.at:.3f} s: {took}"),
-        _box(x, width, y, "down"),
-        _label(x, width, y + 17, f"down {took}" if back else "down", "red"),
-    )
+    title = f"device {loss.device} down from {loss.at:.3f} s: {took}"
+    return _bar(view, (loss.at, until), y, "down", title, f"down {took}" if back else "down", label_kind="red")
 
 
 def _span(view: View, number: int, span: Span, y: int, several: bool) -> Markup:
     rows = summary.rows_text(span.rows)
     again = number in view.redone
-    x = view.x(span.began)
-    width = view.x(span.ended) - x
     kinds = [f"h{view.colours[span.call, span.rows]}", "chunk"]
     kinds += ["again"] if again else []
     kinds += [] if span.outcome == "done" else [span.outcome]
-    return element(
-        "g",
-        element("title", summary.span_text(span, again)),
-        _box(x, width, y, " ".join(kinds)),
-        _box(x, width, y, "hatch") if span.outcome == "lost" else Markup(),
-        _label(x, width, y + 17, f"p{span.part} {rows}" if several else rows),
+    return _bar(
+        view,
+        (span.began, span.ended),
+        y,
+        " ".join(kinds),
+        summary.span_text(span, again),
+        f"p{span.part} {rows}" if several else rows,
+        hatched=span.outcome == "lost",
         class_="s",
         data_k=f"{span.call}-{rows}",
     )
@@ -225,7 +222,7 @@ def _marks(view: View, events: Sequence[Event], y: int, top: int, bottom: int) -
         title = "\n".join(f"{event.at:.3f} s: {one_line(str(event).strip())}" for event in group[:12])
         more = f"\nand {len(group) - 12} more" if len(group) > 12 else ""
         count = Markup(f"&#215;{len(group)}") if len(group) > 1 else ""
-        line = element("line", x1=place, x2=place, y1=top, y2=bottom)
+        line = element("line", x1=place, x2=place, y1=top, y2=bottom) if place != last_line else Markup()
         sign = element(
             "g",
             element("use", href=f"#e-{kind}", x=place, y=y),
@@ -233,41 +230,39 @@ def _marks(view: View, events: Sequence[Event], y: int, top: int, bottom: int) -
             class_="p",
             transform=f"translate({shift:.1f})",
         )
-        drawn.append(
-            element(
-                "g",
-                element("title", title + more),
-                line if place != last_line else Markup(),
-                sign,
-                class_=f"m m-{kind}",
-            )
-        )
+        drawn.append(element("g", element("title", title + more), line, sign, class_=f"m m-{kind}"))
         last_line = place
     return drawn
-
-
-def _lane_name(view: View, index: int, device: int) -> Markup:
-    parts = {span.part for span in view.spans if span.device == device}
-    share = f" · {view.busy.share(device)} busy" if view.busy.window > 0 else ""
-    y = _TOP + index * _LANE
-    return joined(
-        [
-            element("text", f"device {device}", x=6, y=y + 28, class_="b"),
-            element("text", f"part {ranks_text(parts)}{share}" if parts else "no chunk", x=6, y=y + 43, class_="dim"),
-        ]
-    )
 
 
 def _percent(share: float) -> str:
     return f"{share * 100:.4f}".rstrip("0").rstrip(".") + "%"
 
 
-def _box(x: float, width: float, y: int, kind: str, height: int = _BOX) -> Markup:
-    return element("rect", x=_percent(x), width=_percent(width), y=y, height=height, class_=kind)
-
-
-def _label(x: float, width: float, y: int, words: str, kind: str = "") -> Markup:
-    """Return a label, hidden if it does not fit; the script decides again after a zoom."""
-    fits = width * _PIXELS >= len(words) * _CHARACTER + 6
-    classes = " ".join(word for word in ("l", kind, "" if fits else "off") if word)
-    return element("text", words, x=_percent(x), dx=4, y=y, data_w=f"{width:.6f}", class_=classes)
+def _bar(
+    view: View,
+    times: tuple[float, float],
+    y: int,
+    kind: str,
+    title: str,
+    label: str,
+    *,
+    height: int = _BOX,
+    label_kind: str = "",
+    hatched: bool = False,
+    **attributes: str,
+) -> Markup:
+    """Return a box with a title and a label, which is hidden if it does not fit; the script decides after a zoom."""
+    x = view.x(times[0])
+    width = view.x(times[1]) - x
+    place = {"x": _percent(x), "width": _percent(width), "y": y, "height": height}
+    fits = width * _PIXELS >= len(label) * _CHARACTER + 6
+    classes = " ".join(filter(None, ("l", label_kind, "" if fits else "off")))
+    return element(
+        "g",
+        element("title", title),
+        element("rect", **place, class_=kind),
+        element("rect", **place, class_="hatch") if hatched else Markup(),
+        element("text", label, x=place["x"], dx=4, y=y + height // 2 + 4, data_w=f"{width:.6f}", class_=classes),
+        **attributes,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
+from html import escape
 from importlib import resources
 from string import Template
 
@@ -22,16 +23,11 @@ from ms_recover.storage.atomic import write_small
 
 EVENTS = 1000
 """Number of rows in the table of events, the last ones."""
-TITLE = "Timeline of a split model"
 _LOSSES = 6
 
 
 def write_timeline(
-    path: str | os.PathLike[str],
-    spans: Sequence[Span],
-    events: Sequence[Event],
-    reports: Sequence[ForwardReport],
-    title: str = TITLE,
+    path: str | os.PathLike[str], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
 ) -> None:
     """Write the page of `timeline_html` whole or not at all; an existing file is replaced.
 
@@ -50,30 +46,20 @@ def write_timeline(
     directory = os.path.dirname(os.path.abspath(name))
     if not os.path.isdir(directory):
         raise UsageError(f"{name}: the directory {directory} does not exist: make it, or name another")
-    write_small(name, timeline_html(spans, events, reports, title).encode())
+    write_small(name, timeline_html(spans, events, reports).encode())
 
 
-def timeline_html(
-    spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport], title: str = TITLE
-) -> str:
+def timeline_html(spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]) -> str:
     """Return a page that draws the work and the faults of the devices.
 
-    Parameters
-    ----------
-    spans : sequence of Span
-        The last `ms_recover.splitting.timeline.drawing.SPANS` are drawn.
-    events : sequence of Event
-        Events during the spans are marked, the last `EVENTS` are in the table.
-    reports : sequence of ForwardReport
-        A forward is drawn from its first span to its last.
-    title : str
+    The last `ms_recover.splitting.timeline.drawing.SPANS` spans are drawn, and a forward from its first span to its
+    last. Events meanwhile are marked, the last `EVENTS` are in the table.
     """
     events = sorted(events, key=lambda event: event.at)
     view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
     return _template("page.html").substitute(
-        title=_text(one_line(title)),
         style=_resource("page.css"),
-        notes=_text(" ".join(_notes(view, spans, reports))),
+        notes=escape(" ".join(_notes(view, spans, reports))),
         losses=_losses(events),
         chart=_chart(view, reports),
         events=_table(events),
@@ -138,10 +124,6 @@ def _row(event: Event) -> Markup:
     sign = element("svg", element("use", href=f"#e-{event.kind}", x=8, y=8), width=16, height=16)
     row = element("tr", at, element("td", sign, event.kind), *others, data_at=repr(event.at), class_=f"e-{event.kind}")
     return Markup(row + "\n")
-
-
-def _text(text: str) -> Markup:
-    return joined([text])
 
 
 @cache

@@ -27,13 +27,7 @@ def trace_path(page: str | os.PathLike[str]) -> str:
 def write_trace(
     path: str | os.PathLike[str], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
 ) -> None:
-    """Write the trace events whole or not at all; an existing file is replaced.
-
-    Raises
-    ------
-    StorageError
-        When it cannot be written.
-    """
+    """Write the trace events whole or not at all, like `write_timeline`; an existing file is replaced."""
     trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(spans, events, reports)}
     write_small(path, (json.dumps(trace, separators=(",", ":")) + "\n").encode())
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.batches import Shared, cut, join, plan_chunks, rows_of, to_host, to_tensor
-from ms_recover.splitting.nested import flatten, unflatten
+from ms_recover.splitting.batches import Batch, join, plan_chunks, to_host, to_tensor
+from ms_recover.splitting.nested import Shared, flatten, unflatten
 
 Pair = namedtuple("Pair", "left right")
 
@@ -40,7 +40,7 @@ def text_of(value):
 @given(values)
 def test_values_come_back_through_json(value):
     skeleton, leaves = flatten(value)
-    text = json.dumps(skeleton, allow_nan=False)
+    text = json.dumps(skeleton)
     assert text_of(unflatten(json.loads(text), leaves)) == text_of(value)
     assert leaves == []
 
@@ -79,9 +79,7 @@ def test_values_nested_too_deeply_are_refused():
         with pytest.raises(UsageError, match="64 deep"):
             flatten(value)
         with pytest.raises(UsageError, match="64 deep"):
-            cut((value,), {}, 0, 1)
-        with pytest.raises(UsageError, match="64 deep"):
-            rows_of((value,), {})
+            Batch((value,), {})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_values_of_other_types_are_refused(value):
 HOSTILE = [
     {},
     [],
-    1.5,
+    [1.5],
     [1],
     [None],
     ["nonsense"],
@@ -119,12 +117,12 @@ HOSTILE = [
     ["dict", [1, 1]],
     ["dict", {"a": 1}],
     ["dict", ["a", ["tensor", 0]], ["a", 1]],
-    ["float", "no"],
-    ["float", 1],
-    ["float", "0x1p99999"],
-    ["float", "1" * 1000],
-    ["complex", "0x0p0"],
-    ["float"],
+    ["complex", "0x0p0", 1.0],
+    ["complex", 1, 1.0],
+    ["complex", 1.0],
+    ["complex", 1.0, 1.0, 1.0],
+    ["complex"],
+    ["float", 1.0],
 ]
 
 
@@ -149,7 +147,7 @@ def test_any_skeleton_is_read_or_refused(skeleton):
 
 
 def test_rows_are_those_of_all_tensors_that_are_not_shared():
-    assert rows_of((np.zeros((5, 2)), 3), {"mask": [np.zeros(5)], "table": Shared(np.zeros((9, 9)))}) == 5
+    assert Batch((np.zeros((5, 2)), 3), {"mask": [np.zeros(5)], "table": Shared(np.zeros((9, 9)))}).rows == 5
 
 
 @pytest.mark.parametrize(
@@ -164,12 +162,17 @@ def test_rows_are_those_of_all_tensors_that_are_not_shared():
 )
 def test_calls_without_a_common_number_of_rows_are_refused(args, words):
     with pytest.raises(UsageError, match=words):
-        rows_of(args, {})
+        Batch(args, {})
+
+
+def cut(start, stop, *args, **kwargs):
+    """The arguments of a call as the part gets them."""
+    return unflatten(*Batch(args, kwargs).cut(start, stop))
 
 
 def test_chunks_are_views():
     x, table = np.arange(12.0).reshape(6, 2), np.arange(3)
-    (a, (b, text)), kwargs = cut((x, [x, "text"]), {"table": Shared({"t": (table, 1)}), "n": 3}, 2, 5)
+    (a, (b, text)), kwargs = cut(2, 5, x, [x, "text"], table=Shared({"t": (table, 1)}), n=3)
     assert np.array_equal(a, x[2:5])
     assert np.shares_memory(a, x)
     assert np.shares_memory(b, x)
@@ -180,7 +183,7 @@ def test_chunks_are_views():
 
 def test_chunks_are_contiguous():
     x = np.asfortranarray(np.arange(12.0).reshape(6, 2))
-    (a,), _ = cut((x,), {}, 2, 5)
+    (a,), _ = cut(2, 5, x)
     assert a.flags.c_contiguous
     assert np.array_equal(a, x[2:5])
 
@@ -206,9 +209,6 @@ def test_chunks_by_default_have_sixteen_rows():
     assert plan_chunks(40, 4) == [(0, 20), (20, 40)]
     assert plan_chunks(31, 4) == [(0, 31)]
     assert plan_chunks(1, 4) == [(0, 1)]
-    for wrong in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
-        with pytest.raises(UsageError, match="at least 1"):
-            plan_chunks(*wrong)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_cut_and_join_are_inverse(ms, dtype):
     plain = ms.Tensor.from_numpy(numbers.astype("float32" if dtype == "bfloat16" else dtype))
     x = plain.astype(ms.bfloat16) if dtype == "bfloat16" else plain
     bounds = [(0, 7), (7, 14), (14, 20)]
-    cuts = [cut(({"x": x}, (x,), 2), {}, *each)[0] for each in bounds]
+    cuts = [cut(*each, {"x": x}, (x,), 2)[0] for each in bounds]
     if dtype != "bfloat16":
         assert np.shares_memory(cuts[1][0]["x"], x.asnumpy())
     for pieces, rows in ((cuts, [7, 7, 6]), (cuts[:1], [7])):
@@ -258,7 +258,6 @@ def test_joined_tensors_have_memory_of_their_own(ms):
         ([np.zeros(2), 1], "output cannot be joined: its structure differs"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], r"rows of output differ.*\(3,\).*\(4,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "rows of output differ.*float32.*float64"),
-        ([], "no output"),
     ],
 )
 def test_outputs_that_differ_in_more_than_rows_are_refused(ms, pieces, words):

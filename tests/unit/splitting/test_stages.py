@@ -182,12 +182,6 @@ def test_parameters_with_the_same_name_get_different_ones():
     assert [parameter.name for parameter in parameters_of(stages).values()] == ["own", "own", "stage_1.own"]
 
 
-def test_stages_of_two_models_cannot_be_one_part():
-    one, other = (stages_of(nn.SequentialCell(nn.Dense(2, 2)))[0] for _ in range(2))
-    with pytest.raises(UsageError, match=r"two parameters are named '0\.weight'"):
-        parameters_of([one, other])
-
-
 def test_a_part_refuses_invalid_stages_and_arguments():
     stages = stages_of(nn.SequentialCell(nn.ReLU(), nn.ReLU(), nn.ReLU()))
     for wrong in ([], stages[::2], stages[::-1]):
@@ -204,16 +198,14 @@ def test_estimated_costs_are_numbers_of_elements():
 
 
 def test_measured_costs_are_the_fastest_runs():
-    ticks = iter([0.0, 5.0, 5.0, 8.0, 10.0, 11.0, 11.0, 13.0])
+    ticks = iter([0.0, 5.0, 5.0, 8.0, 8.0, 12.0, 20.0, 21.0, 21.0, 23.0, 23.0, 26.0])
     stages = stages_of(Declared())[:2]
-    assert measured_costs(stages, (rows(2, 4), rows(2, 4)), {"factor": 2.0}, 2, lambda: next(ticks)) == [3.0, 1.0]
-    with pytest.raises(UsageError, match="positive"):
-        measured_costs(stages, (), {}, 0)
+    assert measured_costs(stages, (rows(2, 4), rows(2, 4)), lambda: next(ticks)) == [3.0, 1.0]
 
 
 def test_measured_costs_of_large_stages_are_larger():
     model = nn.SequentialCell(nn.Dense(64, 64), nn.Dense(64, 2048), nn.Dense(2048, 2048), nn.Dense(2048, 8))
-    costs = measured_costs(stages_of(model), (rows(512, 64),), {}, repeats=5)
+    costs = measured_costs(stages_of(model), (rows(512, 64),))
     assert max(costs) == costs[2]
     assert min(costs) > 0
 

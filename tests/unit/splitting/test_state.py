@@ -8,10 +8,10 @@ from ms_recover.splitting.instructions import (
     FailForward,
     FinishForward,
     LoadPart,
+    Loss,
     RunChunk,
     StartWorker,
 )
-from ms_recover.splitting.progress import Loss
 from ms_recover.splitting.state import DEPTH, IN_A_ROW, SplitterState
 
 LINE = ([0], [1], [2])

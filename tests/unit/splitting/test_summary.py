@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ms_recover.splitting.events import Event, ForwardReport, Missing, Span
-from ms_recover.splitting.summary import EVENTS, WORDS, DeviceRow, seconds_text, summary, totals
+from ms_recover.splitting.progress import Device
+from ms_recover.splitting.summary import EVENTS, WORDS, seconds_text, summary, totals
 
 DEVICES = [
-    DeviceRow(device=0, state="ok", parts=(0, 2), process=4711, restarts=0),
-    DeviceRow(device=1, state="lost", parts=(1,), process=None, restarts=1),
-    DeviceRow(device=2, state="retired", parts=(), process=None, restarts=3),
+    Device(number=0, original=frozenset({0}), parts={0, 2}, generation=1, status="at work"),
+    Device(number=1, original=frozenset({1}), parts={1}, generation=2, status="loading"),
+    Device(number=2, original=frozenset({2}), generation=4, status="retired"),
 ]
+PROCESSES = [4711, None, None]
 SPANS = [
     Span(device=0, part=0, call=0, rows=(0, 5), began=10.0, ended=11.0),
     Span(device=1, part=1, call=0, rows=(0, 5), began=11.0, ended=12.0, outcome="lost"),
@@ -59,38 +61,41 @@ events:
 
 
 def test_the_report_lists_devices_totals_and_events() -> None:
-    assert summary(DEVICES, SPANS, EVENTS_THEN, REPORTS) == GOLDEN
+    assert summary(DEVICES, PROCESSES, SPANS, EVENTS_THEN, REPORTS) == GOLDEN
 
 
 def test_a_splitter_without_devices_and_forwards_says_so() -> None:
-    assert summary([], [], [], []) == "no devices\n\nno forwards yet"
+    assert summary([], [], [], [], []) == "no devices\n\nno forwards yet"
 
 
 def test_devices_that_did_nothing_yet_have_no_share() -> None:
-    text = summary([DeviceRow(device=0, state="ok", parts=(0, 1, 2), process=7, restarts=0)], [], [], [])
+    device = Device(number=0, original=frozenset(), parts={0, 1, 2}, generation=1, status="at work")
+    text = summary([device], [7], [], [], [])
     assert text.splitlines()[1].split() == ["0", "ok", "0-2", "7", "0", "0", "0.00", "-", "0", "0"]
 
 
 def test_a_span_of_no_length_has_no_share() -> None:
-    text = summary(DEVICES[:1], [Span(device=0, part=0, call=0, rows=(0, 1), began=3.0, ended=3.0)], [], [])
+    text = summary(
+        DEVICES[:1], PROCESSES[:1], [Span(device=0, part=0, call=0, rows=(0, 1), began=3.0, ended=3.0)], [], []
+    )
     assert text.splitlines()[1].split()[-3:] == ["-", "0", "0"]
 
 
 def test_only_the_last_events_are_shown_newest_last() -> None:
-    lines = summary([], [], [Event(at=float(at), kind="lost", device=at) for at in range(35)], []).splitlines()
+    lines = summary([], [], [], [Event(at=float(at), kind="lost", device=at) for at in range(35)], []).splitlines()
     assert f"last {EVENTS} of 35 events:" in lines
     assert lines[-1].endswith("lost device 34")
     assert lines[-EVENTS].endswith("lost device 15")
 
 
 def test_long_words_are_cut() -> None:
-    line = summary([], [], [Event(at=1.0, kind="lost", device=0, words="x" * 5000)], []).splitlines()[-1]
+    line = summary([], [], [], [Event(at=1.0, kind="lost", device=0, words="x" * 5000)], []).splitlines()[-1]
     assert line.endswith("xxx...")
     assert len(line) < WORDS + 20
 
 
 def test_an_event_about_no_device_leaves_no_trailing_space() -> None:
-    assert summary([], [], [Event(at=1.0, kind="reset")], []).splitlines()[-1] == "     1.000 s  reset"
+    assert summary([], [], [], [Event(at=1.0, kind="reset")], []).splitlines()[-1] == "     1.000 s  reset"
 
 
 def test_totals_of_one_forward() -> None:

@@ -138,7 +138,6 @@ def test_texts_of_models_are_escaped() -> None:
         *pipeline()[:1],
         [Event(at=9.5, kind="lost", device=1, part=1, rows=(0, 5), cause=bad, words=bad)],
         [],
-        title=bad,
     )
     assert "<script>alert" not in text
     assert text.isprintable() or not set(text) & {"\x00", "\x1b", "\ud800"}
@@ -201,8 +200,8 @@ def test_ticks_are_round_moments_with_names(start: float, end: float, names: lis
 def test_the_page_replaces_an_existing_file(tmp_path: Path) -> None:
     target = tmp_path / "timeline.html"
     target.write_text("old")
-    write_timeline(target, *pipeline(), title="mine")
-    assert target.read_text() == timeline_html(*pipeline(), title="mine")
+    write_timeline(target, *pipeline())
+    assert target.read_text() == timeline_html(*pipeline())
     assert os.listdir(tmp_path) == ["timeline.html"]
 
 

@@ -1,4 +1,6 @@
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -41,6 +43,35 @@ def test_an_error_of_the_check_cancels_the_work_and_is_raised_after_its_end():
         with pytest.raises(InterruptedError):
             loop_thread.run(work(), check)
         assert ended.is_set()
+
+
+def test_ctrl_c_cancels_the_work_and_is_raised_after_its_end():
+    ended = threading.Event()
+
+    async def work():
+        try:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.set()
+
+    with LoopThread("Tested") as loop_thread:
+        with pytest.raises(KeyboardInterrupt):
+            loop_thread.run(work())
+        assert ended.is_set()
+        assert loop_thread.run(answer()) is not threading.current_thread()
+
+
+def test_the_own_thread_is_known():
+    async def here(loop_thread):
+        return loop_thread.here
+
+    loop_thread = LoopThread("Tested")
+    assert not loop_thread.here
+    with loop_thread:
+        assert loop_thread.run(here(loop_thread))
+        assert not loop_thread.here
 
 
 def test_work_is_refused_before_the_start_after_the_end_and_in_the_own_thread():
