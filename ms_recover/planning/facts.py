@@ -145,10 +145,6 @@ class Facts:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
         return self.older_runs.why_older(one.file for one in self.counted_at(step))
 
-    def has_replica_by_layout(self, one: SliceFacts) -> bool:
-        """Whether another rank with a slice of the step holds the same by all layouts."""
-        return self.stages.copies(one.rank) > 1
-
     def runs(self, step: Step) -> tuple[Run, ...]:
         """Return the runs that saved slices of a step, the best candidate first."""
         held = {
@@ -257,7 +253,7 @@ def _slice_facts(
 
 def _inside(file: GroupFile, world: WorldSize) -> GroupFile:
     """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
-    if file.info is None or max(file.info.restore_ranks, default=0) < world.ranks:
+    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
         return file
     ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
     return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)

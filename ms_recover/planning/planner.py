@@ -203,7 +203,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or facts.has_replica_by_layout(one)
+        replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
         comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable)):
             wanted.append(file)

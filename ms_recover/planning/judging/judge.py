@@ -13,8 +13,7 @@ from ms_recover.planning.runs import Run
 
 def compare_slices(facts: Facts) -> Comparison:
     """Compare the slices of all steps with each other; those that contradict their manifests show nothing."""
-    telling = [one.file for one in facts.counted if one.manifest_problem is None]
-    structure = compare_structure(telling, facts.groups)
+    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None)
     return Comparison(facts=facts, structure=structure, contents=ContentIndex(facts.counted, facts.stages.alike))
 
 

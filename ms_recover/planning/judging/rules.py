@@ -137,7 +137,7 @@ def _unlike_manifest(case: Case) -> Ruling:
             continue
         why = f"does not list the parameters of {model.path}, which has a manifest"
         for one in held:
-            if one.manifest is None and one.file.encryption is None and not list_the_same(one.file, model.file):
+            if one.manifest is None and one.file.encryption is None and not list_the_same(one, model):
                 judged[one.path] = Judgement(status="suspect", reason=why)
     return Ruling(slices=judged)
 

@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.redundancy.tolerance import Tolerance
-
-_ORDER_LEFT_TO_CHANCE = ".safetensors"
-"""Files of this format have their metadata in any order, so that equal contents make different bytes."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance, names: Sequence[s
 
 def _agreement(ballots: Sequence[Ballot], wanted: Sequence[str], loose: Sequence[str], *, whole: bool) -> Vote:
     tolerated = differing(ballots, loose)
-    fixed = {b.digests.file: b for b in ballots if not b.file.path.endswith(_ORDER_LEFT_TO_CHANCE)}
+    fixed = {b.digests.file: b for b in ballots if not b.file.path.endswith(ANY_ORDER)}
     if whole and not tolerated and len(fixed) > 1:  # equal contents in different wrapping, which nobody writes
         paths = " and ".join(ballot.file.path for ballot in list(fixed.values())[:2])
         return Vote(disagreement=f"{paths} hold equal parameters but differ outside of them")

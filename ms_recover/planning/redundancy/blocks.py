@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
 from ms_recover.planning.redundancy.stages import Stages
 
 
@@ -64,18 +63,11 @@ def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple
 
 
 def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[Block]:
-    names: dict[object, set[str]] = defaultdict(set)
-    kinds = {}
-    for name, layout in stages.layouts.get(stage, {}).items():
-        kind = cut_alike(layout)
-        kinds[kind] = layout
-        names[kind].add(name)
     blocks = []
-    for kind, layout in kinds.items():
-        cells: dict[object, list[int]] = defaultdict(list)
+    for cut in stages.cuts.get(stage, ()):
+        cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank in ranks:
-            cells[cell_of(layout, rank)].append(rank)
+            cells[cut.parts[rank % stages.devices]].append(rank)
         for held in cells.values():
-            named = frozenset(names[kind])
-            blocks.append(Block(ranks=tuple(held), names=named, source=stages.paths[stage], by_layout=True))
+            blocks.append(Block(ranks=tuple(held), names=cut.names, source=stages.paths[stage], by_layout=True))
     return blocks

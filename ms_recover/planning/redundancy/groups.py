@@ -60,7 +60,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     for file in files:
         if file.info is None:
             continue
-        ranks = tuple(sorted(file.info.restore_ranks))
+        ranks = file.info.sorted_ranks
         if file.rank is not None and file.rank not in ranks:
             faults.append(f"{file.path} lies with rank {file.rank} but lists {list(ranks)}, so it is another rank's")
         else:
@@ -122,7 +122,7 @@ def _disagreement(one: GroupFile, other: GroupFile) -> str:
     for a, b in ((one, other), (other, one)):
         assert a.info is not None
         assert b.info is not None
-        ours, theirs = sorted(a.info.restore_ranks), sorted(b.info.restore_ranks)
+        ours, theirs = list(a.info.sorted_ranks), list(b.info.sorted_ranks)
         if a.rank is not None and b.rank in ours and a.rank not in theirs:
             return (
                 f"rank {a.rank} lists rank {b.rank} ({a.path}: {ours}), "

@@ -10,7 +10,7 @@ from functools import cached_property
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike
+from ms_recover.planning.redundancy.layouts import Cut, find_cuts
 
 
 @dataclass(frozen=True)
@@ -54,33 +54,25 @@ class Stages:
         known = self.digests.get(self.of(file.rank))
         return digest is None or not known or digest in known
 
+    @cached_property
+    def cuts(self) -> dict[int, tuple[Cut, ...]]:
+        """The ways in which the parameters of each stage are cut."""
+        return {stage: find_cuts(layouts, self.devices) for stage, layouts in self.layouts.items()}
+
     def alike(self, one: int, other: int) -> bool:
         """Whether two ranks hold the same part of every parameter that has a layout."""
-        kinds = self.kinds.get(self.of(one), ())
-        same_stage = bool(kinds) and self.of(one) == self.of(other)
-        return same_stage and all(cell_of(kind, one) == cell_of(kind, other) for kind in kinds)
-
-    def copies(self, rank: int) -> int:
-        """Return the number of ranks that hold the same part of every parameter that has a layout."""
-        cells = self._cells.get(self.of(rank))
-        return cells[0][cells[1][rank]] if cells is not None else 1
+        cuts = self.cuts.get(self.of(one), ()) if self.of(one) == self.of(other) else ()
+        return bool(cuts) and all(cut.parts[one % self.devices] == cut.parts[other % self.devices] for cut in cuts)
 
     @cached_property
-    def _cells(self) -> dict[int, tuple[Counter[tuple[Cell, ...]], dict[int, tuple[Cell, ...]]]]:
-        """For each stage how many ranks have the same cells, and the cells of each rank."""
-        found = {}
-        for stage, kinds in self.kinds.items():
-            of = {rank: tuple(cell_of(kind, rank) for kind in kinds) for rank in self.ranks(stage)}
-            found[stage] = (Counter(of.values()), of)
-        return found
-
-    @cached_property
-    def kinds(self) -> dict[int, tuple[Layout, ...]]:
-        """Each stage's layouts, one of those that cut alike."""
-        return {
-            stage: tuple({cut_alike(layout): layout for layout in layouts.values()}.values())
-            for stage, layouts in self.layouts.items()
-        }
+    def replicated(self) -> frozenset[int]:
+        """Ranks that share their part of every parameter that has a layout with another rank."""
+        found: set[int] = set()
+        for stage, cuts in self.cuts.items():
+            held = list(zip(*(cut.parts for cut in cuts), strict=True))
+            count = Counter(held)
+            found.update(rank for rank, parts in zip(self.ranks(stage), held, strict=False) if count[parts] > 1)
+        return frozenset(found)
 
     def why_unknown(self, rank: int) -> str | None:
         """Return why it is not known how the parameters of a rank are cut, None when it is."""
@@ -166,24 +158,18 @@ def _flat(file: StrategyFile) -> list[Layout]:
 
 def _contradiction(stages: Stages, groups: GroupMap) -> Stages | None:
     """Return where rank lists and layouts disagree about who holds the same."""
-    for stage, kinds in stages.kinds.items():
-        seen: set[tuple[int, ...]] = set()
-        for rank in stages.ranks(stage):
-            group = groups.of(rank)
-            if len(group) < 2 or group in seen:
-                continue
-            seen.add(group)
-            for layout in kinds:
-                odd = [
-                    other
-                    for other in group
-                    if stages.of(other) != stage or cell_of(layout, other) != cell_of(layout, rank)
-                ]
-                if odd:
+    for stage, cuts in stages.cuts.items():
+        ranks = stages.ranks(stage)
+        for group in dict.fromkeys(groups.of(rank) for rank in ranks):
+            first = next(rank for rank in group if rank in ranks)
+            for cut in cuts if len(group) > 1 else ():
+                part = cut.parts[first - ranks.start]
+                odd = next((one for one in group if one not in ranks or cut.parts[one - ranks.start] != part), None)
+                if odd is not None:
                     path = stages.paths[stage]
                     problem = (
-                        f"the rank lists say that ranks {rank} and {odd[0]} hold the same slice, {path} "
-                        f"cuts {layout.parameter!r} so that they do not"
+                        f"the rank lists say that ranks {first} and {odd} hold the same slice, {path} "
+                        f"cuts {cut.layout.parameter!r} so that they do not"
                     )
                     return Stages(problem=problem, contradicts=path)
     return None
