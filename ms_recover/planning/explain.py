@@ -72,7 +72,7 @@ def _explained(index: ParameterIndex, rank: int, choice: Choice) -> ExplainedPar
         notes.append("holders differ, as they may")
     if settled.problem is not None:
         notes.append(settled.problem)
-    if choice.pieces:
+    if settled.parts:
         notes.append("composed from pieces that are cut another way")
     holders = index.sources(rank, parameter)
-    return ExplainedParameter(parameter, settled.region, holders, choice.ranks, choice.missing, "; ".join(notes))
+    return ExplainedParameter(parameter, settled.region, holders, choice.ranks, settled.missing, "; ".join(notes))

@@ -78,10 +78,10 @@ def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], 
         return error.refusal
     total = sum(choice.parameter.nbytes for choice in choices)
     path = index.stages.paths[index.stages.of(rank)]
-    missing = tuple(region for choice in choices for region in choice.missing)
+    missing = tuple(region for choice in choices for region in choice.settled.missing)
     if missing:
         return _incomplete(settlement, rank, own, choices, missing)
-    if not any(choice.pieces for choice in choices):
+    if not any(choice.settled.parts for choice in choices):
         whole = _whole_replicas(settlement, rank, choices, load)
         replicas, why = same_format_sources(index.facts, rank, own, whole) if whole else ([], None)
         if why is not None:
@@ -112,7 +112,7 @@ def complete_slice(settlement: Settlement, rank: int) -> Composition:
         choices = _choose(settlement, rank, {}, "it cannot be composed", complete=True)
     except _RefusedError as error:
         return error.refusal
-    missing = tuple(region for choice in choices for region in choice.missing)
+    missing = tuple(region for choice in choices for region in choice.settled.missing)
     if missing:
         return _incomplete(settlement, rank, (), choices, missing)
     own = index.facts.at(index.judgement.step, rank)
@@ -175,7 +175,7 @@ def _incomplete(
     if disputed:
         names = name_some([one.parameter.name for one in disputed])
         dispute = f"{names} of rank {rank}: {disputed[0].settled.problem}"
-    partial = _action(settlement, rank, own, [choice for choice in choices if not choice.missing], "partial")
+    partial = _action(settlement, rank, own, [choice for choice in choices if not choice.settled.missing], "partial")
     path = settlement.index.stages.paths[settlement.index.stages.of(rank)]
     reason = _missing_text(missing, total, path)
     return Composition(reason=reason, missing=missing, bytes=total, partial=partial, dispute=dispute)

@@ -79,8 +79,8 @@ def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
 
 
 def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
-    layout = index.layout(index.stages.of(rank), parameter.name)
-    return parameter if layout is None else shape_at(layout, index.cell(rank, parameter.name, layout), parameter)
+    way = index.way(index.stages.of(rank), parameter.name)
+    return parameter if way is None else shape_at(way.layout, way.cell(rank), parameter)
 
 
 def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
@@ -116,12 +116,8 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
     stage = index.stages.of(rank)
     mine = []
     for name in order:
-        layout = index.layout(stage, name)
-        there = (
-            index.by_stage[stage]
-            if layout is None
-            else index.in_cell(stage, name, layout, index.cell(rank, name, layout))
-        )
+        way = index.way(stage, name)
+        there = index.by_stage[stage] if way is None else way.holders.get(way.cell(rank).index, [])
         having = sum(other != rank and index.find(other, name) is not None for other in there)
         if having in (0, sum(other != rank for other in there)):
             mine.append(name)
