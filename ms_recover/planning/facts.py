@@ -158,15 +158,6 @@ class Facts:
 def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ) -> Facts:
     """Gather everything that steps are judged by; slices of lost ranks are no evidence.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    options : PlanOptions
-        The operator's decisions.
-    contents : Contents
-        Digests of the slices that were read.
-
     Raises
     ------
     UsageError

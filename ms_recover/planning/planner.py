@@ -29,15 +29,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan, and the evidence it was made from.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    compared : Comparison
-        The facts about the tree, and what its slices show about each other.
-    """
+    """A plan, and what it was made from: the facts about the tree, and what its slices show about each other."""
 
     plan: Plan
     compared: Comparison
@@ -58,18 +50,6 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
 
     A step at which replicas differ with nothing to settle who is right ends the search: going back further would hide
     it.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    facts : Facts
-        The facts about it.
-
-    Returns
-    -------
-    Planned
-        The same for the same input.
 
     Raises
     ------
@@ -119,17 +99,7 @@ def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessmen
 
 
 def assess_step(compared: Comparison, step: Step, run: Run | None = None) -> StepAssessment:
-    """Judge every rank at a step and choose a source for each that needs one.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    step : Step
-        The step.
-    run : Run, optional
-        The run whose slices count; by default the best candidate.
-    """
+    """Judge every rank at a step, by default as of the best run, and choose a source for each that needs one."""
     run = run if run is not None else compared.facts.runs(step)[0]
     return choose_sources(compared.facts, judge_step(compared, step, run))
 
@@ -176,18 +146,9 @@ def _plan(
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
-    Parameters
-    ----------
-    planned : Planned
-        The plan by what is known so far.
-
-    Returns
-    -------
-    tuple of SliceFile
-        Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group,
-        and all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to
-        find renamed ones; where a source rests on its structure alone, those of its group's older steps that have its
-        size.
+    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
+    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
+    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
     """
     plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
@@ -214,15 +175,6 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
     """Return the slices that one rank must read before its own verdict rests on more than structure.
 
     Its own slice if a manifest describes it; otherwise every source that has no manifest to be checked by meanwhile.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    assessment : StepAssessment
-        The verdict by what is known so far.
-    rank : int
-        The rank.
     """
     facts, verdict = compared.facts, assessment.ranks[rank]
     slices = [one.file for held in facts.steps.get(assessment.step, {}).values() for one in held]

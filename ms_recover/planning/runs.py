@@ -159,20 +159,12 @@ def _ranks_text(files: Sequence[SliceFile]) -> str:
 
 
 def find_runs(held: Mapping[int, Sequence[SliceFile]], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:
-    """Return the runs that saved slices of a step, the best candidate first.
+    """Return the runs that saved slices of a step, the best candidate first; `held` has the slices by rank.
 
     The run that most ranks have comes first; of equals the one that was started again most often, by the ``_N`` of its
-    prefix. With `newest` ranks that have several slices are settled for the whole step: by one prefix and one format,
-    the one whose slices were modified last first.
-
-    Parameters
-    ----------
-    held : mapping of int to sequence of SliceFile
-        The slices of the step by rank, without those of lost ranks.
-    present : frozenset of str
-        Prefixes of runs that may be recovered; others count only where the step has no slice of these.
-    newest : bool
-        The operator's choice.
+    prefix. Prefixes that are not `present` count only where the step has no slice of these. With `newest` ranks that
+    have several slices are settled for the whole step: by one prefix and one format, the one whose slices were modified
+    last first.
     """
     sound = [file for files in held.values() for file in files if file.problem is None]
     counted = [file for file in sound if base_of(file.prefix) in present] or sound

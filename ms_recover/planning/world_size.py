@@ -42,13 +42,6 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
     files, which name single ranks.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        Its `ranks` have a slice or a list.
-    given : int, optional
-        The operator's number, which wins.
-
     Raises
     ------
     UsageError

@@ -57,15 +57,9 @@ class _Counted:
 
 
 def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockComparison:
-    """Let the slices of a step vote, block by block.
+    """Let slices of a step and run that nothing else rules out, at most one a rank, vote block by block.
 
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    slices : sequence of SliceFacts
-        The slices of one step and run that nothing else rules out, at most one a rank; those of which no contents are
-        known do not vote.
+    Those of which no contents are known do not vote.
     """
     by_rank = {one.rank: one for one in slices if one.digests is not None}
     if not by_rank:

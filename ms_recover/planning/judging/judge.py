@@ -18,18 +18,9 @@ def compare_slices(facts: Facts) -> Comparison:
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:
-    """Judge every slice of a step that is not of a lost rank, as one of a run.
+    """Judge every slice of a step that is not of a lost rank; those that are not of the run are foreign.
 
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    step : Step
-        The step.
-    run : Run
-        One of ``facts.runs(step)``; slices of others are foreign.
-    sealing : bool
-        Slices without manifest may be sound beside sealed ones although nobody confirms them.
+    With `sealing` slices without manifest may be sound beside sealed ones although nobody confirms them.
     """
     slices = compared.facts.counted_at(step)
     judged: dict[str, Judgement] = {}

@@ -41,20 +41,9 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class StepJudgement:
-    """The worth of the slices of one step, as those of one run.
+    """The worth of the slices of one step by path, as those of one run; slices of ranks declared lost are not judged.
 
-    Parameters
-    ----------
-    step : Step
-        The step.
-    run : Run
-        The run whose slices count.
-    slices : mapping of str to Judgement
-        By path; slices of ranks declared lost are not judged.
-    disagreements : mapping of tuple of int to str
-        Ranks that should hold the same and differ, with nothing to settle who is right.
-    structure : StructureFindings
-        The findings of comparing parameter lists.
+    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right.
     """
 
     step: Step
@@ -71,17 +60,7 @@ class StepJudgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What slices show about each other over all steps, computed once.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    structure : StructureFindings
-        Of their parameter lists.
-    contents : ContentIndex
-        Of their bytes.
-    """
+    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes."""
 
     facts: Facts
     structure: StructureFindings
@@ -94,14 +73,8 @@ class Case:
 
     Parameters
     ----------
-    compared : Comparison
-        What is known beforehand.
-    step : Step
-        The step.
-    run : Run
-        The run whose slices count.
-    sealing : bool
-        Slices without manifest may be sound beside sealed ones although nobody confirms them.
+    compared, run, sealing
+        As for `judge_step`.
     slices : tuple of SliceFacts
         All slices of the step, without those of lost ranks.
     pending : tuple of SliceFacts
@@ -146,15 +119,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """The result of one rule.
-
-    Parameters
-    ----------
-    slices : mapping of str to Judgement
-        Path of each slice that the rule decides.
-    disagreements : mapping of tuple of int to str
-        As in `StepJudgement`.
-    """
+    """The result of one rule: by path the slices that it decides, and disagreements as in `StepJudgement`."""
 
     slices: Mapping[str, Judgement] = field(default_factory=dict)
     disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)

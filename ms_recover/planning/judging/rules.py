@@ -211,17 +211,7 @@ def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule of judging.
-
-    Parameters
-    ----------
-    name : str
-        What it finds.
-    reason : str
-        What is wrong with the slices it decides.
-    apply : callable
-        Judges pending slices of a case.
-    """
+    """One rule of judging: what it finds, what is wrong with the slices it decides, and how it judges a case."""
 
     name: str
     reason: str

@@ -14,31 +14,16 @@ from ms_recover.planning.judging.judgement import Comparison, Judgement
 
 @dataclass(frozen=True, kw_only=True)
 class TreeJudgement:
-    """The worth of every slice of one step, or of all.
-
-    Parameters
-    ----------
-    slices : tuple of (SliceFacts, Judgement)
-        Newest step first, then by rank and path.
-    disagreements : tuple of str
-        The groups that disagree.
-    """
+    """The worth of every slice of one step, or of all, newest step first, then by rank and path."""
 
     slices: tuple[tuple[SliceFacts, Judgement], ...]
     disagreements: tuple[str, ...]
 
 
 def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement:
-    """Judge the slices of one step, or of all, each among those of its own run.
+    """Judge the slices of one step, or of all, each among those of its own run; see `judge_step` for `sealing`.
 
     A rank without a slice of the step's main run has foreign slices only.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree, contents included; its options name the step.
-    sealing : bool
-        See `judge_step`: sealing a slice vouches for it.
     """
     facts = compared.facts
     judged: list[tuple[SliceFacts, Judgement]] = []
@@ -73,13 +58,6 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     """Return the worth of every slice of a tree, or of one step; a slice that is not there is wrong as well.
 
     What lies beside the slice that was recovered for it, in the other format, is passed over.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree, contents included; its options name the step.
-    sealing : bool
-        As for `judge_slices`.
     """
     facts = compared.facts
     judged = judge_slices(compared, sealing=sealing)

@@ -16,15 +16,7 @@ from ms_recover.planning.redundancy.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class Ballot:
-    """One slice that votes, and its contents.
-
-    Parameters
-    ----------
-    file : SliceFile
-        The slice; its header lists as many parameters as `digests` has.
-    digests : Digests
-        Of its contents, as read or as its manifest states them.
-    """
+    """One slice that votes, and the digests of its contents, as read or as its manifest states them."""
 
     file: SliceFile
     digests: Digests
@@ -37,15 +29,7 @@ class Ballot:
 
 @dataclass(frozen=True, kw_only=True)
 class Outvoted:
-    """The reason why a slice lost a vote.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The parameters in which it differs from the winners.
-    reason : str
-        For the operator.
-    """
+    """The parameters in which a slice differs from the winners of a vote, and the reason for the operator."""
 
     names: tuple[str, ...]
     reason: str
@@ -85,20 +69,11 @@ class Vote:
 
 
 def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance, names: Sequence[str] | None = None) -> Vote:
-    """Compare the contents of slices that should hold the same, over all parameters or some.
+    """Compare the contents of slices that should hold the same, over the parameters `names`.
 
-    Slices that differ only in tolerated parameters agree. Otherwise those with equal contents side with each other.
-    The only side with a proven manifest wins; else more than half of the independent witnesses win. Nothing else
-    settles it.
-
-    Parameters
-    ----------
-    ballots : sequence of Ballot
-        At least one; all list `names`.
-    tolerance : Tolerance
-        Parameters that may differ.
-    names : sequence of str, optional
-        Parameters that are compared. By default all; then the bytes around them count as well.
+    By default all parameters are compared, and the bytes around them. Slices that differ only in tolerated parameters
+    agree. Otherwise those with equal contents side with each other. The only side with a proven manifest wins; else
+    more than half of the independent witnesses win. Nothing else settles it.
     """
     files = frozenset(ballot.file.path for ballot in ballots)
     if len({ballot.digests.file for ballot in ballots}) == 1:

@@ -39,17 +39,7 @@ class Block:
 
 
 def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple[Block, ...]:
-    """Return the blocks of the ranks that have a slice, those of layouts first.
-
-    Parameters
-    ----------
-    ranks : iterable of int
-        Ranks with a slice of the step.
-    stages : Stages
-        Layouts by stage.
-    groups : GroupMap
-        Rank lists.
-    """
+    """Return the blocks of the ranks that have a slice of a step, those of layouts first."""
     by_stage: dict[int, list[int]] = defaultdict(list)
     by_group: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in sorted(ranks):

@@ -41,14 +41,8 @@ class GroupMap:
 def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()) -> GroupMap:
     """Merge rank lists; a lost rank's group comes from its peers' lists.
 
-    Holding the same contents is an equivalence, so all lists that name a rank must be the same list.
-
-    Parameters
-    ----------
-    files : iterable of GroupFile
-        Malformed ones are passed over.
-    manifests : iterable of SliceFile
-        Slices whose manifests tell the group of ranks that no list names, the newest step first.
+    Holding the same contents is an equivalence, so all lists that name a rank must be the same list. Malformed lists
+    are passed over. Manifests tell the group of ranks that no list names, those of the newest step first.
 
     Raises
     ------

@@ -34,15 +34,7 @@ def cell_of(layout: Layout, rank: int) -> Cell:
 
 
 def cells_of(layout: Layout, ranks: Sequence[int]) -> list[Cell]:
-    """Return the part that each of some ranks holds.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the parameter, in the stage of the ranks.
-    ranks : sequence of int
-        Global ranks; stages own consecutive ranks.
-    """
+    """Return the part that each of some ranks holds; these are global ranks, and stages own consecutive ones."""
     sizes = layout.device_matrix[::-1]  # tensor maps count axes from the right
 
     def coordinates(axes: Iterable[int]) -> tuple[list[int], int]:
@@ -114,13 +106,6 @@ def fit(layout: Layout, parameter: Parameter) -> Layout | None:
 
     JSON strategy files cut nested dimensions into several and tell the shape after that; here they are put together
     again.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the parameter.
-    parameter : Parameter
-        As some slice lists it.
     """
     if len(layout.tensor_map) == len(parameter.shape):
         return layout
@@ -140,21 +125,9 @@ def fit(layout: Layout, parameter: Parameter) -> Layout | None:
 
 
 def region_of(layout: Layout, cell: Cell, shape: tuple[int, ...]) -> Box | None:
-    """Return the region of the global tensor that a slice's tensor is.
+    """Return the region of the global tensor that a slice's tensor of this shape is, None when it cannot be that part.
 
-    Parameters
-    ----------
-    layout : Layout
-        One entry per dimension.
-    cell : Cell
-        Of the slice's rank.
-    shape : tuple of int
-        Of the slice's tensor.
-
-    Returns
-    -------
-    Box or None
-        None when the tensor cannot be that part.
+    The layout has one entry per dimension.
     """
     starts = [index * local for index, local in zip(cell.index, shape, strict=True)]
     if layout.split_shape and not layout.field:
@@ -165,18 +138,9 @@ def region_of(layout: Layout, cell: Cell, shape: tuple[int, ...]) -> Box | None:
 
 
 def shape_at(layout: Layout, cell: Cell, like: Parameter) -> Parameter:
-    """Return a parameter as the slice of another rank of the stage lists it.
+    """Return a parameter as the slice of another rank of the stage lists it, by that rank's cell.
 
-    All parts are equal but for embeddings that were split by hand.
-
-    Parameters
-    ----------
-    layout : Layout
-        One entry per dimension.
-    cell : Cell
-        Of the other rank.
-    like : Parameter
-        As some rank of the stage lists it.
+    All parts are equal but for embeddings that were split by hand. The layout has one entry per dimension.
     """
     if not layout.split_shape or layout.field or len(layout.split_shape) != cell.count[0] or not like.shape[0]:
         return like

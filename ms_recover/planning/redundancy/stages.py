@@ -86,19 +86,9 @@ class Stages:
 
 
 def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int, saved_under: set[str]) -> Stages:
-    """Put strategy files together; MindSpore writes the same for all ranks of a stage.
+    """Put strategy files together; MindSpore writes the same for all ranks of a stage, and rank lists must agree.
 
-    Parameters
-    ----------
-    files : iterable of StrategyFile
-        What was found.
-    groups : GroupMap
-        Rank lists, which strategy files must agree with.
-    world_size : int
-        Number of ranks.
-    saved_under : set of str
-        Digests of the strategy files that manifests name; files with another digest are not of these slices. Empty
-        when no manifest names one.
+    Files that manifests do not name are not of these slices, where manifests name any: `saved_under` has these digests.
     """
     usable = [
         file

@@ -40,13 +40,6 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
 
     Sources within a group are spread evenly: each lost rank takes the member that serves fewest others so far, the
     lowest rank among equals.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of the slices of one step and run.
     """
     holdings = [_holding(facts, judgement, rank) for rank in range(facts.world.ranks)]
     sound = {rank: one.one for rank, one in enumerate(holdings) if isinstance(one, Sound)}

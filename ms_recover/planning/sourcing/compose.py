@@ -60,16 +60,7 @@ class _RefusedError(Exception):
 def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], load: Mapping[int, int]) -> Composition:
     """Find the sources of one rank's slice, parameter by parameter.
 
-    Parameters
-    ----------
-    settlement : Settlement
-        Who may give what at the step.
-    rank : int
-        Whose slice.
-    own : sequence of SliceFacts
-        The rank's own files of this step, none of them sound.
-    load : mapping of int to int
-        How many slices each rank gives to already.
+    `own` are the rank's files of this step, none of them sound; `load` counts the slices each rank gives to already.
     """
     index = settlement.index
     try:
@@ -100,13 +91,7 @@ def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], 
 
 
 def complete_slice(settlement: Settlement, rank: int) -> Composition:
-    """Find the sources of a slice with every parameter of the rank's stage; the rank's own slice may be sound.
-
-    Parameters
-    ----------
-    settlement, rank
-        As for `compose_slice`.
-    """
+    """Find the sources of a slice with every parameter of the rank's stage; the rank's own slice may be sound."""
     index = settlement.index
     try:
         choices = _choose(settlement, rank, {}, "it cannot be composed", complete=True)
@@ -123,13 +108,7 @@ def complete_slice(settlement: Settlement, rank: int) -> Composition:
 def _choose(
     settlement: Settlement, rank: int, load: Mapping[int, int], refusal: str, *, complete: bool = False
 ) -> tuple[Choice, ...]:
-    """Choose the source of each parameter.
-
-    Raises
-    ------
-    _RefusedError
-        With the reason behind `refusal`, when nothing can be chosen.
-    """
+    """Choose the source of each parameter; `_RefusedError` has the reason behind `refusal` when none can be chosen."""
     index = settlement.index
     unknown = index.stages.why_unknown(rank)
     if unknown is not None:

@@ -23,16 +23,7 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     """Return the parameters of a rank's slice, by its stage, its manifest and its own other slices.
 
     All ranks of a stage run the same network, so they list the same parameters in the same order, unless
-    ``remove_redundancy=True`` dealt them out.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The slices that are there.
-    rank : int
-        Whose slice.
-    complete : bool
-        List every parameter of the stage, as a slice that was saved without ``remove_redundancy`` does.
+    ``remove_redundancy=True`` dealt them out; a `complete` slice has every parameter of the stage all the same.
 
     Raises
     ------
@@ -125,14 +116,9 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
 
 
 def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
-    """Merge lists that are parts of one order into that order, as far as they state it.
+    """Merge lists without doubles that are parts of one order into that order, as far as they state it.
 
     Where they leave it open, the list that comes first goes first.
-
-    Parameters
-    ----------
-    orders : iterable of sequence of str
-        Each without a name twice.
     """
     lists = [list(order) for order in orders]
     merged: list[str] = []

@@ -63,15 +63,6 @@ def usable_slices(
     """Return the slices that parameters may come from: whole ones, and others with their good parameters.
 
     Slices that were saved under another strategy file give nothing.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of its slices.
-    sound : mapping of int to SliceFacts
-        The sound slices, by rank.
     """
     held = {rank: one for rank, one in sound.items() if facts.stages.covers(one.file)}
     salvaged: dict[int, tuple[SliceFacts, frozenset[str]]] = {}
@@ -83,17 +74,7 @@ def usable_slices(
 
 
 class ParameterIndex:
-    """Answers what the slices of a step list and contain.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of its slices at the step.
-    sound : mapping of int to SliceFacts
-        The sound slices, by rank.
-    """
+    """Answers what the slices of a step list and contain; `sound` are the sound ones by rank."""
 
     def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
         self.facts = facts

@@ -20,16 +20,9 @@ _MOST_ALTERNATIVES = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The sources of one parameter of a slice.
+    """The sources of one parameter, as the slice lists it: the ranks that may give it, and those it is taken from.
 
-    Parameters
-    ----------
-    parameter : Parameter
-        As the slice lists it.
-    settled : Settled
-        The ranks that may give it.
-    ranks : tuple of int
-        The ranks it is taken from: one for the whole region, or one for each of `Settled.parts`.
+    That is one rank for the whole region, or one for each of `Settled.parts`.
     """
 
     parameter: Parameter
@@ -79,13 +72,7 @@ def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], rank: int, load: M
 
 
 class PieceBook:
-    """Numbers the slices that pieces come from, and turns choices into pieces.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The parameters of the step.
-    """
+    """Numbers the slices that pieces come from, and turns choices into pieces."""
 
     def __init__(self, index: ParameterIndex) -> None:
         self._index = index

@@ -47,13 +47,7 @@ class Settled:
 
 
 class Settlement:
-    """Settles, parameter by parameter, which slices of a step are right.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The parameters of the step.
-    """
+    """Settles, parameter by parameter, which slices of a step are right."""
 
     def __init__(self, index: ParameterIndex) -> None:
         self.index = index
