@@ -8,7 +8,7 @@ from ms_recover.model.texts import name_some
 
 
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
-    """Return why place, name or header of a slice are not what its manifest says; None when they are, or without one."""
+    """Return why place, name or header of a slice are not what its manifest says; None when they are."""
     manifest = file.manifest
     if manifest is None:
         return None
