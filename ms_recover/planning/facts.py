@@ -67,6 +67,19 @@ class SliceFacts:
         return self.file.manifest
 
     @property
+    def contents(self) -> Digests:
+        """Its digests, which must be known."""
+        assert self.digests is not None
+        return self.digests
+
+    def digest_of(self, name: str) -> str | None:
+        """Return the digest of a parameter's contents, None when it is not known."""
+        place = self.listed.index.get(name)
+        if self.digests is None or not self.digests.parameters or place is None:
+            return None
+        return self.digests.parameters[place]
+
+    @property
     def proven(self) -> bool:
         """Whether its manifest is a verdict: its digests were right when they were written."""
         return self.file.manifest is not None and self.file.manifest.provenance.proven

@@ -55,11 +55,6 @@ class Run:
             return f"is no {self.ending} file, and those of the step were chosen"
         return None
 
-    @property
-    def name(self) -> str:
-        """The run in words, empty when there is nothing to tell it by."""
-        return self.run_id or self.prefix or ""
-
 
 def base_of(prefix: str) -> str:
     """Return a prefix without the ``_N`` of a rerun."""
@@ -193,18 +188,9 @@ def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:
 
 def _separate(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
     """Whether no rank has slices of two prefixes, or one prefix clearly prevails."""
-    ranks = sorted((len({file.rank for file in files}) for files in by_run.values()), reverse=True)
-    return ranks[0] > 2 * ranks[1] or not _share_ranks(by_run)
-
-
-def _share_ranks(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
-    seen: set[int] = set()
-    for files in by_run.values():
-        ranks = {file.rank for file in files}
-        if seen & ranks:
-            return True
-        seen |= ranks
-    return False
+    ranks = [{file.rank for file in files} for files in by_run.values()]
+    most, second, *_ = sorted(map(len, ranks), reverse=True)
+    return most > 2 * second or len(set().union(*ranks)) == sum(map(len, ranks))
 
 
 def _settled(run: Run, held: Mapping[int, Sequence[SliceFile]]) -> list[Run]:

@@ -52,11 +52,6 @@ class StepJudgement:
     disagreements: Mapping[tuple[int, ...], str]
     structure: StructureFindings
 
-    def status_of(self, one: SliceFacts) -> SliceStatus | None:
-        """Return the worth of a slice, None for those of lost ranks."""
-        judgement = self.slices.get(one.path)
-        return judgement.status if judgement is not None else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

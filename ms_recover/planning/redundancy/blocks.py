@@ -28,14 +28,16 @@ class Block:
         The parameters; None for all that no other block of these ranks names.
     source : str
         The file that claims it.
-    by_layout : bool
-        The claim of a strategy file; else that of a rank list.
     """
 
     ranks: tuple[int, ...]
     names: frozenset[str] | None
     source: str
-    by_layout: bool
+
+    @property
+    def by_layout(self) -> bool:
+        """Whether a strategy file claims it, and not a rank list."""
+        return self.names is not None
 
 
 def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple[Block, ...]:
@@ -48,7 +50,7 @@ def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple
     blocks = [block for stage, held in by_stage.items() for block in _blocks_of_stage(stage, held, stages)]
     for group, held in by_group.items():
         source = groups.sources.get(group[0], "")
-        blocks.append(Block(ranks=tuple(held), names=None, source=source, by_layout=False))
+        blocks.append(Block(ranks=tuple(held), names=None, source=source))
     return tuple(blocks)
 
 
@@ -59,5 +61,5 @@ def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[B
         for rank in ranks:
             cells[cut.parts[rank % stages.devices]].append(rank)
         for held in cells.values():
-            blocks.append(Block(ranks=tuple(held), names=cut.names, source=stages.paths[stage], by_layout=True))
+            blocks.append(Block(ranks=tuple(held), names=cut.names, source=stages.paths[stage]))
     return blocks

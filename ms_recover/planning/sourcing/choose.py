@@ -96,11 +96,8 @@ def _givers(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
 
 def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
     """Whether a slice belongs to another run, so that it must stay as it is; slices of lost ranks are not judged."""
-    return (
-        judgement.status_of(one) == "foreign"
-        if one.path in judgement.slices
-        else bool(judgement.run.why_foreign(one.file))
-    )
+    found = judgement.slices.get(one.path)
+    return found.status == "foreign" if found is not None else judgement.run.why_foreign(one.file) is not None
 
 
 def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsound:

@@ -127,10 +127,7 @@ class ParameterIndex:
 
     def digest(self, rank: int, name: str) -> str | None:
         """Return the digest of a parameter's contents in a rank's slice, None when it is not known."""
-        one = self.slices[rank]
-        place = one.listed.index.get(name)
-        known = one.digests is not None and one.digests.parameters
-        return one.digests.parameters[place] if one.digests is not None and known and place is not None else None
+        return self.slices[rank].digest_of(name)
 
     def way(self, stage: int, name: str) -> Way | None:
         """Return how a parameter is cut, None when the strategy file has no layout that fits the slices."""

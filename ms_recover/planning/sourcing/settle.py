@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.judging.votes import Ballot, hold_vote
+from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 
@@ -115,8 +115,7 @@ class Settlement:
             return Settled(region=region, ranks=ranks)
         if tolerance.covers(name):
             return Settled(region=region, ranks=ranks, tolerated=True)
-        held = [index.slices[other] for side in sides.values() for other in side]
-        ballots = [Ballot(one.file, one.digests) for one in held if one.digests is not None]
+        ballots = [index.slices[other] for side in sides.values() for other in side]
         vote = hold_vote(ballots, tolerance, (name,))
         if vote.disagreement is None and (not local or any(ballot.proven for ballot in ballots)):
             winners = tuple(other for other in ranks if index.slices[other].path in vote.winners)
