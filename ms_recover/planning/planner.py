@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
-from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_rank, gather_facts
+from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
@@ -40,12 +39,7 @@ class Planned:
         return self.compared.facts
 
 
-def make_plan(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, contents: Contents = NOTHING_READ) -> Plan:
-    """Find the newest step at which every rank has a sound slice or can get one; see `plan_facts`."""
-    return plan_facts(inventory, gather_facts(inventory, options, contents)).plan
-
-
-def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
+def plan_facts(facts: Facts) -> Planned:
     """Find the newest step at which every rank has a sound slice or can get one.
 
     A step at which replicas differ with nothing to settle who is right ends the search: going back further would hide
@@ -58,7 +52,7 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
     UsageError
         When a requested rank is not in the world.
     """
-    options = facts.options
+    options, inventory = facts.options, facts.inventory
     for rank in sorted(options.ranks or ()):
         check_rank(rank, facts.world)
     _check_steps(inventory, options)
@@ -84,7 +78,7 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
             break
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
-    plan = _plan(inventory, compared, found, found or shown, tuple(rejected))
+    plan = _plan(compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
 
 
@@ -116,7 +110,6 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
 
 
 def _plan(
-    inventory: Inventory,
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
@@ -125,15 +118,15 @@ def _plan(
     facts = compared.facts
     actions = found.actions if found else ()
     return Plan(
-        root=inventory.root,
+        root=facts.inventory.root,
         world_size=facts.world.ranks,
         world_size_from=facts.world.source,
         step=found.step if found else None,
         actions=actions,
-        group_files=_group_writes(inventory, facts, found),
+        group_files=_group_writes(facts, found),
         ranks=shown.ranks,
         rejected_steps=rejected,
-        notes=_notes(inventory, facts, actions),
+        notes=_notes(facts, actions),
         run_id=shown.run_id,
         disagreements=shown.disagreements,
         partials=shown.partials if found is None else (),
@@ -191,9 +184,9 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
     return tuple(file for file in slices if file.path in sources and file.problem is None and file.manifest is None)
 
 
-def plan_for_rank(inventory: Inventory, compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
+def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = _plan(inventory, compared, assessment, assessment, ())
+    plan = _plan(compared, assessment, assessment, ())
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
 
 
@@ -217,14 +210,14 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
     return (*texts, older) if older is not None else tuple(texts)
 
 
-def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
+def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
     """Give ranks their lists back where their peers have theirs beside their slices.
 
     A rank that is alone in its group needs none.
     """
     groups = facts.groups
-    have = {file.rank for file in inventory.group_files if file.place is not None and file.info is not None}
-    places = {file.rank: file.place for file in inventory.group_files if file.place is not None}
+    have = {file.rank for file in facts.inventory.group_files if file.place is not None and file.info is not None}
+    places = {file.rank: file.place for file in facts.inventory.group_files if file.place is not None}
     writes = []
     for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
@@ -234,9 +227,9 @@ def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | No
     return tuple(writes)
 
 
-def _notes(inventory: Inventory, facts: Facts, actions: Iterable[Action]) -> tuple[Note, ...]:
+def _notes(facts: Facts, actions: Iterable[Action]) -> tuple[Note, ...]:
     actions = tuple(actions)
-    notes = [Note(file.path, file.problem) for file in inventory.group_files if file.problem is not None]
+    notes = [Note(file.path, file.problem) for file in facts.inventory.group_files if file.problem is not None]
     if any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
         notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; the rank lists are used"))
     for action in actions:
@@ -248,4 +241,4 @@ def _notes(inventory: Inventory, facts: Facts, actions: Iterable[Action]) -> tup
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
-    return tuple(sorted((*inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))
+    return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

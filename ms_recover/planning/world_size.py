@@ -107,9 +107,10 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
                 f"lists ranks of different stages of {devices} devices by {strategies[0].path}, up to rank "
                 f"{_highest_in(group)}, which nobody holds: it is of another world"
             )
-    listed, by = _highest_listed(file for file in inventory.group_files if file.path not in rejected)
-    if listed >= best:
-        best, why = listed + 1, f"the ranks listed in {by}"
+    by_path = sorted(inventory.group_files, key=lambda file: file.path)
+    last = max((file for file in by_path if file.path not in rejected), key=_highest_in, default=None)
+    if last is not None and _highest_in(last) >= best:
+        best, why = _highest_in(last) + 1, f"the ranks listed in {last.path}"
     if best > _MOST_RANKS:
         raise ContradictionError(
             f"{why} give a world of {best} ranks, more than {_MOST_RANKS}: give the real one with --world-size"
@@ -123,11 +124,3 @@ def _crosses_stages(file: GroupFile, devices: int) -> bool:
 
 def _highest_in(file: GroupFile) -> int:
     return file.info.highest if file.info is not None else -1
-
-
-def _highest_listed(files: Iterable[GroupFile]) -> tuple[int, str]:
-    highest, by = -1, ""
-    for file in sorted(files, key=lambda file: file.path):
-        if _highest_in(file) > highest:
-            highest, by = _highest_in(file), file.path
-    return highest, by

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.redundancy.layouts import shape_at
@@ -75,14 +76,15 @@ def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
 
 
 def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
-    """Return the list in the manifest of the rank's slice, or in its own slice of the nearest other step."""
+    """Return the list in the manifest of the rank's slice, gone or not, or in its own slice of the nearest step."""
     facts, step = index.facts, index.judgement.step
     if rank in facts.lost:
         return None
     runs = {one.manifest.run_id for one in index.slices.values() if one.manifest is not None}
-    for one in facts.at(step, rank):
-        manifest = one.manifest
-        if manifest is None or index.judgement.run.why_foreign(one.file) is not None:
+    described: list[SliceFile | OrphanManifest] = [one.file for one in facts.at(step, rank)]
+    for held in (*described, *facts.orphans.get((rank, step), ())):
+        manifest = held.manifest
+        if manifest is None or index.judgement.run.why_foreign(held) is not None:
             continue
         if (manifest.rank, manifest.step) == (rank, step) and (not runs or manifest.run_id in runs):
             return manifest.parameters

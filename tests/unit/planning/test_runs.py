@@ -12,15 +12,8 @@ from tests.unit.planning.test_contents import backed
 PRESENT = frozenset({"test", "other"})
 
 
-def held(*files):
-    by_rank = {}
-    for file in files:
-        by_rank.setdefault(file.rank, []).append(file)
-    return by_rank
-
-
 def runs(*files, present=PRESENT, newest=False):
-    return find_runs(held(*files), present, newest=newest)
+    return find_runs(files, present, newest=newest)
 
 
 def named(rank, run, step=STEP, **changes):

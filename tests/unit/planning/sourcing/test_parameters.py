@@ -41,13 +41,13 @@ def of(name, shape=None):
     return Parameter(name, "Int8", shape, size(shape))
 
 
-def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4):
+def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
     """Return the index of slices in stages of two ranks; `stages` are those whose strategy file survived."""
     files = tuple(
         StrategyFile(2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(layouts)), "s")
         for stage in stages
     )
-    inventory = replace(tree(slices, {}), strategy_files=files)
+    inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
     facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
