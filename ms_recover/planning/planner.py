@@ -6,7 +6,7 @@ function of frozen values and returns one; nothing calls back up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
@@ -227,8 +227,7 @@ def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrit
     return tuple(writes)
 
 
-def _notes(facts: Facts, actions: Iterable[Action]) -> tuple[Note, ...]:
-    actions = tuple(actions)
+def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
     notes = [Note(file.path, file.problem) for file in facts.inventory.group_files if file.problem is not None]
     if any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
         notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; the rank lists are used"))

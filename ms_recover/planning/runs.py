@@ -24,16 +24,9 @@ _RERUN = re.compile(r"(?P<base>.*?)(?:_(?P<again>\d{1,9}))?\Z", re.ASCII | re.DO
 class Run:
     """The identity of slices that were saved together.
 
-    Parameters
-    ----------
-    run_id : str or None
-        Of the manifests; None when no manifest names a run.
-    base : str or None
-        The prefix without rerun suffix; None when prefixes do not separate the slices.
-    prefix : str or None
-        The whole prefix, where ranks have slices of several reruns.
-    ending : str or None
-        The ending, where ranks have slices of both formats.
+    The run id is that of manifests, None when none names a run; the base is the prefix without rerun suffix, None when
+    prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
+    where they have slices of both formats.
     """
 
     run_id: str | None = None
@@ -69,16 +62,10 @@ def _rerun_of(prefix: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderRuns:
-    """Slices that the present run did not save, over all steps of a tree.
+    """The runs that saved a tree's slices before the present one, over all steps.
 
-    Parameters
-    ----------
-    present : frozenset of str
-        Prefixes, without rerun suffix, of runs that may be recovered.
-    reasons : dict of str to str
-        Every other prefix, and the reason.
-    newest : tuple of (str, Step) or None
-        Run id of the run that was started last, and its newest step, where manifests and times show it.
+    `present` has the prefixes, without rerun suffix, that may be recovered, `reasons` every other prefix and why not.
+    `newest` is the id of the run that was started last, and its newest step, where manifests and times show it.
     """
 
     present: frozenset[str]

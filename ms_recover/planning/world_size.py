@@ -15,18 +15,10 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSize:
-    """The number of ranks, and its ground.
+    """The number of ranks, and its ground in words: ``"as given"``, ``"the manifests of step 2_77"``, ...
 
-    Parameters
-    ----------
-    ranks : int
-        How many there are.
-    source : str
-        The ground, for messages: ``"as given"``, ``"the manifests of step 2_77"``, ...
-    guessed : bool
-        The evidence bounds the number from below only: neither the operator nor a manifest states it.
-    rejected_lists : dict of str to str
-        Path of each rank list of another world to the reason.
+    It is guessed where the evidence bounds it from below only: neither the operator nor a manifest states it. Rank
+    lists of another world are rejected, each path with the reason.
     """
 
     ranks: int

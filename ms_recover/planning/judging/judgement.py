@@ -16,20 +16,10 @@ from ms_recover.planning.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The worth of one slice.
+    """The worth of one slice, the reason for the operator, and the ground for a sound one.
 
-    Parameters
-    ----------
-    status : SliceStatus
-        The worth.
-    reason : str
-        The reason, for the operator.
-    evidence : Evidence
-        The ground for a sound slice.
-    borrowed : tuple of str
-        Parameters in which its replicas differ as they may.
-    good : frozenset of str or None
-        Of a slice that is not sound: the parameters in it that may be used; None for none.
+    `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
+    that is not sound, None for none.
     """
 
     status: SliceStatus
@@ -64,18 +54,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The slices of one step while they are judged.
+    """The slices of one step while they are judged; see `judge_step` for the run and `sealing`.
 
-    Parameters
-    ----------
-    compared, run, sealing
-        As for `judge_step`.
-    slices : tuple of SliceFacts
-        All slices of the step, without those of lost ranks.
-    pending : tuple of SliceFacts
-        Those that no earlier rule has judged.
-    judged : mapping of str to Judgement
-        The judgements of earlier rules.
+    `slices` has all but those of lost ranks, `pending` those that no earlier rule has judged, `judged` what they did
+    judge.
     """
 
     compared: Comparison

@@ -22,16 +22,11 @@ _History = Mapping[tuple[int, str], Sequence[SliceFacts]]
 
 @dataclass(frozen=True)
 class StructureFindings:
-    """The result of comparing parameter lists.
+    """The result of comparing parameter lists: damaged slices by path, each with the reason.
 
-    Parameters
-    ----------
-    damaged : mapping of str to str
-        Path of a damaged slice to the reason.
-    conflicts : mapping of (tuple of int, Step) to str
-        Groups whose sound members at a step list different parameters, so that none can replace another.
-    deduplicated : mapping of Step to str
-        Steps at which replicas hold different parameter *names*, as ``remove_redundancy=True`` saves them.
+    `conflicts` has the groups whose sound members at a step list different parameters, so that none can replace
+    another. `deduplicated` has the steps at which replicas hold different parameter *names*, as
+    ``remove_redundancy=True`` saves them.
     """
 
     damaged: Mapping[str, str] = field(default_factory=dict)

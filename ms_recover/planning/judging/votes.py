@@ -28,10 +28,8 @@ class Vote:
     ----------
     odd : mapping of str to Outvoted
         Path of each slice that was outvoted.
-    disagreement : str or None
-        Set when nothing settles who is right.
-    disputed : tuple of str
-        The parameters in which the sides differ, where nothing settles it.
+    disagreement, disputed
+        The text and the parameters in which the sides differ, where nothing settles who is right.
     tolerated : tuple of str
         Parameters in which the members differ as they may.
     agreeing : int

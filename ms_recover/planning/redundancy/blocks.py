@@ -18,16 +18,9 @@ from ms_recover.planning.redundancy.stages import Stages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Parameters, and the ranks that hold the same of them.
+    """Parameters, and the ranks with a slice that hold the same of them, ascending; the file that claims it.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        Ranks that have a slice, ascending.
-    names : frozenset of str or None
-        The parameters; None for all that no other block of these ranks names.
-    source : str
-        The file that claims it.
+    No names stand for all parameters that no other block of these ranks names.
     """
 
     ranks: tuple[int, ...]

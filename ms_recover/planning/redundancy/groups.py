@@ -16,14 +16,9 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class GroupMap:
-    """For every rank that some list names, the ranks that hold the same slice.
+    """For every rank that some list names, the ranks that hold the same slice, ascending, itself included.
 
-    Parameters
-    ----------
-    members : dict of int to tuple of int
-        Rank to its group, ascending, itself included.
-    sources : dict of int to str
-        Rank to the path of a list that names it, its own first.
+    `sources` has the path of a list that names it, its own first.
     """
 
     members: dict[int, tuple[int, ...]]

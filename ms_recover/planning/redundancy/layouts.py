@@ -63,16 +63,9 @@ def cells_of(layout: Layout, ranks: Sequence[int]) -> list[Cell]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cut:
-    """One way of cutting: parameters of a stage that are cut alike.
+    """One way of cutting: a layout, the parameters of a stage that are cut like it, and the part that each rank holds.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of one of them.
-    names : frozenset of str
-        The parameters.
-    parts : list of tuple of int
-        The `Cell.index` of each rank of the stage, by its place in the stage.
+    `parts` has the `Cell.index` of each rank of the stage, by its place in the stage.
     """
 
     layout: Layout

@@ -17,20 +17,9 @@ from ms_recover.planning.redundancy.layouts import Cut, find_cuts
 class Stages:
     """What the strategy files say together.
 
-    Parameters
-    ----------
-    devices : int
-        Ranks of a stage; 0 when no strategy file can be used.
-    layouts : dict of int to dict of str to Layout
-        Stage to the layouts of its parameters; stages without a strategy file are not in it.
-    paths : dict of int to str
-        Stage to the strategy file that was used.
-    problem : str or None
-        Why no strategy file can be used.
-    digests : dict of int to frozenset of str
-        Stage to the digests of the strategy files that say what was used.
-    contradicts : str or None
-        The strategy file that the rank lists contradict, which is why none can be used.
+    A stage has so many `devices`; none when no strategy file can be used, for the reason in `problem`. By stage there
+    are the layouts of its parameters, the path of the strategy file that was used, and the digests of all that say the
+    same. `contradicts` is the strategy file that the rank lists contradict, which is why none can be used.
     """
 
     devices: int = 0

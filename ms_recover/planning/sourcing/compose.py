@@ -27,14 +27,10 @@ class Composition:
 
     Parameters
     ----------
-    reason : str
-        How it can be had, or why it cannot.
-    action : CopyAction, ComposeAction or None
-        The action that brings its whole slice back.
-    missing : tuple of MissingRegion
-        What nobody holds.
-    bytes : int or None
-        Bytes of contents that the slice had; None when nothing states it.
+    reason, action
+        How it can be had, or why it cannot; what brings its whole slice back.
+    missing, bytes
+        What nobody holds; bytes of contents that the slice had, None when nothing states it.
     partial : ComposeAction or None
         The action that brings back the parameters that survive.
     dispute : str or None

@@ -26,18 +26,10 @@ _Kind = tuple[ParameterList, frozenset[str] | None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Way:
-    """One way of cutting parameters of a stage, with a layout that has an entry for each dimension of the slices.
+    """One way of cutting parameters of a stage, by a layout that has an entry for each dimension of the slices.
 
-    Parameters
-    ----------
-    number : int
-        No other way has it.
-    layout : Layout
-        Of one of the parameters, without its name.
-    cells : list of Cell
-        The part that each rank of the stage holds, by its place in the stage.
-    holders : mapping of tuple of int to list of int
-        `Cell.index` of each part to the ranks that have it in a usable slice, ascending.
+    `cells` has the part that each rank of the stage holds, by its place in the stage; `holders` has the ranks with a
+    usable slice, ascending, by the `Cell.index` of their part. No two ways have one number.
     """
 
     number: int
