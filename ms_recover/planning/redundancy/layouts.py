@@ -28,11 +28,6 @@ class Cell:
     count: tuple[int, ...]
 
 
-def cell_of(layout: Layout, rank: int) -> Cell:
-    """Return the part that a rank holds, by the layout of a parameter in the rank's stage."""
-    return cells_of(layout, (rank,))[0]
-
-
 def cells_of(layout: Layout, ranks: Sequence[int]) -> list[Cell]:
     """Return the part that each of some ranks holds; these are global ranks, and stages own consecutive ones."""
     sizes = layout.device_matrix[::-1]  # tensor maps count axes from the right
