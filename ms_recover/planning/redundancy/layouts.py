@@ -65,7 +65,7 @@ class Cut:
 
     layout: Layout
     names: frozenset[str]
-    parts: list[tuple[int, ...]]
+    parts: tuple[tuple[int, ...], ...]
 
 
 def find_cuts(layouts: Mapping[str, Layout], devices: int) -> tuple[Cut, ...]:
@@ -77,7 +77,7 @@ def find_cuts(layouts: Mapping[str, Layout], devices: int) -> tuple[Cut, ...]:
         Cut(
             layout=held[-1],
             names=frozenset(layout.parameter for layout in held),
-            parts=[cell.index for cell in cells_of(held[-1], range(devices))],
+            parts=tuple(cell.index for cell in cells_of(held[-1], range(devices))),
         )
         for held in alike.values()
     )

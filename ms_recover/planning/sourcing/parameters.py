@@ -34,8 +34,8 @@ class Way:
 
     number: int
     layout: Layout
-    cells: list[Cell]
-    holders: Mapping[tuple[int, ...], list[int]]
+    cells: Sequence[Cell]
+    holders: Mapping[tuple[int, ...], Sequence[int]]
 
     def cell(self, rank: int) -> Cell:
         """Return the part that a rank of the stage holds."""
