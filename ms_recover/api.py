@@ -140,7 +140,7 @@ def plan_with_evidence(
 
     contents = NOTHING_READ
     while True:
-        planned = plan_facts(inventory, gather_facts(inventory, options, contents))
+        planned = plan_facts(gather_facts(inventory, options, contents))
         wanted = () if options.quick else required_reads(planned)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:

@@ -14,6 +14,10 @@ SliceFormat = Literal["ckpt", "safetensors"]
 SLICE_FORMATS: tuple[SliceFormat, ...] = get_args(SliceFormat)
 SLICE_ENDINGS = tuple(f".{form}" for form in SLICE_FORMATS)
 
+ANY_ORDER = ".safetensors"
+"""The ending of the format that fixes the order of parameters and leaves that of metadata to chance: neither is a
+property of the slice."""
+
 MANIFEST_SUFFIX = ".manifest.json"
 """Behind the name of a slice: its manifest."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from struct import Struct
 
 from ms_recover.formats.ckpt import TRAILER, parse_trailer
 from ms_recover.formats.header import read_header
@@ -28,12 +29,12 @@ _MOST_SIZES = 256
 class _Known:
     """A sound slice's header, and the bytes around its contents.
 
-    Each window is an offset, a length, a mask with all bits set that must be alike, and these bits, both as one little
-    endian number: comparing a window takes two operations however many pieces it has.
+    Each window is an offset, the form that takes it apart into what must be alike, and that: comparing a window takes
+    two operations however many pieces it has.
     """
 
     header: SliceHeader
-    windows: tuple[tuple[int, int, int, int], ...]
+    windows: tuple[tuple[int, Struct, tuple[bytes, ...]], ...]
 
 
 class KnownHeaders:
@@ -69,14 +70,16 @@ def _with_crc(descriptor: int, header: SliceHeader) -> SliceHeader:
 
 
 def _alike(descriptor: int, known: _Known) -> bool:
-    for offset, length, mask, expected in known.windows:
-        data = os.pread(descriptor, length, offset)
-        if len(data) != length or int.from_bytes(data, "little") & mask != expected:
+    for offset, form, expected in known.windows:
+        data = os.pread(descriptor, form.size, offset)
+        if len(data) != form.size or form.unpack(data) != expected:
             return False
     return True
 
 
-def _windows(path: str | os.PathLike[str], header: SliceHeader) -> tuple[tuple[int, int, int, int], ...] | None:
+def _windows(
+    path: str | os.PathLike[str], header: SliceHeader
+) -> tuple[tuple[int, Struct, tuple[bytes, ...]], ...] | None:
     """Read the bytes around the contents; None when they are too many to keep."""
     ranges = sorted((piece.start, piece.end) for pieces in header.contents for piece in pieces)
     gaps = []
@@ -102,9 +105,9 @@ def _windows(path: str | os.PathLike[str], header: SliceHeader) -> tuple[tuple[i
             data = pread(descriptor)(first, last - first)
             if size != header.size or len(data) != last - first:
                 return None
-            alike = bytearray(len(data))
+            at, form = first, "="
             for start, end in gap:
-                alike[start - first : end - first] = b"\xff" * (end - start)
-            mask = int.from_bytes(alike, "little")
-            windows.append((first, last - first, mask, int.from_bytes(data, "little") & mask))
+                form += f"{start - at}x{end - start}s"
+                at = end
+            windows.append((first, Struct(form), Struct(form).unpack(data)))
     return tuple(windows)

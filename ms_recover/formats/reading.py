@@ -7,8 +7,8 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ms_recover.errors import FormatError, MissingInputError
-from ms_recover.system_errors import explained, from_os_error
+from ms_recover.errors import FormatError, MissingInputError, MsRecoverError
+from ms_recover.system_errors import from_os_error
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, length)``: up to ``length`` bytes from ``offset``; fewer only where the file ends."""
@@ -49,12 +49,15 @@ def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int,
     except OSError as error:
         raise from_os_error(error, f"reading {what}", path, _HINT) from error
     try:
-        with explained(f"reading {what}", path, _HINT):
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
-                raise FormatError(f"{os.fspath(path)}: this is {kind}, {what} was expected; name the file itself")
-            yield descriptor, status.st_size
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise FormatError(f"{os.fspath(path)}: this is {kind}, {what} was expected; name the file itself")
+        yield descriptor, status.st_size
+    except MsRecoverError:
+        raise
+    except OSError as error:
+        raise from_os_error(error, f"reading {what}", path, _HINT) from error
     finally:
         os.close(descriptor)
 

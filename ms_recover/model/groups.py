@@ -24,6 +24,11 @@ class GroupInfo:
     """The communication groups the compiler made on the owner."""
 
     @cached_property
+    def sorted_ranks(self) -> tuple[int, ...]:
+        """The restore ranks, ascending."""
+        return tuple(sorted(self.restore_ranks))
+
+    @cached_property
     def highest(self) -> int:
         """The highest rank that it names, -1 for none."""
         return max((*self.restore_ranks, *(rank for group in self.groups for rank in group.ranks)), default=-1)

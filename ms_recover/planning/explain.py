@@ -18,16 +18,7 @@ from ms_recover.planning.sourcing.settle import Settlement
 def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None = None) -> Explanation:
     """Return for each parameter of a rank's slice who holds it and what it would be taken from.
 
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    step : Step
-        The step.
-    rank : int
-        The rank, whether its slice is there or not.
-    run_id : str or None
-        The run whose slices count; by default the one with most slices of the step.
+    The slice need not be there. The slices of the run `run_id` count; by default those of the best run.
     """
     runs = compared.facts.runs(step)
     run = next((run for run in runs if run_id is not None and run.run_id == run_id), runs[0])
@@ -48,13 +39,7 @@ def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None
 
 
 def find_complete_slice(compared: Comparison, step: Step, rank: int) -> Composition:
-    """Return how a slice with every parameter of a rank's stage can be composed, as ``remove_redundancy`` left it out.
-
-    Parameters
-    ----------
-    compared, step, rank
-        As for `explain_rank`.
-    """
+    """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed."""
     return complete_slice(_settlement(compared, step, compared.facts.runs(step)[0]), rank)
 
 
@@ -72,7 +57,7 @@ def _explained(index: ParameterIndex, rank: int, choice: Choice) -> ExplainedPar
         notes.append("holders differ, as they may")
     if settled.problem is not None:
         notes.append(settled.problem)
-    if choice.pieces:
+    if settled.parts:
         notes.append("composed from pieces that are cut another way")
     holders = index.sources(rank, parameter)
-    return ExplainedParameter(parameter, settled.region, holders, choice.ranks, choice.missing, "; ".join(notes))
+    return ExplainedParameter(parameter, settled.region, holders, choice.ranks, settled.missing, "; ".join(notes))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
-from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
@@ -67,6 +67,19 @@ class SliceFacts:
         return self.file.manifest
 
     @property
+    def contents(self) -> Digests:
+        """Its digests, which must be known."""
+        assert self.digests is not None
+        return self.digests
+
+    def digest_of(self, name: str) -> str | None:
+        """Return the digest of a parameter's contents, None when it is not known."""
+        place = self.listed.index.get(name)
+        if self.digests is None or not self.digests.parameters or place is None:
+            return None
+        return self.digests.parameters[place]
+
+    @property
     def proven(self) -> bool:
         """Whether its manifest is a verdict: its digests were right when they were written."""
         return self.file.manifest is not None and self.file.manifest.provenance.proven
@@ -78,8 +91,8 @@ class Facts:
 
     Parameters
     ----------
-    root : str
-        Absolute path of the tree.
+    inventory : Inventory
+        The scan.
     options : PlanOptions
         The operator's decisions.
     world : WorldSize
@@ -104,7 +117,7 @@ class Facts:
         Evidence that was not used.
     """
 
-    root: str
+    inventory: Inventory
     options: PlanOptions
     world: WorldSize
     groups: GroupMap
@@ -129,13 +142,15 @@ class Facts:
     @cached_property
     def counted(self) -> tuple[SliceFacts, ...]:
         """Every slice of a rank that is not lost."""
-        return tuple(
-            one
-            for ranks in self.steps.values()
-            for rank, held in ranks.items()
-            if rank not in self.lost
-            for one in held
-        )
+        return tuple(one for step in self.steps for one in self.counted_at(step))
+
+    @cached_property
+    def orphans(self) -> Mapping[tuple[int, Step], Sequence[OrphanManifest]]:
+        """The manifests whose slices are gone, by rank and step."""
+        found: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
+        for orphan in self.inventory.orphans:
+            found[orphan.rank, orphan.step].append(orphan)
+        return dict(found)
 
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
@@ -145,31 +160,14 @@ class Facts:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
         return self.older_runs.why_older(one.file for one in self.counted_at(step))
 
-    def has_replica_by_layout(self, one: SliceFacts) -> bool:
-        """Whether another rank with a slice of the step holds the same by all layouts."""
-        return self.stages.copies(one.rank) > 1
-
     def runs(self, step: Step) -> tuple[Run, ...]:
         """Return the runs that saved slices of a step, the best candidate first."""
-        held = {
-            rank: [one.file for one in files]
-            for rank, files in self.steps.get(step, {}).items()
-            if rank not in self.lost
-        }
-        return find_runs(held, self.older_runs.present, newest=self.options.newest)
+        files = [one.file for one in self.counted_at(step)]
+        return find_runs(files, self.older_runs.present, newest=self.options.newest)
 
 
 def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ) -> Facts:
     """Gather everything that steps are judged by; slices of lost ranks are no evidence.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    options : PlanOptions
-        The operator's decisions.
-    contents : Contents
-        Digests of the slices that were read.
 
     Raises
     ------
@@ -185,9 +183,8 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
     listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
     groups = merge_groups([_inside(file, world) for file in listing if (file.rank or 0) < world.ranks], inside)
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
-    for one in _slice_facts(
-        sorted(inside, key=lambda file: (file.rank, file.step, file.path)), world, groups, contents
-    ):
+    inside.sort(key=lambda file: (file.rank, file.step, file.path))
+    for one in _slice_facts(inside, world, groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
     notes = [Note(path, f"{why}; it is not used") for path, why in world.rejected_lists.items()]
@@ -199,7 +196,7 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
     return Facts(
-        root=inventory.root,
+        inventory=inventory,
         options=options,
         world=world,
         groups=groups,
@@ -232,15 +229,12 @@ def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
 
 
 def _slice_facts(
-    files: list[SliceFile], world: WorldSize, groups: GroupMap, contents: Contents
+    files: Iterable[SliceFile], world: WorldSize, groups: GroupMap, contents: Contents
 ) -> Iterator[SliceFacts]:
-    shared: dict[tuple[Parameter, ...], ParameterList] = {}
+    shared: dict[ParameterList, ParameterList] = {}
     for file in files:
-        listed = file.parameters
-        if not isinstance(listed, ParameterList):
-            listed = shared.setdefault(listed, ParameterList(listed))
-        group = groups.of(file.rank)
-        path = file.path
+        listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
+        group, path = groups.of(file.rank), file.path
         read = contents.digests.get(path)
         stated = file.manifest.digests if file.manifest is not None else None
         yield SliceFacts(
@@ -257,7 +251,7 @@ def _slice_facts(
 
 def _inside(file: GroupFile, world: WorldSize) -> GroupFile:
     """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
-    if file.info is None or max(file.info.restore_ranks, default=0) < world.ranks:
+    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
         return file
     ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
     return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)

@@ -6,18 +6,17 @@ function of frozen values and returns one; nothing calls back up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
-from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
-from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_rank, gather_facts
+from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
@@ -29,15 +28,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan, and the evidence it was made from.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    compared : Comparison
-        The facts about the tree, and what its slices show about each other.
-    """
+    """A plan, and what it was made from: the facts about the tree, and what its slices show about each other."""
 
     plan: Plan
     compared: Comparison
@@ -48,28 +39,11 @@ class Planned:
         return self.compared.facts
 
 
-def make_plan(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, contents: Contents = NOTHING_READ) -> Plan:
-    """Find the newest step at which every rank has a sound slice or can get one; see `plan_facts`."""
-    return plan_facts(inventory, gather_facts(inventory, options, contents)).plan
-
-
-def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
+def plan_facts(facts: Facts) -> Planned:
     """Find the newest step at which every rank has a sound slice or can get one.
 
     A step at which replicas differ with nothing to settle who is right ends the search: going back further would hide
     it.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The scan.
-    facts : Facts
-        The facts about it.
-
-    Returns
-    -------
-    Planned
-        The same for the same input.
 
     Raises
     ------
@@ -78,7 +52,7 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
     UsageError
         When a requested rank is not in the world.
     """
-    options = facts.options
+    options, inventory = facts.options, facts.inventory
     for rank in sorted(options.ranks or ()):
         check_rank(rank, facts.world)
     _check_steps(inventory, options)
@@ -104,7 +78,7 @@ def plan_facts(inventory: Inventory, facts: Facts) -> Planned:
             break
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
-    plan = _plan(inventory, compared, found, found or shown, tuple(rejected))
+    plan = _plan(compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
 
 
@@ -119,17 +93,7 @@ def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessmen
 
 
 def assess_step(compared: Comparison, step: Step, run: Run | None = None) -> StepAssessment:
-    """Judge every rank at a step and choose a source for each that needs one.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    step : Step
-        The step.
-    run : Run, optional
-        The run whose slices count; by default the best candidate.
-    """
+    """Judge every rank at a step, by default as of the best run, and choose a source for each that needs one."""
     run = run if run is not None else compared.facts.runs(step)[0]
     return choose_sources(compared.facts, judge_step(compared, step, run))
 
@@ -146,7 +110,6 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
 
 
 def _plan(
-    inventory: Inventory,
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
@@ -155,15 +118,15 @@ def _plan(
     facts = compared.facts
     actions = found.actions if found else ()
     return Plan(
-        root=inventory.root,
+        root=facts.inventory.root,
         world_size=facts.world.ranks,
         world_size_from=facts.world.source,
         step=found.step if found else None,
         actions=actions,
-        group_files=_group_writes(inventory, facts, found),
+        group_files=_group_writes(facts, found),
         ranks=shown.ranks,
         rejected_steps=rejected,
-        notes=_notes(inventory, facts, actions),
+        notes=_notes(facts, actions),
         run_id=shown.run_id,
         disagreements=shown.disagreements,
         partials=shown.partials if found is None else (),
@@ -176,18 +139,9 @@ def _plan(
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
-    Parameters
-    ----------
-    planned : Planned
-        The plan by what is known so far.
-
-    Returns
-    -------
-    tuple of SliceFile
-        Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group,
-        and all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to
-        find renamed ones; where a source rests on its structure alone, those of its group's older steps that have its
-        size.
+    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
+    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
+    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
     """
     plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
@@ -203,7 +157,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or facts.has_replica_by_layout(one)
+        replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
         comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable)):
             wanted.append(file)
@@ -214,15 +168,6 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
     """Return the slices that one rank must read before its own verdict rests on more than structure.
 
     Its own slice if a manifest describes it; otherwise every source that has no manifest to be checked by meanwhile.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    assessment : StepAssessment
-        The verdict by what is known so far.
-    rank : int
-        The rank.
     """
     facts, verdict = compared.facts, assessment.ranks[rank]
     slices = [one.file for held in facts.steps.get(assessment.step, {}).values() for one in held]
@@ -239,9 +184,9 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
     return tuple(file for file in slices if file.path in sources and file.problem is None and file.manifest is None)
 
 
-def plan_for_rank(inventory: Inventory, compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
+def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = _plan(inventory, compared, assessment, assessment, ())
+    plan = _plan(compared, assessment, assessment, ())
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
 
 
@@ -265,14 +210,14 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
     return (*texts, older) if older is not None else tuple(texts)
 
 
-def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
+def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:
     """Give ranks their lists back where their peers have theirs beside their slices.
 
     A rank that is alone in its group needs none.
     """
     groups = facts.groups
-    have = {file.rank for file in inventory.group_files if file.place is not None and file.info is not None}
-    places = {file.rank: file.place for file in inventory.group_files if file.place is not None}
+    have = {file.rank for file in facts.inventory.group_files if file.place is not None and file.info is not None}
+    places = {file.rank: file.place for file in facts.inventory.group_files if file.place is not None}
     writes = []
     for rank in (verdict.rank for verdict in found.ranks if verdict.rank not in have) if found else ():
         peers = [peer for peer in groups.of(rank) if places.get(peer) is not None]
@@ -282,9 +227,8 @@ def _group_writes(inventory: Inventory, facts: Facts, found: StepAssessment | No
     return tuple(writes)
 
 
-def _notes(inventory: Inventory, facts: Facts, actions: Iterable[Action]) -> tuple[Note, ...]:
-    actions = tuple(actions)
-    notes = [Note(file.path, file.problem) for file in inventory.group_files if file.problem is not None]
+def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
+    notes = [Note(file.path, file.problem) for file in facts.inventory.group_files if file.problem is not None]
     if any(len(action.group) > 1 for action in actions) and facts.stages.contradicts is not None:
         notes.append(Note(facts.stages.contradicts, f"{facts.stages.problem}; the rank lists are used"))
     for action in actions:
@@ -296,4 +240,4 @@ def _notes(inventory: Inventory, facts: Facts, actions: Iterable[Action]) -> tup
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
-    return tuple(sorted((*inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))
+    return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

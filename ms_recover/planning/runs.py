@@ -8,12 +8,12 @@ bear different ``_N``: these are one run as long as no rank has slices of two of
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.file_names import ending_of
-from ms_recover.model.inventory import SliceFile
+from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 
@@ -24,16 +24,9 @@ _RERUN = re.compile(r"(?P<base>.*?)(?:_(?P<again>\d{1,9}))?\Z", re.ASCII | re.DO
 class Run:
     """The identity of slices that were saved together.
 
-    Parameters
-    ----------
-    run_id : str or None
-        Of the manifests; None when no manifest names a run.
-    base : str or None
-        The prefix without rerun suffix; None when prefixes do not separate the slices.
-    prefix : str or None
-        The whole prefix, where ranks have slices of several reruns.
-    ending : str or None
-        The ending, where ranks have slices of both formats.
+    The run id is that of manifests, None when none names a run; the base is the prefix without rerun suffix, None when
+    prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
+    where they have slices of both formats.
     """
 
     run_id: str | None = None
@@ -41,7 +34,7 @@ class Run:
     prefix: str | None = None
     ending: str | None = None
 
-    def why_foreign(self, file: SliceFile) -> str | None:
+    def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
         manifest = file.manifest
         if self.run_id is not None and manifest is not None and manifest.run_id != self.run_id:
@@ -54,11 +47,6 @@ class Run:
         if self.ending is not None and ending_of(file.path) != self.ending:
             return f"is no {self.ending} file, and those of the step were chosen"
         return None
-
-    @property
-    def name(self) -> str:
-        """The run in words, empty when there is nothing to tell it by."""
-        return self.run_id or self.prefix or ""
 
 
 def base_of(prefix: str) -> str:
@@ -74,16 +62,10 @@ def _rerun_of(prefix: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderRuns:
-    """Slices that the present run did not save, over all steps of a tree.
+    """The runs that saved a tree's slices before the present one, over all steps.
 
-    Parameters
-    ----------
-    present : frozenset of str
-        Prefixes, without rerun suffix, of runs that may be recovered.
-    reasons : dict of str to str
-        Every other prefix, and the reason.
-    newest : tuple of (str, Step) or None
-        Run id of the run that was started last, and its newest step, where manifests and times show it.
+    `present` has the prefixes, without rerun suffix, that may be recovered, `reasons` every other prefix and why not.
+    `newest` is the id of the run that was started last, and its newest step, where manifests and times show it.
     """
 
     present: frozenset[str]
@@ -158,39 +140,31 @@ def _ranks_text(files: Sequence[SliceFile]) -> str:
     return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list_some(ranks)} have"
 
 
-def find_runs(held: Mapping[int, Sequence[SliceFile]], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:
-    """Return the runs that saved slices of a step, the best candidate first.
+def find_runs(files: Iterable[SliceFile], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:
+    """Return the runs that saved the slices of a step, the best candidate first.
 
     The run that most ranks have comes first; of equals the one that was started again most often, by the ``_N`` of its
-    prefix. With `newest` ranks that have several slices are settled for the whole step: by one prefix and one format,
-    the one whose slices were modified last first.
-
-    Parameters
-    ----------
-    held : mapping of int to sequence of SliceFile
-        The slices of the step by rank, without those of lost ranks.
-    present : frozenset of str
-        Prefixes of runs that may be recovered; others count only where the step has no slice of these.
-    newest : bool
-        The operator's choice.
+    prefix. Prefixes that are not `present` count only where the step has no slice of these. With `newest` ranks that
+    have several slices are settled for the whole step: by one prefix and one format, the one whose slices were modified
+    last first.
     """
-    sound = [file for files in held.values() for file in files if file.problem is None]
+    sound = [file for file in files if file.problem is None]
     counted = [file for file in sound if base_of(file.prefix) in present] or sound
-    ids = {file.manifest.run_id for file in counted if file.manifest is not None}
-    by_run: dict[Run, list[SliceFile]] = defaultdict(list)
-    if ids <= {""}:
-        for file in counted:
-            by_run[Run(base=base_of(file.prefix))].append(file)
-    else:
-        for file in counted:
-            if file.manifest is not None:
-                by_run[Run(run_id=file.manifest.run_id, base=base_of(file.prefix))].append(file)
-    by_name = sorted(by_run, key=lambda run: (run.run_id or "", run.base or ""))
-    runs = sorted(by_name, key=lambda run: _weight(by_run[run], newest), reverse=True)
-    if len(runs) > 1 and ids <= {""} and not _separate(by_run):
+    unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
+    by_name: dict[tuple[str | None, str], list[SliceFile]] = defaultdict(list)
+    for file in counted:
+        if unnamed or file.manifest is not None:
+            run_id = file.manifest.run_id if file.manifest is not None and not unnamed else None
+            by_name[run_id, base_of(file.prefix)].append(file)
+    by_run = {
+        Run(run_id=name[0], base=name[1]): by_name[name]
+        for name in sorted(by_name, key=lambda name: (name[0] or "", name[1]))
+    }
+    runs = sorted(by_run, key=lambda run: _weight(by_run[run], newest), reverse=True)
+    if len(runs) > 1 and unnamed and not _separate(by_run):
         runs = [Run()]
     if newest:
-        runs = [one for run in runs for one in _settled(run, held)]
+        runs = [one for run in runs for one in _settled(run, sound)]
     return tuple(runs) or (Run(),)
 
 
@@ -201,37 +175,20 @@ def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:
 
 def _separate(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
     """Whether no rank has slices of two prefixes, or one prefix clearly prevails."""
-    ranks = sorted((len({file.rank for file in files}) for files in by_run.values()), reverse=True)
-    return ranks[0] > 2 * ranks[1] or not _share_ranks(by_run)
+    ranks = [{file.rank for file in files} for files in by_run.values()]
+    most, second, *_ = sorted(map(len, ranks), reverse=True)
+    return most > 2 * second or len(set().union(*ranks)) == sum(map(len, ranks))
 
 
-def _share_ranks(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
-    seen: set[int] = set()
-    for files in by_run.values():
-        ranks = {file.rank for file in files}
-        if seen & ranks:
-            return True
-        seen |= ranks
-    return False
-
-
-def _settled(run: Run, held: Mapping[int, Sequence[SliceFile]]) -> list[Run]:
+def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:
     """Split a run of which ranks have several slices by prefix, then by format; the one modified last first."""
-    own = {rank: [file for file in files if run.why_foreign(file) is None] for rank, files in held.items()}
-    sound = {rank: [file for file in files if file.problem is None] for rank, files in own.items()}
-    if all(len(files) < 2 for files in sound.values()):
+    own = [file for file in sound if run.why_foreign(file) is None]
+    if len({file.rank for file in own}) == len(own):
         return [run]
+    count = Counter((file.rank, file.prefix) for file in own)
+    both = {prefix for (_, prefix), slices in count.items() if slices > 1}
     latest: dict[Run, int] = {}
-    by_prefix: dict[str, set[int]] = defaultdict(set)
-    both: set[str] = set()
-    for rank, files in sound.items():
-        for file in files:
-            if rank in by_prefix[file.prefix]:
-                both.add(file.prefix)
-            by_prefix[file.prefix].add(rank)
-    for files in sound.values():
-        for file in files:
-            ending = ending_of(file.path) if file.prefix in both else None
-            one = replace(run, prefix=file.prefix, ending=ending)
-            latest[one] = max(latest.get(one, 0), file.mtime_ns)
+    for file in own:
+        one = replace(run, prefix=file.prefix, ending=ending_of(file.path) if file.prefix in both else None)
+        latest[one] = max(latest.get(one, 0), file.mtime_ns)
     return sorted(latest, key=lambda one: (latest[one], one.prefix or "", one.ending or ""), reverse=True)

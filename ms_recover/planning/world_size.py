@@ -15,18 +15,10 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSize:
-    """The number of ranks, and its ground.
+    """The number of ranks, and its ground in words: ``"as given"``, ``"the manifests of step 2_77"``, ...
 
-    Parameters
-    ----------
-    ranks : int
-        How many there are.
-    source : str
-        The ground, for messages: ``"as given"``, ``"the manifests of step 2_77"``, ...
-    guessed : bool
-        The evidence bounds the number from below only: neither the operator nor a manifest states it.
-    rejected_lists : dict of str to str
-        Path of each rank list of another world to the reason.
+    It is guessed where the evidence bounds it from below only: neither the operator nor a manifest states it. Rank
+    lists of another world are rejected, each path with the reason.
     """
 
     ranks: int
@@ -41,13 +33,6 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     Manifests state it. A strategy file states the devices of its stage, and stages own consecutive ranks, so it bounds
     the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
     files, which name single ranks.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        Its `ranks` have a slice or a list.
-    given : int, optional
-        The operator's number, which wins.
 
     Raises
     ------
@@ -114,9 +99,10 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
                 f"lists ranks of different stages of {devices} devices by {strategies[0].path}, up to rank "
                 f"{_highest_in(group)}, which nobody holds: it is of another world"
             )
-    listed, by = _highest_listed(file for file in inventory.group_files if file.path not in rejected)
-    if listed >= best:
-        best, why = listed + 1, f"the ranks listed in {by}"
+    by_path = sorted(inventory.group_files, key=lambda file: file.path)
+    last = max((file for file in by_path if file.path not in rejected), key=_highest_in, default=None)
+    if last is not None and _highest_in(last) >= best:
+        best, why = _highest_in(last) + 1, f"the ranks listed in {last.path}"
     if best > _MOST_RANKS:
         raise ContradictionError(
             f"{why} give a world of {best} ranks, more than {_MOST_RANKS}: give the real one with --world-size"
@@ -130,11 +116,3 @@ def _crosses_stages(file: GroupFile, devices: int) -> bool:
 
 def _highest_in(file: GroupFile) -> int:
     return file.info.highest if file.info is not None else -1
-
-
-def _highest_listed(files: Iterable[GroupFile]) -> tuple[int, str]:
-    highest, by = -1, ""
-    for file in sorted(files, key=lambda file: file.path):
-        if _highest_in(file) > highest:
-            highest, by = _highest_in(file), file.path
-    return highest, by

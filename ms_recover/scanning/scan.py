@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.file_names import MANIFEST_SUFFIX
@@ -103,14 +103,12 @@ class _SliceReader:
     def read(self, name: SliceName) -> SliceFile | OrphanManifest | None:
         """Return the slice, or its manifest when it is gone; None when neither is there."""
         path = os.path.join(self._root, name.path)
-        file = SliceFile(name.rank, name.step, name.place, name.prefix, 0, 0)
+        status: os.stat_result | None = None
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 self._notes.add(name.path, "named like a slice, but not a file")
                 return self._orphan(name, path)
-            inode = (status.st_dev, status.st_ino)
-            file = replace(file, size=status.st_size, mtime_ns=status.st_mtime_ns, inode=inode)
             header = self._headers.read(path)
             problem = find_problem(path, header, crc=self._crc, stop=self._stop)
         except FileNotFoundError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
@@ -118,16 +116,17 @@ class _SliceReader:
                 self._notes.add(name.path, "a link to a file that is not there")
             return self._orphan(name, path)
         except PermissionError:
-            return replace(file, denied=True, problem=denied_text())
+            return _slice_file(name, status, denied=True, problem=denied_text())
         except MsRecoverError as error:
-            return replace(file, problem=_brief(error, path))
+            return _slice_file(name, status, problem=_brief(error, path))
         except OSError as error:
-            return replace(file, problem=f"cannot be read: {error.strerror}")
+            return _slice_file(name, status, problem=f"cannot be read: {error.strerror}")
         manifest, wrong, denied = _read_manifest(path, header.parameters)
         if denied:
             wrong = f"its manifest: {wrong}"
-        return replace(
-            file,
+        return _slice_file(
+            name,
+            status,
             parameters=header.parameters,
             problem=problem or (wrong if denied else None),
             encryption=header.encryption,
@@ -157,6 +156,14 @@ def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifes
         return None, denied_text(), True
     except MsRecoverError as error:
         return None, str(error).replace(beside, "its manifest", 1), False
+
+
+def _slice_file(name: SliceName, status: os.stat_result | None, **found: Any) -> SliceFile:
+    """Return a slice; its size is 0 where the operating system does not tell it."""
+    place = (name.rank, name.step, name.place, name.prefix)
+    if status is None:
+        return SliceFile(*place, 0, 0, **found)
+    return SliceFile(*place, status.st_size, status.st_mtime_ns, inode=(status.st_dev, status.st_ino), **found)
 
 
 def _brief(error: Exception, path: str) -> str:

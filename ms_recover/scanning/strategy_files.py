@@ -23,16 +23,20 @@ class StrategyReader:
     def __init__(self) -> None:
         self._decoded: dict[bytes, tuple[Strategy, str]] = {}
         self._same: dict[Strategy, Strategy] = {}
+        self._last: tuple[bytes, tuple[Strategy, str] | None] = (b"", None)
 
     def read(self, path: str) -> tuple[Strategy, str]:
         """Return the strategy in a file, and the digest of its bytes."""
         data = read_small(path, "a strategy file")
-        known = self._decoded.get(data)
+        last, known = self._last
+        if known is None or data != last:  # comparing two files takes less than looking one up
+            known = self._decoded.get(data)
         if known is None:
             strategy = decode_strategy(data, path)
             digester = Digester()
             digester.update(memoryview(data))
             known = self._decoded[data] = (self._same.setdefault(strategy, strategy), digester.digests().file)
+        self._last = (data, known)
         return known
 
     def beside_slices(self, root: str, files: Iterable[RankFile], notes: Notes) -> list[StrategyFile]:

@@ -11,7 +11,7 @@ from typing import Any
 from ms_recover.errors import UsageError
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
+from ms_recover.planning.redundancy.layouts import cells_of, cut_alike
 from ms_recover.storage.atomic import write_small
 
 
@@ -131,15 +131,14 @@ def check_layouts(layouts: Sequence[Layout], world_size: int | None = None) -> N
 
 def same_slice(layouts: Iterable[Layout], rank: int, world_size: int) -> list[int]:
     """Return the ranks that hold the same part of every parameter as `rank` does, itself included, ascending."""
-    kinds = {cut_alike(layout): prod(layout.device_matrix) for layout in layouts}
-    own = {kind: cell_of(kind, rank) for kind in kinds}
-    return [
-        other
-        for other in range(world_size)
-        if all(
-            other // devices == rank // devices and cell_of(kind, other) == own[kind] for kind, devices in kinds.items()
-        )
-    ]
+    same = set(range(world_size))
+    for kind in {cut_alike(layout) for layout in layouts}:
+        devices = prod(kind.device_matrix)
+        first = rank // devices * devices
+        ranks = range(first, first + devices)
+        cells = cells_of(kind, ranks)
+        same &= {other for other, cell in zip(ranks, cells, strict=True) if cell == cells[rank - first]}
+    return sorted(same)
 
 
 def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:

@@ -103,7 +103,7 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
 def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
     """Apply the action of this rank alone; return the rank whose slice it used, the first of several."""
     tree = view.tree
-    plan = plan_for_rank(tree.inventory, tree.compared, view.assessments[step], view.rank)
+    plan = plan_for_rank(tree.compared, view.assessments[step], view.rank)
     outcome = api.apply(plan, ranks={view.rank})
     (result,) = outcome.results
     for error in [*([result.error] if result.error else []), *outcome.errors]:

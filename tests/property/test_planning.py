@@ -22,8 +22,9 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import make_plan, plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts, required_reads
 from tests.support.inventories import slice_file, tree
+from tests.support.plans import make_plan
 
 STEPS = (Step(3, 8), Step(2, 8), Step(1, 8))
 RUN, OTHER_RUN = "run-1", "run-0"
@@ -100,7 +101,7 @@ class World:
         contents = Contents()
         while True:
             wanted = PlanOptions(world_size=self.size, lost=frozenset(self.lost), **options)
-            planned = plan_facts(inventory, gather_facts(inventory, wanted, contents))
+            planned = plan_facts(gather_facts(inventory, wanted, contents))
             unread = [file for file in required_reads(planned) if not contents.knows(file)]
             if not unread:
                 return planned.plan

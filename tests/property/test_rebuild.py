@@ -20,8 +20,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.planner import make_plan
 from tests.support.examples import examples
+from tests.support.plans import make_plan
 
 STEP = Step(1, 8)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.votes import Ballot, Outvoted, Vote, count_witnesses, hold_vote
+from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
 
@@ -52,28 +52,25 @@ class _Counted:
 
     block: Block
     names: tuple[str, ...]
-    ballots: tuple[Ballot, ...]
+    ballots: tuple[SliceFacts, ...]
     vote: Vote
 
 
 def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockComparison:
-    """Let the slices of a step vote, block by block.
+    """Let slices of a step and run that nothing else rules out, at most one a rank, vote block by block.
 
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    slices : sequence of SliceFacts
-        The slices of one step and run that nothing else rules out, at most one a rank; those of which no contents are
-        known do not vote.
+    Those of which no contents are known do not vote.
     """
     by_rank = {one.rank: one for one in slices if one.digests is not None}
     if not by_rank:
         return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
-    layout_blocks, list_blocks = _split(find_blocks(by_rank, facts.stages, facts.groups))
-    for blocks in layout_blocks.values():
+    by_file: dict[str | None, list[Block]] = defaultdict(list)
+    for block in find_blocks(by_rank, facts.stages, facts.groups):
+        by_file[block.source if block.by_layout else None].append(block)
+    list_blocks = by_file.pop(None, [])
+    for blocks in by_file.values():
         counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
             continue
@@ -102,33 +99,20 @@ def _all_proven(one: _Counted) -> bool:
     return not settled and all(ballot.proven for ballot in one.ballots)
 
 
-def _split(blocks: Iterable[Block]) -> tuple[dict[str, list[Block]], list[Block]]:
-    """Return the blocks of layouts by strategy file, and those of rank lists."""
-    by_file: dict[str, list[Block]] = defaultdict(list)
-    listed = []
-    for block in blocks:
-        if block.by_layout:
-            by_file[block.source].append(block)
-        else:
-            listed.append(block)
-    return by_file, listed
-
-
 def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: frozenset[str]) -> list[_Counted]:
     """Hold the votes of a block: one for all slices that list the same of its parameters."""
-    kinds: dict[tuple[str, ...] | None, list[Ballot]] = defaultdict(list)
+    kinds: dict[tuple[str, ...] | None, list[SliceFacts]] = defaultdict(list)
     cache: dict[ParameterList, tuple[str, ...] | None] = {}
     for rank in block.ranks:
         one = by_rank[rank]
-        assert one.digests is not None
         if one.listed not in cache:
             cache[one.listed] = _names_of(one.listed, block, done)
         names = cache[one.listed]
         if names is None or names:
-            kinds[None if names is None else tuple(sorted(names))].append(Ballot(one.file, one.digests))
+            kinds[None if names is None else tuple(sorted(names))].append(one)
     counted = []
     for names, ballots in kinds.items():
-        known = names if names is not None else tuple(parameter.name for parameter in ballots[0].file.parameters)
+        known = names if names is not None else tuple(ballots[0].listed.index)
         vote = hold_vote(ballots, facts.tolerance, names)
         counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote))
     return counted
@@ -148,7 +132,7 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     parameters as they differ in; a single parameter in which they differ is damage.
     """
     stages = facts.stages
-    held = {ballot.file.rank: ballot.file for one in votes for ballot in one.ballots}
+    held = {ballot.rank: ballot for one in votes for ballot in one.ballots}
     for rank, file in held.items():
         digests = stages.digests.get(stages.of(rank), frozenset())
         if file.manifest is not None and file.manifest.strategy_digest in digests:
@@ -156,27 +140,21 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     agree: set[str] = set()
     split: set[str] = set()
     for one in votes:
-        groups = {facts.groups.of(ballot.file.rank) for ballot in one.ballots}
+        groups = {ballot.group for ballot in one.ballots}
         if len(groups) < 2:
             continue
         if one.vote.disagreement is None and not one.vote.odd:
             agree.update(one.names)
             continue
         for name in one.names:
-            sides: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+            sides: dict[str | None, set[tuple[int, ...]]] = defaultdict(set)
             for ballot in one.ballots:
-                sides[_digest_of(ballot, name)].add(facts.groups.of(ballot.file.rank))
+                sides[ballot.digest_of(name)].add(ballot.group)
             if any(len(side) > 1 for side in sides.values()):
                 agree.add(name)
             else:
                 split.add(name)
     return len(split - agree) <= max(len(agree), 1)
-
-
-def _digest_of(ballot: Ballot, name: str) -> str:
-    listed = ballot.file.parameters
-    listed = listed if isinstance(listed, ParameterList) else ParameterList(listed)
-    return ballot.digests.parameters[listed.index[name]]
 
 
 def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
@@ -185,33 +163,27 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
     No file claims that they are equal, but where all ranks of several groups have one value and a single slice another,
     that slice is damaged.
     """
-    if not facts.stages.layouts:
-        return []
     counted = []
     by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
     for rank in sorted(by_rank):
         by_stage[facts.stages.of(rank)].append(by_rank[rank])
     for stage, held in by_stage.items():
         layouts = facts.stages.layouts.get(stage)
-        if layouts is None or len({one.group for one in held}) < 2:
+        if layouts is None or len({one.group for one in held}) < 2 or not all(one.contents.parameters for one in held):
             continue
         shared = set.intersection(*(set(one.listed.index) for one in {one.listed: one for one in held}.values()))
         names = tuple(sorted(name for name in shared - layouts.keys() if not facts.tolerance.covers(name)))
         for name in names:
-            ballots = tuple(Ballot(one.file, one.digests) for one in held if one.digests is not None)
-            if any(not ballot.digests.parameters for ballot in ballots):
-                break
-            sides: dict[str, list[Ballot]] = defaultdict(list)
-            for ballot in ballots:
-                sides[_digest_of(ballot, name)].append(ballot)
+            sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
+            for one in held:
+                sides[one.digest_of(name)].append(one)
             *odd, most = sorted(sides.values(), key=count_witnesses)
             if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
                 continue
-            ranks = tuple(one.rank for one in held)
-            block = Block(ranks=ranks, names=frozenset((name,)), source="", by_layout=True)
-            vote = hold_vote(ballots, facts.tolerance, (name,))
+            block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
+            vote = hold_vote(held, facts.tolerance, (name,))
             if vote.disagreement is None:
-                counted.append(_Counted(block=block, names=(name,), ballots=ballots, vote=vote))
+                counted.append(_Counted(block=block, names=(name,), ballots=tuple(held), vote=vote))
     return counted
 
 
@@ -237,7 +209,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
             if one.block.by_layout:
                 text += f", by {one.block.source}: it is not the strategy file of these slices, or they are damaged"
             disagreements[_ranks_of(facts, one.block)] = text
-            undecided |= {ballot.file.path: text for ballot in one.ballots}
+            undecided |= {ballot.path: text for ballot in one.ballots}
         for path, lost in vote.odd.items():
             odd[path].append(lost)
         alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
@@ -274,7 +246,7 @@ def _settled_elsewhere(one: _Counted, settled: set[tuple[str, str]]) -> bool:
     """Whether votes over layouts name a wrong slice for each parameter that the members of a rank list dispute."""
     if not one.vote.disputed:
         return False
-    paths = [ballot.file.path for ballot in one.ballots]
+    paths = [ballot.path for ballot in one.ballots]
     return all(any((path, name) in settled for path in paths) for name in one.vote.disputed)
 
 

@@ -13,24 +13,14 @@ from ms_recover.planning.runs import Run
 
 def compare_slices(facts: Facts) -> Comparison:
     """Compare the slices of all steps with each other; those that contradict their manifests show nothing."""
-    telling = [one.file for one in facts.counted if one.manifest_problem is None]
-    structure = compare_structure(telling, facts.groups)
+    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None)
     return Comparison(facts=facts, structure=structure, contents=ContentIndex(facts.counted, facts.stages.alike))
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:
-    """Judge every slice of a step that is not of a lost rank, as one of a run.
+    """Judge every slice of a step that is not of a lost rank; those that are not of the run are foreign.
 
-    Parameters
-    ----------
-    compared : Comparison
-        The tree.
-    step : Step
-        The step.
-    run : Run
-        One of ``facts.runs(step)``; slices of others are foreign.
-    sealing : bool
-        Slices without manifest may be sound beside sealed ones although nobody confirms them.
+    With `sealing` slices without manifest may be sound beside sealed ones although nobody confirms them.
     """
     slices = compared.facts.counted_at(step)
     judged: dict[str, Judgement] = {}

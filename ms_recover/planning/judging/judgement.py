@@ -16,20 +16,10 @@ from ms_recover.planning.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The worth of one slice.
+    """The worth of one slice, the reason for the operator, and the ground for a sound one.
 
-    Parameters
-    ----------
-    status : SliceStatus
-        The worth.
-    reason : str
-        The reason, for the operator.
-    evidence : Evidence
-        The ground for a sound slice.
-    borrowed : tuple of str
-        Parameters in which its replicas differ as they may.
-    good : frozenset of str or None
-        Of a slice that is not sound: the parameters in it that may be used; None for none.
+    `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
+    that is not sound, None for none.
     """
 
     status: SliceStatus
@@ -41,20 +31,9 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class StepJudgement:
-    """The worth of the slices of one step, as those of one run.
+    """The worth of the slices of one step by path, as those of one run; slices of ranks declared lost are not judged.
 
-    Parameters
-    ----------
-    step : Step
-        The step.
-    run : Run
-        The run whose slices count.
-    slices : mapping of str to Judgement
-        By path; slices of ranks declared lost are not judged.
-    disagreements : mapping of tuple of int to str
-        Ranks that should hold the same and differ, with nothing to settle who is right.
-    structure : StructureFindings
-        The findings of comparing parameter lists.
+    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right.
     """
 
     step: Step
@@ -63,25 +42,10 @@ class StepJudgement:
     disagreements: Mapping[tuple[int, ...], str]
     structure: StructureFindings
 
-    def status_of(self, one: SliceFacts) -> SliceStatus | None:
-        """Return the worth of a slice, None for those of lost ranks."""
-        judgement = self.slices.get(one.path)
-        return judgement.status if judgement is not None else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What slices show about each other over all steps, computed once.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    structure : StructureFindings
-        Of their parameter lists.
-    contents : ContentIndex
-        Of their bytes.
-    """
+    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes."""
 
     facts: Facts
     structure: StructureFindings
@@ -90,24 +54,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The slices of one step while they are judged.
+    """The slices of one step while they are judged; see `judge_step` for the run and `sealing`.
 
-    Parameters
-    ----------
-    compared : Comparison
-        What is known beforehand.
-    step : Step
-        The step.
-    run : Run
-        The run whose slices count.
-    sealing : bool
-        Slices without manifest may be sound beside sealed ones although nobody confirms them.
-    slices : tuple of SliceFacts
-        All slices of the step, without those of lost ranks.
-    pending : tuple of SliceFacts
-        Those that no earlier rule has judged.
-    judged : mapping of str to Judgement
-        The judgements of earlier rules.
+    `slices` has all but those of lost ranks, `pending` those that no earlier rule has judged, `judged` what they did
+    judge.
     """
 
     compared: Comparison
@@ -146,15 +96,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """The result of one rule.
-
-    Parameters
-    ----------
-    slices : mapping of str to Judgement
-        Path of each slice that the rule decides.
-    disagreements : mapping of tuple of int to str
-        As in `StepJudgement`.
-    """
+    """The result of one rule: by path the slices that it decides, and disagreements as in `StepJudgement`."""
 
     slices: Mapping[str, Judgement] = field(default_factory=dict)
     disagreements: Mapping[tuple[int, ...], str] = field(default_factory=dict)

@@ -21,23 +21,9 @@ def saved_under(one: SliceFacts) -> tuple[str, str] | None:
 def find_other_layouts(
     facts: Facts, step: Step, slices: Sequence[SliceFacts], layouts: Counter[tuple[str, str]]
 ) -> dict[str, str]:
-    """Find slices that were saved under another strategy file than most of their group, or than all of their run.
+    """Find slices of a group that were saved under another strategy file than most of it, or than all of their run.
 
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    step : Step
-        The step.
-    slices : sequence of SliceFacts
-        The slices of one group.
-    layouts : Counter of (str, str)
-        How many slices of the step were saved under each strategy file.
-
-    Returns
-    -------
-    dict of str to str
-        Path of a slice to the reason.
+    `layouts` counts the slices of the step by strategy file. Returns the path of each slice found and the reason.
     """
     odd = _unlike_their_group(slices)
     for one in slices:

@@ -137,7 +137,7 @@ def _unlike_manifest(case: Case) -> Ruling:
             continue
         why = f"does not list the parameters of {model.path}, which has a manifest"
         for one in held:
-            if one.manifest is None and one.file.encryption is None and not list_the_same(one.file, model.file):
+            if one.manifest is None and one.file.encryption is None and not list_the_same(one, model):
                 judged[one.path] = Judgement(status="suspect", reason=why)
     return Ruling(slices=judged)
 
@@ -209,19 +209,9 @@ def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) 
     return Judgement(status="sound", reason=named, borrowed=borrowed)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rule:
-    """One rule of judging.
-
-    Parameters
-    ----------
-    name : str
-        What it finds.
-    reason : str
-        What is wrong with the slices it decides.
-    apply : callable
-        Judges pending slices of a case.
-    """
+    """One rule of judging: what it finds, what is wrong with the slices it decides, and how it judges a case."""
 
     name: str
     reason: str
@@ -229,55 +219,43 @@ class Rule:
 
 
 RULES: Sequence[Rule] = (
+    Rule("unreadable", "The operating system refused to open the slice: that is no damage.", _unreadable),
+    Rule("another run", "The slice was saved by another run, or under another prefix.", _another_run),
+    Rule("damaged", "The header, the parameter list, or the contents are not what they must be.", _damaged),
+    Rule("replaced", "A recovered slice of the other format lies beside the slice it could not replace.", _replaced),
     Rule(
-        name="unreadable",
-        reason="The operating system refused to open the slice: that is no damage.",
-        apply=_unreadable,
-    ),
-    Rule(name="another run", reason="The slice was saved by another run, or under another prefix.", apply=_another_run),
-    Rule(
-        name="damaged",
-        reason="The header, the parameter list, or the contents are not what they must be.",
-        apply=_damaged,
+        "uncommitted",
+        "The slice has no manifest although its run writes them: saving it was not finished.",
+        _uncommitted,
     ),
     Rule(
-        name="replaced",
-        reason="A recovered slice of the other format lies beside the slice it could not replace.",
-        apply=_replaced,
+        "doubles",
+        "The rank has several slices for the step: one with a manifest counts, else the operator must choose.",
+        _doubles,
     ),
     Rule(
-        name="uncommitted",
-        reason="The slice has no manifest although its run writes them: saving it was not finished.",
-        apply=_uncommitted,
+        "dealt out",
+        "remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
+        _dealt_out,
     ),
     Rule(
-        name="doubles",
-        reason="The rank has several slices for the step: one with a manifest counts, else the operator must choose.",
-        apply=_doubles,
+        "conflicting lists",
+        "Replicas list different parameters, and nothing shows which list is right.",
+        _conflicting_lists,
     ),
     Rule(
-        name="dealt out",
-        reason="remove_redundancy=True dealt the parameters out, so each slice is the only one of its kind.",
-        apply=_dealt_out,
+        "another layout",
+        "The slice was saved under another strategy file than its replicas or its run.",
+        _another_layout,
     ),
     Rule(
-        name="conflicting lists",
-        reason="Replicas list different parameters, and nothing shows which list is right.",
-        apply=_conflicting_lists,
+        "unlike a manifest",
+        "The slice has no manifest and does not list the parameters of a replica that has one.",
+        _unlike_manifest,
     ),
     Rule(
-        name="another layout",
-        reason="The slice was saved under another strategy file than its replicas or its run.",
-        apply=_another_layout,
-    ),
-    Rule(
-        name="unlike a manifest",
-        reason="The slice has no manifest and does not list the parameters of a replica that has one.",
-        apply=_unlike_manifest,
-    ),
-    Rule(
-        name="contents",
-        reason="Outvoted and renamed slices are suspect, the sides of a tie undecided; the rest is sound.",
-        apply=_by_contents,
+        "contents",
+        "Outvoted and renamed slices are suspect, the sides of a tie undecided; the rest is sound.",
+        _by_contents,
     ),
 )

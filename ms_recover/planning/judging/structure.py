@@ -8,31 +8,25 @@ and from the other ranks at the same step.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ms_recover.model.inventory import SliceFile
-from ms_recover.model.slices import Parameter
+from ms_recover.file_names import ANY_ORDER
+from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.judging.parameter_lists import ANY_ORDER, KnownList, ParameterLists
-from ms_recover.planning.redundancy.groups import GroupMap
+from ms_recover.planning.facts import SliceFacts
 
-Structure = Sequence[Parameter]
-_History = Mapping[tuple[int, str], Sequence[SliceFile]]
+_History = Mapping[tuple[int, str], Sequence[SliceFacts]]
+"""The slices that a rank saved under one prefix."""
 
 
 @dataclass(frozen=True)
 class StructureFindings:
-    """The result of comparing parameter lists.
+    """The result of comparing parameter lists: damaged slices by path, each with the reason.
 
-    Parameters
-    ----------
-    damaged : mapping of str to str
-        Path of a damaged slice to the reason.
-    conflicts : mapping of (tuple of int, Step) to str
-        Groups whose sound members at a step list different parameters, so that none can replace another.
-    deduplicated : mapping of Step to str
-        Steps at which replicas hold different parameter *names*, as ``remove_redundancy=True`` saves them.
+    `conflicts` has the groups whose sound members at a step list different parameters, so that none can replace
+    another. `deduplicated` has the steps at which replicas hold different parameter *names*, as
+    ``remove_redundancy=True`` saves them.
     """
 
     damaged: Mapping[str, str] = field(default_factory=dict)
@@ -40,100 +34,134 @@ class StructureFindings:
     deduplicated: Mapping[Step, str] = field(default_factory=dict)
 
 
-def compare_structure(slices: Iterable[SliceFile], groups: GroupMap) -> StructureFindings:
+def compare_structure(slices: Iterable[SliceFacts]) -> StructureFindings:
     """Find truncated and odd slices by comparing the parameters that slices of the same run list.
 
-    Slices without a run id join the run that has most slices of their step. Conflicts inside other runs mark those
-    slices damaged; they do not block the step.
-
-    Parameters
-    ----------
-    slices : iterable of SliceFile
-        Damaged and encrypted ones are passed over.
-    groups : GroupMap
-        The ranks that should hold the same.
+    Damaged and encrypted slices are passed over. Slices without a run id join the run that has most slices of their
+    step. Conflicts inside other runs mark those slices damaged; they do not block the step.
     """
-    sound = [file for file in slices if file.problem is None and file.encryption is None]
+    sound = [one for one in slices if one.file.problem is None and one.file.encryption is None]
     usual = _usual_runs(sound)
-    by_run: dict[str, list[SliceFile]] = defaultdict(list)
-    for file in sound:
-        by_run[file.manifest.run_id if file.manifest is not None else usual[file.step]].append(file)
+    by_run: dict[str, list[SliceFacts]] = defaultdict(list)
+    for one in sound:
+        by_run[one.manifest.run_id if one.manifest is not None else usual[one.file.step]].append(one)
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for run, files in sorted(by_run.items()):
-        found = _compare_one_run(files, groups)
+    for run, held in sorted(by_run.items()):
+        found = _compare_one_run(held)
         damaged |= found.damaged
         deduplicated |= {step: why for step, why in found.deduplicated.items() if usual[step] == run}
         for (group, step), why in found.conflicts.items():
             if usual[step] == run:
                 conflicts[group, step] = why
             else:
-                members = (file for file in files if file.step == step and groups.of(file.rank) == group)
-                damaged |= {file.path: why for file in members}
+                damaged |= {one.path: why for one in held if (one.group, one.file.step) == (group, step)}
     return StructureFindings(damaged, conflicts, deduplicated)
 
 
-def _usual_runs(slices: list[SliceFile]) -> dict[Step, str]:
+def _usual_runs(slices: Iterable[SliceFacts]) -> dict[Step, str]:
     """Return for each step the run with most slices of it, or of all steps where none of the step names one."""
     runs: Counter[str] = Counter()
     at_step: dict[Step, Counter[str]] = defaultdict(Counter)
-    for file in slices:
-        named = [] if file.manifest is None else [file.manifest.run_id]
-        runs.update(named)
-        at_step[file.step].update(named)
+    for one in slices:
+        count = at_step[one.file.step]
+        if one.manifest is not None:
+            runs[one.manifest.run_id] += 1
+            count[one.manifest.run_id] += 1
     counts = ((step, count or runs) for step, count in at_step.items())
     return {step: max(sorted(count), key=lambda run: count[run], default="") for step, count in counts}
 
 
-def _compare_one_run(sound: list[SliceFile], groups: GroupMap) -> StructureFindings:
-    lists = ParameterLists(sound)
-    originals = Counter(lists.of(file) for file in sound if not _is_copy(file))
-    by_step: dict[Step, list[SliceFile]] = defaultdict(list)
-    by_run: dict[tuple[int, str], list[SliceFile]] = defaultdict(list)
-    for file in sound:
-        by_step[file.step].append(file)
-        if not _is_copy(file) or originals[lists.of(file)] > 1:  # a lone copy is no witness for its source
-            by_run[file.rank, file.prefix].append(file)
+class _Lists:
+    """The parameter lists of slices.
+
+    A safetensors file has the list of a file of the other format with the same parameters, in whatever order. Lists of
+    the same names share a number, because comparing names takes as long as reading them.
+    """
+
+    def __init__(self, slices: Iterable[SliceFacts]) -> None:
+        ordered: dict[ParameterList, None] = {}
+        loose: dict[ParameterList, None] = {}
+        for one in slices:
+            (loose if one.path.endswith(ANY_ORDER) else ordered)[one.listed] = None
+        by_set = {frozenset(listed): listed for listed in reversed(ordered)} if loose else {}
+        self._same = {listed: by_set.get(frozenset(listed), listed) for listed in loose if listed not in ordered}
+        self._same |= {listed: listed for listed in ordered}
+        numbers: dict[tuple[str, ...], int] = {}
+        self._names = {listed: tuple(parameter.name for parameter in listed) for listed in self._same.values()}
+        self._named = {listed: numbers.setdefault(names, len(numbers)) for listed, names in self._names.items()}
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether there is one list only."""
+        return len(self._named) < 2
+
+    def of(self, one: SliceFacts) -> ParameterList:
+        """Return the list of a slice, one object for all that are equal."""
+        return self._same[one.listed]
+
+    def names(self, one: SliceFacts) -> tuple[str, ...]:
+        """Return the names that a slice lists."""
+        return self._names[self.of(one)]
+
+    def named(self, one: SliceFacts) -> int:
+        """Return the number that lists of these names share."""
+        return self._named[self.of(one)]
+
+
+def _compare_one_run(sound: Sequence[SliceFacts]) -> StructureFindings:
+    lists = _Lists(sound)
+    if lists.are_equal:
+        return StructureFindings()
+    originals = Counter(lists.of(one) for one in sound if not _is_copy(one))
+    by_step: dict[Step, list[SliceFacts]] = defaultdict(list)
+    by_run: dict[tuple[int, str], list[SliceFacts]] = defaultdict(list)
+    for one in sound:
+        by_step[one.file.step].append(one)
+        if not _is_copy(one) or originals[lists.of(one)] > 1:  # a lone copy is no witness for its source
+            by_run[one.rank, one.file.prefix].append(one)
     damaged: dict[str, str] = {}
-    for step_files in by_step.values():
-        damaged |= _unlike_their_run(step_files, by_run, lists)
-    history = {run: [file for file in files if file.path not in damaged] for run, files in by_run.items()}
-    for step_files in by_step.values():
-        rest = [file for file in step_files if file.path not in damaged]
-        damaged |= _truncated(rest, history, groups, lists)
+    for held in by_step.values():
+        damaged |= _unlike_their_run(held, by_run, lists)
+    history = {run: _without(held, damaged) for run, held in by_run.items()}
+    for held in by_step.values():
+        damaged |= _truncated(_without(held, damaged), history, lists)
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
-    for step, step_files in by_step.items():
-        rest = [file for file in step_files if file.path not in damaged]
-        found = _odd_members(step, rest, history, groups, lists, damaged)
+    for step, held in by_step.items():
+        found = _odd_members(step, _without(held, damaged), history, lists, damaged)
         damaged = {**damaged, **found.damaged}
         conflicts |= found.conflicts
         deduplicated |= found.deduplicated
     return StructureFindings(damaged, conflicts, deduplicated)
 
 
-def _is_copy(file: SliceFile) -> bool:
-    return file.manifest is not None and file.manifest.recovered
+def _is_copy(one: SliceFacts) -> bool:
+    return one.manifest is not None and one.manifest.recovered
 
 
-def _unlike_their_run(files: list[SliceFile], by_run: _History, lists: ParameterLists) -> dict[str, str]:
+def _without(slices: Iterable[SliceFacts], damaged: Collection[str]) -> list[SliceFacts]:
+    return [one for one in slices if one.path not in damaged]
+
+
+def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when its list is unique while its rank's other steps have a common one."""
     damaged: dict[str, str] = {}
-    here = Counter(map(lists.of, files))
-    for file in files:
-        if here[lists.of(file)] > 1:
+    here = Counter(map(lists.of, slices))
+    for one in slices:
+        if here[lists.of(one)] > 1:
             continue
-        run = by_run.get((file.rank, file.prefix), ())
-        history = Counter(lists.of(other) for other in run if other.step != file.step)
-        if history[lists.of(file)]:
+        run = by_run.get((one.rank, one.file.prefix), ())
+        history = Counter(lists.of(other) for other in run if other.file.step != one.file.step)
+        if history[lists.of(one)]:
             continue
         for other in run:
             usual = lists.of(other)
-            if history[usual] and history[usual] + here[usual] > 1 and not _begins(other.parameters, file.parameters):
-                damaged[file.path] = (
+            if history[usual] and history[usual] + here[usual] > 1 and other.listed[: len(one.listed)] != one.listed:
+                damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "
-                    f"{_difference(file.parameters, other.parameters)}"
+                    f"{_difference(one.listed, other.listed)}"
                 )
                 break
     return damaged
@@ -143,116 +171,108 @@ def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
     return len(longer) > len(names) and longer[: len(names)] == names
 
 
-def _begins(whole: Structure, start: Structure) -> bool:
-    return tuple(whole[: len(start)]) == tuple(start)
-
-
-def _truncated(files: list[SliceFile], by_run: _History, groups: GroupMap, lists: ParameterLists) -> dict[str, str]:
+def _truncated(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when another that should list the same lists the same and more behind it."""
-    total = Counter(lists.of(file).named for file in files)
-    if len(total) == 1 and not any(_was_longer(file, by_run, lists) for file in files):
+    was_longer = [one for one in slices if _was_longer(one, by_run, lists)]
+    total = Counter(map(lists.named, slices))
+    if len(total) == 1 and not was_longer:
         return {}
-    in_group = Counter((groups.of(file.rank), lists.of(file).named) for file in files)
-    first: dict[int, SliceFile] = {}
-    of_group: dict[tuple[int, ...], dict[int, SliceFile]] = defaultdict(dict)
-    for file in files:
-        first.setdefault(lists.of(file).named, file)
-        of_group[groups.of(file.rank)].setdefault(lists.of(file).named, file)
-    longer_before = Counter(lists.of(file).named for file in files if _was_longer(file, by_run, lists))
+    longer_before = Counter(map(lists.named, was_longer))
+    in_group = Counter((one.group, lists.named(one)) for one in slices)
+    first: dict[int, SliceFacts] = {}
+    of_group: dict[tuple[int, ...], dict[int, SliceFacts]] = defaultdict(dict)
+    for one in slices:
+        first.setdefault(lists.named(one), one)
+        of_group[one.group].setdefault(lists.named(one), one)
     damaged: dict[str, str] = {}
-    for file in files:
-        mine, group = lists.of(file), groups.of(file.rank)
-        candidates = list(of_group[group].values())
-        if total[mine.named] == longer_before[mine.named]:  # all with exactly this list had a longer one before
-            candidates += by_run.get((file.rank, file.prefix), ())
-        if total[mine.named] == in_group[group, mine.named]:  # nobody outside the group has exactly this list
+    for one in slices:
+        names, named = lists.names(one), lists.named(one)
+        candidates = list(of_group[one.group].values())
+        if total[named] == longer_before[named]:  # all with exactly this list had a longer one before
+            candidates += by_run.get((one.rank, one.file.prefix), ())
+        if total[named] == in_group[one.group, named]:  # nobody outside the group has exactly this list
             candidates += first.values()
         for other in candidates:
-            longer = lists.of(other).names
-            if _cut_off(mine.names, longer):
-                damaged[file.path] = (
-                    f"ends after {len(mine.names)} of the {len(longer)} parameters that {other.path} lists: "
-                    f"cut off before {longer[len(mine.names)]!r}"
+            longer = lists.names(other)
+            if _cut_off(names, longer):
+                damaged[one.path] = (
+                    f"ends after {len(names)} of the {len(longer)} parameters that {other.path} lists: "
+                    f"cut off before {longer[len(names)]!r}"
                 )
                 break
     return damaged
 
 
-def _was_longer(file: SliceFile, by_run: _History, lists: ParameterLists) -> bool:
-    own = lists.of(file)
-    others = by_run.get((file.rank, file.prefix), ())
-    return any(lists.of(other) is not own and _cut_off(own.names, lists.of(other).names) for other in others)
+def _was_longer(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
+    others = (other for other in by_run.get((one.rank, one.file.prefix), ()) if lists.of(other) is not lists.of(one))
+    return any(_cut_off(lists.names(one), lists.names(other)) for other in others)
 
 
 def _odd_members(
-    step: Step,
-    files: list[SliceFile],
-    by_run: _History,
-    groups: GroupMap,
-    lists: ParameterLists,
-    known_damaged: Mapping[str, str],
+    step: Step, slices: Sequence[SliceFacts], by_run: _History, lists: _Lists, known_damaged: Collection[str]
 ) -> StructureFindings:
     """Where the members of a group differ, mark the odd one damaged, or all of them no replicas."""
-    members: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
-    for file in files:
-        members[groups.of(file.rank)].append(file)
-    total = Counter(lists.of(file).named for file in files)
+    members: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
+    for one in slices:
+        members[one.group].append(one)
+    total = Counter(map(lists.named, slices))
     damaged: dict[str, str] = {}
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
     for group, held in members.items():
-        if len({lists.of(file) for file in held}) < 2:
+        if len(set(map(lists.of, held))) < 2:
             continue
         support = _support(step, held, total, by_run, lists, known_damaged)
-        fine = [file for file in held if support[lists.of(file)] > 0]
-        odd = [file for file in held if fine and file not in fine and is_misread(file.parameters, fine[0].parameters)]
-        for file in odd:
-            damaged[file.path] = (
+        fine = [one for one in held if support[lists.of(one)] > 0]
+        odd = [one for one in held if fine and one not in fine and is_misread(one.listed, fine[0].listed)]
+        for one in odd:
+            damaged[one.path] = (
                 f"does not list the parameters of {fine[0].path}, though their ranks hold the same slice: "
-                f"{_difference(file.parameters, fine[0].parameters)}"
+                f"{_difference(one.listed, fine[0].listed)}"
             )
-        left = [file for file in held if file not in odd]
-        a = left[0]
-        b = next((file for file in left if lists.of(file) is not lists.of(a)), None)
+        a, *left = (one for one in held if one not in odd)
+        b = next((one for one in left if lists.of(one) is not lists.of(a)), None)
         if b is not None:
-            text = f"{a.path} and {b.path} should hold the same slice but {_difference(a.parameters, b.parameters)}"
+            text = f"{a.path} and {b.path} should hold the same slice but {_difference(a.listed, b.listed)}"
             conflicts[group, step] = text
-            if lists.of(a).named != lists.of(b).named:
+            if lists.named(a) != lists.named(b):
                 deduplicated.setdefault(step, text)
     return StructureFindings(damaged, conflicts, deduplicated)
 
 
 def _support(
     step: Step,
-    held: list[SliceFile],
+    held: Sequence[SliceFacts],
     total: Counter[int],
     by_run: _History,
-    lists: ParameterLists,
-    known_damaged: Mapping[str, str],
-) -> dict[KnownList, int]:
+    lists: _Lists,
+    known_damaged: Collection[str],
+) -> dict[ParameterList, int]:
     """Count who else has the list of a group's members: members, their other steps, and ranks outside the group."""
-    inside = Counter(lists.of(file).named for file in held)
-    support = {}
-    for structure, count in Counter(map(lists.of, held)).items():
-        history = sum(
-            lists.of(other) is structure and other.step != step and other.path not in known_damaged
-            for file in held
-            for other in by_run.get((file.rank, file.prefix), ())
-        )
-        elsewhere = total[structure.named] - inside[structure.named] if len(inside) > 1 else 0
-        support[structure] = count - 1 + history + elsewhere
+    inside = Counter(map(lists.named, held))
+    others = [
+        other
+        for one in held
+        for other in by_run.get((one.rank, one.file.prefix), ())
+        if other.file.step != step and other.path not in known_damaged
+    ]
+    support = Counter(dict.fromkeys(map(lists.of, held), -1))
+    support.update(map(lists.of, (*held, *others)))
+    if len(inside) > 1:
+        for one in {lists.of(one): one for one in held}.values():
+            support[lists.of(one)] += total[lists.named(one)] - inside[lists.named(one)]
     return support
 
 
-def list_the_same(one: SliceFile, other: SliceFile) -> bool:
+def list_the_same(one: SliceFacts, other: SliceFacts) -> bool:
     """Whether two slices list the same parameters: in the same order, where both have an order of their own."""
-    if one.parameters == other.parameters:
+    if one.listed == other.listed:
         return True
     loose = one.path.endswith(ANY_ORDER) or other.path.endswith(ANY_ORDER)
-    return loose and len(one.parameters) == len(other.parameters) and set(one.parameters) == set(other.parameters)
+    return loose and len(one.listed) == len(other.listed) and set(one.listed) == set(other.listed)
 
 
-def is_misread(one: Structure, other: Structure) -> bool:
+def is_misread(one: Sequence[Parameter], other: Sequence[Parameter]) -> bool:
     """Whether one list looks like the other with a flaw in it, rather than the list of other parameters."""
     if len(one) != len(other):
         return False
@@ -268,7 +288,7 @@ def _bits_apart(one: str, other: str) -> int:
     return sum((x ^ y).bit_count() for x, y in zip(a, b, strict=True)) if len(a) == len(b) else -1
 
 
-def _difference(one: Structure, other: Structure) -> str:
+def _difference(one: Sequence[Parameter], other: Sequence[Parameter]) -> str:
     """Describe the first difference between two parameter lists."""
     theirs = {parameter.name: parameter for parameter in other}
     for parameter in one:

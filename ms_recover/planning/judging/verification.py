@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ms_recover.model.inventory import Note, RankPath
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -14,31 +13,16 @@ from ms_recover.planning.judging.judgement import Comparison, Judgement
 
 @dataclass(frozen=True, kw_only=True)
 class TreeJudgement:
-    """The worth of every slice of one step, or of all.
-
-    Parameters
-    ----------
-    slices : tuple of (SliceFacts, Judgement)
-        Newest step first, then by rank and path.
-    disagreements : tuple of str
-        The groups that disagree.
-    """
+    """The worth of every slice of one step, or of all, newest step first, then by rank and path."""
 
     slices: tuple[tuple[SliceFacts, Judgement], ...]
     disagreements: tuple[str, ...]
 
 
 def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement:
-    """Judge the slices of one step, or of all, each among those of its own run.
+    """Judge the slices of one step, or of all, each among those of its own run; see `judge_step` for `sealing`.
 
     A rank without a slice of the step's main run has foreign slices only.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree, contents included; its options name the step.
-    sealing : bool
-        See `judge_step`: sealing a slice vouches for it.
     """
     facts = compared.facts
     judged: list[tuple[SliceFacts, Judgement]] = []
@@ -73,13 +57,6 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     """Return the worth of every slice of a tree, or of one step; a slice that is not there is wrong as well.
 
     What lies beside the slice that was recovered for it, in the other format, is passed over.
-
-    Parameters
-    ----------
-    compared : Comparison
-        The tree, contents included; its options name the step.
-    sealing : bool
-        As for `judge_slices`.
     """
     facts = compared.facts
     judged = judge_slices(compared, sealing=sealing)
@@ -99,28 +76,21 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     for step in _steps(facts):
         here = facts.steps.get(step, {})
         absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here)
-        lacking = [rank for rank in absent if rank not in facts.denied and not sealing]
+        place = next((held[0].file.place for _, held in sorted(here.items())), None)
         if absent and not sealing:
             missing.append((step, absent))
-        place = next((held[0].file.place for _, held in sorted(here.items())), None)
-        checks += [_missing(step, rank, place) for rank in lacking]
-        checks += [_denied(step, rank, facts.denied[rank]) for rank in sorted(facts.denied) if rank in absent]
+        for rank in absent:
+            note = facts.denied.get(rank)
+            if note is not None or not sealing:
+                checks.append(
+                    SliceCheck(
+                        rank=rank,
+                        step=step,
+                        path=note.path if note is not None else place.of(rank) if place is not None else "",
+                        status="unreadable" if note is not None else "missing",
+                        evidence="structure",
+                        reason=note.reason if note is not None else f"rank {rank} has no slice of step {step}",
+                    )
+                )
     checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
-    return Verification(facts.root, tuple(checks), judged.disagreements, tuple(missing))
-
-
-def _missing(step: Step, rank: int, place: RankPath | None) -> SliceCheck:
-    return SliceCheck(
-        rank=rank,
-        step=step,
-        path=place.of(rank) if place is not None else "",
-        status="missing",
-        evidence="structure",
-        reason=f"rank {rank} has no slice of step {step}",
-    )
-
-
-def _denied(step: Step, rank: int, note: Note) -> SliceCheck:
-    return SliceCheck(
-        rank=rank, step=step, path=note.path, status="unreadable", evidence="structure", reason=note.reason
-    )
+    return Verification(facts.inventory.root, tuple(checks), judged.disagreements, tuple(missing))

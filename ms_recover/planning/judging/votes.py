@@ -4,50 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import eq
 
-from ms_recover.model.inventory import SliceFile
-from ms_recover.model.manifest import Digests
-from ms_recover.model.slices import ParameterList
+from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.texts import list_some, name_some
+from ms_recover.planning.facts import SliceFacts
 from ms_recover.planning.redundancy.tolerance import Tolerance
-
-_ORDER_LEFT_TO_CHANCE = ".safetensors"
-"""Files of this format have their metadata in any order, so that equal contents make different bytes."""
-
-
-@dataclass(frozen=True)
-class Ballot:
-    """One slice that votes, and its contents.
-
-    Parameters
-    ----------
-    file : SliceFile
-        The slice; its header lists as many parameters as `digests` has.
-    digests : Digests
-        Of its contents, as read or as its manifest states them.
-    """
-
-    file: SliceFile
-    digests: Digests
-
-    @property
-    def proven(self) -> bool:
-        """Whether its manifest is a verdict and not one ballot among others."""
-        return self.file.manifest is not None and self.file.manifest.provenance.proven
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outvoted:
-    """The reason why a slice lost a vote.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The parameters in which it differs from the winners.
-    reason : str
-        For the operator.
-    """
+    """The parameters in which a slice differs from the winners of a vote, and the reason for the operator."""
 
     names: tuple[str, ...]
     reason: str
@@ -61,10 +28,8 @@ class Vote:
     ----------
     odd : mapping of str to Outvoted
         Path of each slice that was outvoted.
-    disagreement : str or None
-        Set when nothing settles who is right.
-    disputed : tuple of str
-        The parameters in which the sides differ, where nothing settles it.
+    disagreement, disputed
+        The text and the parameters in which the sides differ, where nothing settles who is right.
     tolerated : tuple of str
         Parameters in which the members differ as they may.
     agreeing : int
@@ -80,35 +45,21 @@ class Vote:
     agreeing: int = 0
     winners: frozenset[str] = frozenset()
 
-    @property
-    def suspects(self) -> dict[str, str]:
-        """Path of each slice that was outvoted, and the reason."""
-        return {path: lost.reason for path, lost in self.odd.items()}
 
+def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequence[str] | None = None) -> Vote:
+    """Compare the contents of slices that should hold the same, over the parameters `names`.
 
-def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance, names: Sequence[str] | None = None) -> Vote:
-    """Compare the contents of slices that should hold the same, over all parameters or some.
-
-    Slices that differ only in tolerated parameters agree. Otherwise those with equal contents side with each other.
-    The only side with a proven manifest wins; else more than half of the independent witnesses win. Nothing else
-    settles it.
-
-    Parameters
-    ----------
-    ballots : sequence of Ballot
-        At least one; all list `names`.
-    tolerance : Tolerance
-        Parameters that may differ.
-    names : sequence of str, optional
-        Parameters that are compared. By default all; then the bytes around them count as well.
+    By default all parameters are compared, and the bytes around them. Slices that differ only in tolerated parameters
+    agree. Otherwise those with equal contents side with each other. The only side with a proven manifest wins; else
+    more than half of the independent witnesses win. Nothing else settles it.
     """
-    files = frozenset(ballot.file.path for ballot in ballots)
-    if len({ballot.digests.file for ballot in ballots}) == 1:
+    files = frozenset(ballot.path for ballot in ballots)
+    if len({ballot.contents.file for ballot in ballots}) == 1:
         return Vote(agreeing=count_witnesses(ballots), winners=files)
-    if any(not ballot.digests.parameters for ballot in ballots):
-        paths = " and ".join(ballot.file.path for ballot in ballots[:2])
+    if any(not ballot.contents.parameters for ballot in ballots):
+        paths = " and ".join(ballot.path for ballot in ballots[:2])
         return Vote(disagreement=f"{paths} differ, and their parameters cannot be read to compare them")
-    wanted = names if names is not None else [parameter.name for parameter in ballots[0].file.parameters]
+    wanted = names if names is not None else list(ballots[0].listed.index)
     core = [name for name in wanted if not tolerance.covers(name)]
     sides = _sides(ballots, core)
     loose = [name for name in wanted if tolerance.covers(name)]
@@ -127,33 +78,33 @@ def hold_vote(ballots: Sequence[Ballot], tolerance: Tolerance, names: Sequence[s
         for ballot in side if side is not winner else ():
             where = differing([ballot, winner[0]], core)
             reason = f"suspect of silent corruption: {name_some(where)} differ from {_side_text(winner)} ({how})"
-            odd[ballot.file.path] = Outvoted(names=where, reason=reason)
+            odd[ballot.path] = Outvoted(names=where, reason=reason)
     return Vote(
         odd=odd,
         tolerated=differing(winner, loose),
         agreeing=count_witnesses(winner),
-        winners=frozenset(ballot.file.path for ballot in winner),
+        winners=frozenset(ballot.path for ballot in winner),
     )
 
 
-def _agreement(ballots: Sequence[Ballot], wanted: Sequence[str], loose: Sequence[str], *, whole: bool) -> Vote:
+def _agreement(ballots: Sequence[SliceFacts], wanted: Sequence[str], loose: Sequence[str], *, whole: bool) -> Vote:
     tolerated = differing(ballots, loose)
-    fixed = {b.digests.file: b for b in ballots if not b.file.path.endswith(_ORDER_LEFT_TO_CHANCE)}
+    fixed = {b.contents.file: b for b in ballots if not b.path.endswith(ANY_ORDER)}
     if whole and not tolerated and len(fixed) > 1:  # equal contents in different wrapping, which nobody writes
-        paths = " and ".join(ballot.file.path for ballot in list(fixed.values())[:2])
+        paths = " and ".join(ballot.path for ballot in list(fixed.values())[:2])
         return Vote(disagreement=f"{paths} hold equal parameters but differ outside of them")
-    files = frozenset(ballot.file.path for ballot in ballots)
+    files = frozenset(ballot.path for ballot in ballots)
     return Vote(tolerated=tolerated, agreeing=count_witnesses(ballots), winners=files)
 
 
-def _sides(ballots: Sequence[Ballot], names: Sequence[str]) -> list[list[Ballot]]:
-    sides: dict[tuple[str, ...], list[Ballot]] = {}
+def _sides(ballots: Sequence[SliceFacts], names: Sequence[str]) -> list[list[SliceFacts]]:
+    sides: dict[tuple[str | None, ...], list[SliceFacts]] = {}
     for ballot in ballots:
         sides.setdefault(_values(ballot, names), []).append(ballot)
     return list(sides.values())
 
 
-def _winner(sides: list[list[Ballot]]) -> tuple[list[Ballot], bool] | None:
+def _winner(sides: list[list[SliceFacts]]) -> tuple[list[SliceFacts], bool] | None:
     """Return the side that is right and whether a manifest proves it, None when nothing settles it."""
     proven = [side for side in sides if any(ballot.proven for ballot in side)]
     if len(proven) == 1:
@@ -163,37 +114,32 @@ def _winner(sides: list[list[Ballot]]) -> tuple[list[Ballot], bool] | None:
     return (sides[best], False) if 2 * counts[best] > sum(counts) else None
 
 
-def count_witnesses(ballots: Iterable[Ballot]) -> int:
+def count_witnesses(ballots: Iterable[SliceFacts]) -> int:
     """Count independent witnesses: links to one file are one, and so are a slice and its unproven copies."""
-    seen: dict[object, Ballot] = {}
+    seen: dict[object, SliceFacts] = {}
     for ballot in ballots:
-        seen.setdefault(ballot.file.inode or ballot.file.path, ballot)
-    paths = {ballot.file.path for ballot in seen.values()}
+        seen.setdefault(ballot.file.inode or ballot.path, ballot)
+    paths = {ballot.path for ballot in seen.values()}
     count = 0
     for ballot in seen.values():
-        manifest = ballot.file.manifest
+        manifest = ballot.manifest
         sources = manifest.provenance.sources if manifest is not None and manifest.provenance.recovered else ()
         count += not any(source.host is None and source.path in paths for source in sources)
     return max(count, 1) if seen else 0
 
 
-def differing(ballots: Sequence[Ballot], names: Sequence[str]) -> tuple[str, ...]:
+def differing(ballots: Sequence[SliceFacts], names: Sequence[str]) -> tuple[str, ...]:
     """Return those of some parameters in which ballots differ, in the order given."""
     columns = zip(*(_values(ballot, names) for ballot in ballots), strict=True)
     return tuple(name for name, column in zip(names, columns, strict=True) if len(set(column)) > 1)
 
 
-def _values(ballot: Ballot, names: Sequence[str]) -> tuple[str, ...]:
+def _values(one: SliceFacts, names: Sequence[str]) -> tuple[str | None, ...]:
     """Return the digests of some parameters of a slice."""
-    listed = ballot.file.parameters
-    listed = listed if isinstance(listed, ParameterList) else ParameterList(listed)
-    if len(names) == len(listed) and all(p.name == name for p, name in zip(listed, names, strict=True)):
-        return ballot.digests.parameters
-    if len(names) < 2:
-        return tuple(ballot.digests.parameters[listed.index[name]] for name in names)
-    values: tuple[str, ...] = itemgetter(*(listed.index[name] for name in names))(ballot.digests.parameters)
-    return values
+    if one.digests is not None and len(names) == len(one.listed) and all(map(eq, names, one.listed.index)):
+        return one.digests.parameters
+    return tuple(map(one.digest_of, names))
 
 
-def _side_text(side: Collection[Ballot]) -> str:
-    return list_some((ballot.file.path for ballot in side), separator=" = ")
+def _side_text(side: Collection[SliceFacts]) -> str:
+    return list_some((ballot.path for ballot in side), separator=" = ")

@@ -13,44 +13,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.layouts import cell_of, cut_alike
 from ms_recover.planning.redundancy.stages import Stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Parameters, and the ranks that hold the same of them.
+    """Parameters, and the ranks with a slice that hold the same of them, ascending; the file that claims it.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        Ranks that have a slice, ascending.
-    names : frozenset of str or None
-        The parameters; None for all that no other block of these ranks names.
-    source : str
-        The file that claims it.
-    by_layout : bool
-        The claim of a strategy file; else that of a rank list.
+    No names stand for all parameters that no other block of these ranks names.
     """
 
     ranks: tuple[int, ...]
     names: frozenset[str] | None
     source: str
-    by_layout: bool
+
+    @property
+    def by_layout(self) -> bool:
+        """Whether a strategy file claims it, and not a rank list."""
+        return self.names is not None
 
 
 def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple[Block, ...]:
-    """Return the blocks of the ranks that have a slice, those of layouts first.
-
-    Parameters
-    ----------
-    ranks : iterable of int
-        Ranks with a slice of the step.
-    stages : Stages
-        Layouts by stage.
-    groups : GroupMap
-        Rank lists.
-    """
+    """Return the blocks of the ranks that have a slice of a step, those of layouts first."""
     by_stage: dict[int, list[int]] = defaultdict(list)
     by_group: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in sorted(ranks):
@@ -59,23 +43,16 @@ def find_blocks(ranks: Iterable[int], stages: Stages, groups: GroupMap) -> tuple
     blocks = [block for stage, held in by_stage.items() for block in _blocks_of_stage(stage, held, stages)]
     for group, held in by_group.items():
         source = groups.sources.get(group[0], "")
-        blocks.append(Block(ranks=tuple(held), names=None, source=source, by_layout=False))
+        blocks.append(Block(ranks=tuple(held), names=None, source=source))
     return tuple(blocks)
 
 
 def _blocks_of_stage(stage: int, ranks: Sequence[int], stages: Stages) -> list[Block]:
-    names: dict[object, set[str]] = defaultdict(set)
-    kinds = {}
-    for name, layout in stages.layouts.get(stage, {}).items():
-        kind = cut_alike(layout)
-        kinds[kind] = layout
-        names[kind].add(name)
     blocks = []
-    for kind, layout in kinds.items():
-        cells: dict[object, list[int]] = defaultdict(list)
+    for cut in stages.cuts.get(stage, ()):
+        cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank in ranks:
-            cells[cell_of(layout, rank)].append(rank)
+            cells[cut.parts[rank % stages.devices]].append(rank)
         for held in cells.values():
-            named = frozenset(names[kind])
-            blocks.append(Block(ranks=tuple(held), names=named, source=stages.paths[stage], by_layout=True))
+            blocks.append(Block(ranks=tuple(held), names=cut.names, source=stages.paths[stage]))
     return blocks

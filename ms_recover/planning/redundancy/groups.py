@@ -16,14 +16,9 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class GroupMap:
-    """For every rank that some list names, the ranks that hold the same slice.
+    """For every rank that some list names, the ranks that hold the same slice, ascending, itself included.
 
-    Parameters
-    ----------
-    members : dict of int to tuple of int
-        Rank to its group, ascending, itself included.
-    sources : dict of int to str
-        Rank to the path of a list that names it, its own first.
+    `sources` has the path of a list that names it, its own first.
     """
 
     members: dict[int, tuple[int, ...]]
@@ -41,14 +36,8 @@ class GroupMap:
 def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()) -> GroupMap:
     """Merge rank lists; a lost rank's group comes from its peers' lists.
 
-    Holding the same contents is an equivalence, so all lists that name a rank must be the same list.
-
-    Parameters
-    ----------
-    files : iterable of GroupFile
-        Malformed ones are passed over.
-    manifests : iterable of SliceFile
-        Slices whose manifests tell the group of ranks that no list names, the newest step first.
+    Holding the same contents is an equivalence, so all lists that name a rank must be the same list. Malformed lists
+    are passed over. Manifests tell the group of ranks that no list names, those of the newest step first.
 
     Raises
     ------
@@ -60,7 +49,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     for file in files:
         if file.info is None:
             continue
-        ranks = tuple(sorted(file.info.restore_ranks))
+        ranks = file.info.sorted_ranks
         if file.rank is not None and file.rank not in ranks:
             faults.append(f"{file.path} lies with rank {file.rank} but lists {list(ranks)}, so it is another rank's")
         else:
@@ -122,7 +111,7 @@ def _disagreement(one: GroupFile, other: GroupFile) -> str:
     for a, b in ((one, other), (other, one)):
         assert a.info is not None
         assert b.info is not None
-        ours, theirs = sorted(a.info.restore_ranks), sorted(b.info.restore_ranks)
+        ours, theirs = list(a.info.sorted_ranks), list(b.info.sorted_ranks)
         if a.rank is not None and b.rank in ours and a.rank not in theirs:
             return (
                 f"rank {a.rank} lists rank {b.rank} ({a.path}: {ours}), "

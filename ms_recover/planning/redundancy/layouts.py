@@ -7,6 +7,8 @@ The rule was checked against MindSpore 2.10's compiler; its source is ``_get_ten
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,52 +22,65 @@ NOT_SHARDED = ("accu_grads.",)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One part of a tensor that is cut into equal parts.
-
-    Parameters
-    ----------
-    index : tuple of int
-        Which part, for each dimension.
-    count : tuple of int
-        Of how many.
-    """
+    """One part of a tensor that is cut into equal parts: for each dimension which part, and of how many."""
 
     index: tuple[int, ...]
     count: tuple[int, ...]
 
 
-def cell_of(layout: Layout, rank: int) -> Cell:
-    """Return the part that a rank holds.
+def cells_of(layout: Layout, ranks: Sequence[int]) -> list[Cell]:
+    """Return the part that each of some ranks holds; these are global ranks, and stages own consecutive ones."""
+    sizes = layout.device_matrix[::-1]  # tensor maps count axes from the right
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the parameter, in the stage of the rank.
-    rank : int
-        Global rank; stages own consecutive ranks.
-    """
-    matrix = layout.device_matrix
-    coordinates, rest = [], rank % prod(matrix)
-    for size in reversed(matrix):
-        coordinates.append(rest % size)  # counted from the right, as tensor maps count axes
-        rest //= size
-    sizes = matrix[::-1]
-    index, count = [], []
-    for axes in layout.tensor_map:
-        part, parts = 0, 1
+    def coordinates(axes: Iterable[int]) -> tuple[list[int], int]:
+        """Return where each rank stands on several axes, the coarsest first, and the number of places."""
+        column, places = [0] * len(ranks), 1
         for axis in axes:
-            part, parts = part * sizes[axis] + coordinates[axis], parts * sizes[axis]
-        index.append(part)
-        count.append(parts)
-    shards, used = layout.opt_shard_size, {axis for axes in layout.tensor_map for axis in axes}
-    if shards and index and not layout.parameter.startswith(NOT_SHARDED):
-        position, replicas = 0, 1
-        for axis in reversed(range(len(sizes))):
-            if axis not in used:
-                position, replicas = position * sizes[axis] + coordinates[axis], replicas * sizes[axis]
+            size, stride = sizes[axis], prod(sizes[:axis])
+            column = [at * size + rank // stride % size for at, rank in zip(column, ranks, strict=True)]
+            places *= size
+        return column, places
+
+    columns = [coordinates(axes) for axes in layout.tensor_map]
+    shards = layout.opt_shard_size
+    if shards and columns and not layout.parameter.startswith(NOT_SHARDED):
+        used = {axis for axes in layout.tensor_map for axis in axes}
+        positions, replicas = coordinates(axis for axis in reversed(range(len(sizes))) if axis not in used)
         shards = replicas if shards < 0 else shards
-        index[0], count[0] = index[0] * shards + position % shards, count[0] * shards
-    return Cell(tuple(index), tuple(count))
+        rows, parts = columns[0]
+        sharded = [row * shards + position % shards for row, position in zip(rows, positions, strict=True)]
+        columns[0] = sharded, parts * shards
+    count = tuple(parts for _, parts in columns)
+    indices = zip(*(column for column, _ in columns), strict=True) if columns else [()] * len(ranks)
+    known: dict[tuple[int, ...], Cell] = {}
+    return [known.get(index) or known.setdefault(index, Cell(index, count)) for index in indices]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """One way of cutting: a layout, the parameters of a stage that are cut like it, and the part that each rank holds.
+
+    `parts` has the `Cell.index` of each rank of the stage, by its place in the stage.
+    """
+
+    layout: Layout
+    names: frozenset[str]
+    parts: tuple[tuple[int, ...], ...]
+
+
+def find_cuts(layouts: Mapping[str, Layout], devices: int) -> tuple[Cut, ...]:
+    """Return the ways in which the parameters of a stage of so many ranks are cut: few, however many parameters."""
+    alike: dict[Layout, list[Layout]] = defaultdict(list)
+    for layout in layouts.values():
+        alike[cut_alike(layout)].append(layout)
+    return tuple(
+        Cut(
+            layout=held[-1],
+            names=frozenset(layout.parameter for layout in held),
+            parts=tuple(cell.index for cell in cells_of(held[-1], range(devices))),
+        )
+        for held in alike.values()
+    )
 
 
 def cut_alike(layout: Layout) -> Layout:
@@ -79,13 +94,6 @@ def fit(layout: Layout, parameter: Parameter) -> Layout | None:
 
     JSON strategy files cut nested dimensions into several and tell the shape after that; here they are put together
     again.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the parameter.
-    parameter : Parameter
-        As some slice lists it.
     """
     if len(layout.tensor_map) == len(parameter.shape):
         return layout
@@ -105,21 +113,9 @@ def fit(layout: Layout, parameter: Parameter) -> Layout | None:
 
 
 def region_of(layout: Layout, cell: Cell, shape: tuple[int, ...]) -> Box | None:
-    """Return the region of the global tensor that a slice's tensor is.
+    """Return the region of the global tensor that a slice's tensor of this shape is, None when it cannot be that part.
 
-    Parameters
-    ----------
-    layout : Layout
-        One entry per dimension.
-    cell : Cell
-        Of the slice's rank.
-    shape : tuple of int
-        Of the slice's tensor.
-
-    Returns
-    -------
-    Box or None
-        None when the tensor cannot be that part.
+    The layout has one entry per dimension.
     """
     starts = [index * local for index, local in zip(cell.index, shape, strict=True)]
     if layout.split_shape and not layout.field:
@@ -130,18 +126,9 @@ def region_of(layout: Layout, cell: Cell, shape: tuple[int, ...]) -> Box | None:
 
 
 def shape_at(layout: Layout, cell: Cell, like: Parameter) -> Parameter:
-    """Return a parameter as the slice of another rank of the stage lists it.
+    """Return a parameter as the slice of another rank of the stage lists it, by that rank's cell.
 
-    All parts are equal but for embeddings that were split by hand.
-
-    Parameters
-    ----------
-    layout : Layout
-        One entry per dimension.
-    cell : Cell
-        Of the other rank.
-    like : Parameter
-        As some rank of the stage lists it.
+    All parts are equal but for embeddings that were split by hand. The layout has one entry per dimension.
     """
     if not layout.split_shape or layout.field or len(layout.split_shape) != cell.count[0] or not like.shape[0]:
         return like

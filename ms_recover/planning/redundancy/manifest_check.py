@@ -8,22 +8,7 @@ from ms_recover.model.texts import name_some
 
 
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
-    """Compare a slice's place, name and header with its manifest.
-
-    Parameters
-    ----------
-    file : SliceFile
-        The slice.
-    world_size : int
-        Number of ranks.
-    group : tuple of int
-        The ranks that hold the same slice, by the rank lists.
-
-    Returns
-    -------
-    str or None
-        Why the slice is not what its manifest says; None when it is, or has none.
-    """
+    """Return why place, name or header of a slice are not what its manifest says; None when they are."""
     manifest = file.manifest
     if manifest is None:
         return None
@@ -48,13 +33,7 @@ def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> 
 
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:
-    """Compare what was read from a slice with its manifest.
-
-    Returns
-    -------
-    str or None
-        Why it is damaged; None when it is not, was not read, or has no manifest.
-    """
+    """Return why a slice is damaged by what was read from it; None when it is not, was not read, or has no manifest."""
     if file.path in contents.problems:
         return contents.problems[file.path]
     read = contents.digests.get(file.path)

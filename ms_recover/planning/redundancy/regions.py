@@ -26,13 +26,7 @@ def intersect(one: Box, other: Box) -> Box | None:
 
 
 def subtract(box: Box, hole: Box) -> list[Box]:
-    """Return boxes that together are `box` without `hole`; they do not overlap.
-
-    Parameters
-    ----------
-    box, hole : Box
-        `hole` lies within `box`.
-    """
+    """Return boxes that together are `box` without `hole`, which lies within it; they do not overlap."""
     rest = []
     for axis, ((start, stop), (first, last)) in enumerate(zip(box, hole, strict=True)):
         ahead, behind = hole[:axis], box[axis + 1 :]
@@ -44,14 +38,7 @@ def subtract(box: Box, hole: Box) -> list[Box]:
 
 
 def cover(target: Box, boxes: Iterable[Box]) -> tuple[list[tuple[int, Box]], list[Box]]:
-    """Cover a box with others, the first ones first.
-
-    Parameters
-    ----------
-    target : Box
-        What is wanted.
-    boxes : iterable of Box
-        What there is; they may overlap each other and reach beyond the target.
+    """Cover a box with others, the first ones first; they may overlap each other and reach beyond the target.
 
     Returns
     -------
@@ -80,16 +67,8 @@ def cover(target: Box, boxes: Iterable[Box]) -> tuple[list[tuple[int, Box]], lis
 def runs_of(part: Box, source: Box, target: Box, item_size: int) -> Runs:
     """Return the byte runs that move a part of a tensor from one slice's contents to another's.
 
-    Contents are in C order, the last dimension fastest. Trailing dimensions that lie whole in both go in one run.
-
-    Parameters
-    ----------
-    part : Box
-        What is moved; within both `source` and `target`.
-    source, target : Box
-        The regions that the two slices hold.
-    item_size : int
-        Bytes per element.
+    The part lies within both regions that the slices hold. Contents are in C order, the last dimension fastest, with
+    `item_size` bytes per element. Trailing dimensions that lie whole in both go in one run.
     """
     source_strides, target_strides = _strides(source, item_size), _strides(target, item_size)
     loops = []

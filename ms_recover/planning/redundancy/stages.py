@@ -10,27 +10,16 @@ from functools import cached_property
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike
+from ms_recover.planning.redundancy.layouts import Cut, find_cuts
 
 
 @dataclass(frozen=True)
 class Stages:
     """What the strategy files say together.
 
-    Parameters
-    ----------
-    devices : int
-        Ranks of a stage; 0 when no strategy file can be used.
-    layouts : dict of int to dict of str to Layout
-        Stage to the layouts of its parameters; stages without a strategy file are not in it.
-    paths : dict of int to str
-        Stage to the strategy file that was used.
-    problem : str or None
-        Why no strategy file can be used.
-    digests : dict of int to frozenset of str
-        Stage to the digests of the strategy files that say what was used.
-    contradicts : str or None
-        The strategy file that the rank lists contradict, which is why none can be used.
+    A stage has so many `devices`; none when no strategy file can be used, for the reason in `problem`. By stage there
+    are the layouts of its parameters, the path of the strategy file that was used, and the digests of all that say the
+    same. `contradicts` is the strategy file that the rank lists contradict, which is why none can be used.
     """
 
     devices: int = 0
@@ -54,33 +43,25 @@ class Stages:
         known = self.digests.get(self.of(file.rank))
         return digest is None or not known or digest in known
 
+    @cached_property
+    def cuts(self) -> dict[int, tuple[Cut, ...]]:
+        """The ways in which the parameters of each stage are cut."""
+        return {stage: find_cuts(layouts, self.devices) for stage, layouts in self.layouts.items()}
+
     def alike(self, one: int, other: int) -> bool:
         """Whether two ranks hold the same part of every parameter that has a layout."""
-        kinds = self.kinds.get(self.of(one), ())
-        same_stage = bool(kinds) and self.of(one) == self.of(other)
-        return same_stage and all(cell_of(kind, one) == cell_of(kind, other) for kind in kinds)
-
-    def copies(self, rank: int) -> int:
-        """Return the number of ranks that hold the same part of every parameter that has a layout."""
-        cells = self._cells.get(self.of(rank))
-        return cells[0][cells[1][rank]] if cells is not None else 1
+        cuts = self.cuts.get(self.of(one), ()) if self.of(one) == self.of(other) else ()
+        return bool(cuts) and all(cut.parts[one % self.devices] == cut.parts[other % self.devices] for cut in cuts)
 
     @cached_property
-    def _cells(self) -> dict[int, tuple[Counter[tuple[Cell, ...]], dict[int, tuple[Cell, ...]]]]:
-        """For each stage how many ranks have the same cells, and the cells of each rank."""
-        found = {}
-        for stage, kinds in self.kinds.items():
-            of = {rank: tuple(cell_of(kind, rank) for kind in kinds) for rank in self.ranks(stage)}
-            found[stage] = (Counter(of.values()), of)
-        return found
-
-    @cached_property
-    def kinds(self) -> dict[int, tuple[Layout, ...]]:
-        """Each stage's layouts, one of those that cut alike."""
-        return {
-            stage: tuple({cut_alike(layout): layout for layout in layouts.values()}.values())
-            for stage, layouts in self.layouts.items()
-        }
+    def replicated(self) -> frozenset[int]:
+        """Ranks that share their part of every parameter that has a layout with another rank."""
+        found: set[int] = set()
+        for stage, cuts in self.cuts.items():
+            held = list(zip(*(cut.parts for cut in cuts), strict=True))
+            count = Counter(held)
+            found.update(rank for rank, parts in zip(self.ranks(stage), held, strict=False) if count[parts] > 1)
+        return frozenset(found)
 
     def why_unknown(self, rank: int) -> str | None:
         """Return why it is not known how the parameters of a rank are cut, None when it is."""
@@ -94,19 +75,9 @@ class Stages:
 
 
 def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int, saved_under: set[str]) -> Stages:
-    """Put strategy files together; MindSpore writes the same for all ranks of a stage.
+    """Put strategy files together; MindSpore writes the same for all ranks of a stage, and rank lists must agree.
 
-    Parameters
-    ----------
-    files : iterable of StrategyFile
-        What was found.
-    groups : GroupMap
-        Rank lists, which strategy files must agree with.
-    world_size : int
-        Number of ranks.
-    saved_under : set of str
-        Digests of the strategy files that manifests name; files with another digest are not of these slices. Empty
-        when no manifest names one.
+    Files that manifests do not name are not of these slices, where manifests name any: `saved_under` has these digests.
     """
     usable = [
         file
@@ -166,24 +137,18 @@ def _flat(file: StrategyFile) -> list[Layout]:
 
 def _contradiction(stages: Stages, groups: GroupMap) -> Stages | None:
     """Return where rank lists and layouts disagree about who holds the same."""
-    for stage, kinds in stages.kinds.items():
-        seen: set[tuple[int, ...]] = set()
-        for rank in stages.ranks(stage):
-            group = groups.of(rank)
-            if len(group) < 2 or group in seen:
-                continue
-            seen.add(group)
-            for layout in kinds:
-                odd = [
-                    other
-                    for other in group
-                    if stages.of(other) != stage or cell_of(layout, other) != cell_of(layout, rank)
-                ]
-                if odd:
+    for stage, cuts in stages.cuts.items():
+        ranks = stages.ranks(stage)
+        for group in dict.fromkeys(groups.of(rank) for rank in ranks):
+            first = next(rank for rank in group if rank in ranks)
+            for cut in cuts if len(group) > 1 else ():
+                part = cut.parts[first - ranks.start]
+                odd = next((one for one in group if one not in ranks or cut.parts[one - ranks.start] != part), None)
+                if odd is not None:
                     path = stages.paths[stage]
                     problem = (
-                        f"the rank lists say that ranks {rank} and {odd[0]} hold the same slice, {path} "
-                        f"cuts {layout.parameter!r} so that they do not"
+                        f"the rank lists say that ranks {first} and {odd} hold the same slice, {path} "
+                        f"cuts {cut.layout.parameter!r} so that they do not"
                     )
                     return Stages(problem=problem, contradicts=path)
     return None

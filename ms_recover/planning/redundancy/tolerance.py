@@ -19,13 +19,7 @@ DEFAULT_TOLERATED = (
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Which parameters may differ.
-
-    Parameters
-    ----------
-    patterns : tuple of str
-        Shell patterns of parameter names.
-    """
+    """The parameters that may differ, by shell patterns of their names."""
 
     patterns: tuple[str, ...] = DEFAULT_TOLERATED
 

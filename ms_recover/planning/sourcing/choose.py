@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
@@ -12,10 +12,10 @@ from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.verdicts import RankState
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import Judgement, StepJudgement
-from ms_recover.planning.sourcing.compose import Composition, compose_slice
-from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
+from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
+from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.settle import Settlement
-from ms_recover.planning.sourcing.target_path import same_format_sources, target_of
+from ms_recover.planning.sourcing.target_path import same_format_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,6 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
 
     Sources within a group are spread evenly: each lost rank takes the member that serves fewest others so far, the
     lowest rank among equals.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of the slices of one step and run.
     """
     holdings = [_holding(facts, judgement, rank) for rank in range(facts.world.ranks)]
     sound = {rank: one.one for rank, one in enumerate(holdings) if isinstance(one, Sound)}
@@ -62,25 +55,22 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
             continue
         own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
         chosen = _copy_within_group(facts, judgement, rank, holding, holdings, own, load)
-        if isinstance(chosen, str):
+        if isinstance(chosen, CopyAction):
+            found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
+        elif holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
             reason = f"{holding.reason}; {chosen}"
-            if holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
-                verdicts.append(RankVerdict(rank=rank, state=holding.state, verdict="unrecoverable", reason=reason))
-                continue
+            found = Composition(reason=chosen)
+        else:
             if settlement is None:
                 settlement = Settlement(ParameterIndex(facts, judgement, sound))
             found = compose_slice(settlement, rank, own, load)
-            verdicts.append(_composed(rank, holding, found, f"{reason}; {found.reason}"))
+            reason = f"{holding.reason}; {chosen}; {found.reason}"
             partials += [found.partial] if found.partial is not None else []
             disputes += [found.dispute] if found.dispute is not None else []
-            if found.action is None:
-                continue
-            action = found.action
-        else:
-            action = chosen
-            verdicts.append(_copied(holding, action, action.reason))
-        actions.append(action)
-        load.update(_givers(action, rank))
+        verdicts.append(_mended(rank, holding, reason, found))
+        if found.action is not None:
+            actions.append(found.action)
+            load.update(_givers(found.action, rank))
     disagreements = [text for _, text in sorted(judgement.disagreements.items())]
     return StepAssessment(
         step=judgement.step,
@@ -106,11 +96,8 @@ def _givers(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
 
 def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
     """Whether a slice belongs to another run, so that it must stay as it is; slices of lost ranks are not judged."""
-    return (
-        judgement.status_of(one) == "foreign"
-        if one.path in judgement.slices
-        else bool(judgement.run.why_foreign(one.file))
-    )
+    found = judgement.slices.get(one.path)
+    return found.status == "foreign" if found is not None else judgement.run.why_foreign(one.file) is not None
 
 
 def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsound:
@@ -147,40 +134,23 @@ def _kept(holding: Sound) -> RankVerdict:
     )
 
 
-def _copied(holding: Unsound, action: CopyAction, reason: str) -> RankVerdict:
-    return RankVerdict(
-        rank=action.rank,
-        state=holding.state,
-        verdict="copy",
-        reason=reason,
-        path=action.target,
-        source_rank=action.source_rank,
-        source=action.source,
-        evidence=action.evidence,
-    )
-
-
-def _composed(rank: int, holding: Unsound, found: Composition, reason: str) -> RankVerdict:
-    if isinstance(found.action, CopyAction):
-        return _copied(holding, found.action, reason)
-    if found.action is None:
-        return RankVerdict(
-            rank=rank,
-            state=holding.state,
-            verdict="unrecoverable",
-            reason=reason,
-            missing=found.missing,
-            bytes=found.bytes,
-        )
-    return RankVerdict(
+def _mended(rank: int, holding: Unsound, reason: str, found: Composition) -> RankVerdict:
+    """Return the verdict on a rank that gets its slice by an action, or cannot get it."""
+    verdict = RankVerdict(
         rank=rank,
         state=holding.state,
-        verdict="compose",
+        verdict="unrecoverable",
         reason=reason,
-        path=found.action.target,
-        evidence=found.action.evidence,
+        missing=found.missing,
         bytes=found.bytes,
     )
+    action = found.action
+    if action is None:
+        return verdict
+    verdict = replace(verdict, path=action.target, evidence=action.evidence)
+    if isinstance(action, CopyAction):
+        return replace(verdict, verdict="copy", source_rank=action.source_rank, source=action.source, bytes=None)
+    return replace(verdict, verdict="compose")
 
 
 def _copy_within_group(
@@ -206,21 +176,10 @@ def _copy_within_group(
     usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
     if why is not None:
         return why
-    found = {one.one.rank: one.judgement for one in able}[usable[0].rank]
-    target, replaces = target_of(facts, rank, usable[0], own)
-    first, *more = map(replica_of, usable)
-    ground = f"rank {first.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
-    return CopyAction(
-        rank=rank,
-        replica=first,
-        target=target,
-        replaces=replaces,
-        reason=f"{holding.reason}; {ground}",
-        evidence=found.evidence,
-        group=group,
-        alternatives=tuple(more),
-        borrowed=found.borrowed,
-    )
+    found = judgement.slices[usable[0].path]
+    ground = f"rank {usable[0].rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
+    reason = f"{holding.reason}; {ground}"
+    return copy_action(facts, rank, own, usable, reason=reason, evidence=found.evidence, borrowed=found.borrowed)
 
 
 def _why_no_copy(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.judging.structure import is_misread
 from ms_recover.planning.redundancy.layouts import shape_at
@@ -23,16 +24,7 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     """Return the parameters of a rank's slice, by its stage, its manifest and its own other slices.
 
     All ranks of a stage run the same network, so they list the same parameters in the same order, unless
-    ``remove_redundancy=True`` dealt them out.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The slices that are there.
-    rank : int
-        Whose slice.
-    complete : bool
-        List every parameter of the stage, as a slice that was saved without ``remove_redundancy`` does.
+    ``remove_redundancy=True`` dealt them out; a `complete` slice has every parameter of the stage all the same.
 
     Raises
     ------
@@ -79,19 +71,20 @@ def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
 
 
 def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
-    layout = index.layout(index.stages.of(rank), parameter.name)
-    return parameter if layout is None else shape_at(layout, index.cell(rank, parameter.name, layout), parameter)
+    way = index.way(index.stages.of(rank), parameter.name)
+    return parameter if way is None else shape_at(way.layout, way.cell(rank), parameter)
 
 
 def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
-    """Return the list in the manifest of the rank's slice, or in its own slice of the nearest other step."""
+    """Return the list in the manifest of the rank's slice, gone or not, or in its own slice of the nearest step."""
     facts, step = index.facts, index.judgement.step
     if rank in facts.lost:
         return None
     runs = {one.manifest.run_id for one in index.slices.values() if one.manifest is not None}
-    for one in facts.at(step, rank):
-        manifest = one.manifest
-        if manifest is None or index.judgement.run.why_foreign(one.file) is not None:
+    described: list[SliceFile | OrphanManifest] = [one.file for one in facts.at(step, rank)]
+    for held in (*described, *facts.orphans.get((rank, step), ())):
+        manifest = held.manifest
+        if manifest is None or index.judgement.run.why_foreign(held) is not None:
             continue
         if (manifest.rank, manifest.step) == (rank, step) and (not runs or manifest.run_id in runs):
             return manifest.parameters
@@ -116,12 +109,8 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
     stage = index.stages.of(rank)
     mine = []
     for name in order:
-        layout = index.layout(stage, name)
-        there = (
-            index.by_stage[stage]
-            if layout is None
-            else index.in_cell(stage, name, layout, index.cell(rank, name, layout))
-        )
+        way = index.way(stage, name)
+        there = index.by_stage[stage] if way is None else way.holders.get(way.cell(rank).index, [])
         having = sum(other != rank and index.find(other, name) is not None for other in there)
         if having in (0, sum(other != rank for other in there)):
             mine.append(name)
@@ -129,14 +118,9 @@ def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
 
 
 def merge_orders(orders: Iterable[Sequence[str]]) -> list[str]:
-    """Merge lists that are parts of one order into that order, as far as they state it.
+    """Merge lists without doubles that are parts of one order into that order, as far as they state it.
 
     Where they leave it open, the list that comes first goes first.
-
-    Parameters
-    ----------
-    orders : iterable of sequence of str
-        Each without a name twice.
     """
     lists = [list(order) for order in orders]
     merged: list[str] = []

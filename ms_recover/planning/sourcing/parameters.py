@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ms_recover.model.actions import FileState, Replica
@@ -12,7 +13,7 @@ from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
-from ms_recover.planning.redundancy.layouts import Cell, cell_of, cut_alike, fit, region_of
+from ms_recover.planning.redundancy.layouts import Cell, cells_of, cut_alike, fit, region_of
 from ms_recover.planning.redundancy.regions import Box
 from ms_recover.planning.redundancy.stages import Stages
 
@@ -20,8 +21,25 @@ MOST_COMPARED = 64
 """Sources of one part that are compared and chosen from; more prove nothing more."""
 
 _Kind = tuple[ParameterList, frozenset[str] | None]
-_EVERYWHERE = -(1 << 62)
-"""Stands for all stages where ranks are looked up by the way a parameter is cut."""
+"""What slices give that give the very same parameters: what they list, and which of it where not all is good."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Way:
+    """One way of cutting parameters of a stage, by a layout that has an entry for each dimension of the slices.
+
+    `cells` has the part that each rank of the stage holds, by its place in the stage; `holders` has the ranks with a
+    usable slice, ascending, by the `Cell.index` of their part. No two ways have one number.
+    """
+
+    number: int
+    layout: Layout
+    cells: Sequence[Cell]
+    holders: Mapping[tuple[int, ...], Sequence[int]]
+
+    def cell(self, rank: int) -> Cell:
+        """Return the part that a rank of the stage holds."""
+        return self.cells[rank % len(self.cells)]
 
 
 def replica_of(one: SliceFacts) -> Replica:
@@ -37,15 +55,6 @@ def usable_slices(
     """Return the slices that parameters may come from: whole ones, and others with their good parameters.
 
     Slices that were saved under another strategy file give nothing.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of its slices.
-    sound : mapping of int to SliceFacts
-        The sound slices, by rank.
     """
     held = {rank: one for rank, one in sound.items() if facts.stages.covers(one.file)}
     salvaged: dict[int, tuple[SliceFacts, frozenset[str]]] = {}
@@ -57,17 +66,7 @@ def usable_slices(
 
 
 class ParameterIndex:
-    """Answers what the slices of a step list and contain.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    judgement : StepJudgement
-        The worth of its slices at the step.
-    sound : mapping of int to SliceFacts
-        The sound slices, by rank.
-    """
+    """Answers what the slices of a step list and contain; `sound` are the sound ones by rank."""
 
     def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
         self.facts = facts
@@ -75,12 +74,9 @@ class ParameterIndex:
         held, salvaged = usable_slices(facts, judgement, sound)
         self.slices = {**{rank: one for rank, (one, _) in salvaged.items()}, **held}
         self._good = {rank: names for rank, (_, names) in salvaged.items()}
-        self._cells: dict[int, dict[Cell, list[int]]] = {}
-        self._fitting: dict[tuple[int, str], Layout | None] = {}
-        self._ways: dict[tuple[int, Layout], int] = {}
-        self._way_of: dict[tuple[int, str], int] = {}
-        self._cell_of: dict[tuple[int, int], Cell] = {}
-        self._near: dict[tuple[int, Cell | None, int], dict[_Kind, tuple[int, ...]]] = {}
+        self._ways: dict[tuple[int, Layout], Way] = {}
+        self._way_of: dict[tuple[int, str], Way | None] = {}
+        self._near: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
 
     @property
     def stages(self) -> Stages:
@@ -123,41 +119,45 @@ class ParameterIndex:
 
     def digest(self, rank: int, name: str) -> str | None:
         """Return the digest of a parameter's contents in a rank's slice, None when it is not known."""
-        one = self.slices[rank]
-        place = one.listed.index.get(name)
-        known = one.digests is not None and one.digests.parameters
-        return one.digests.parameters[place] if one.digests is not None and known and place is not None else None
+        return self.slices[rank].digest_of(name)
 
-    def layout(self, stage: int, name: str) -> Layout | None:
-        """Return the layout of a parameter, None when the strategy file has none that fits the slices."""
+    def way(self, stage: int, name: str) -> Way | None:
+        """Return how a parameter is cut, None when the strategy file has no layout that fits the slices."""
         key = (stage, name)
-        if key not in self._fitting:
+        if key not in self._way_of:
             layout = self.stages.layouts.get(stage, {}).get(name)
-            kinds = self.kinds.get(stage, ())
-            like = next((found for kind in kinds if (found := self.find(kind[0], name)) is not None), None)
-            self._fitting[key] = fit(layout, like) if layout is not None and like is not None else layout
-        return self._fitting[key]
+            likes = (self.find(kind[0], name) for kind in self.kinds.get(stage, ()))
+            like = next((found for found in likes if found is not None), None)
+            fitting = fit(layout, like) if layout is not None and like is not None else layout
+            self._way_of[key] = self._way(stage, cut_alike(fitting)) if fitting is not None else None
+        return self._way_of[key]
+
+    def _way(self, stage: int, layout: Layout) -> Way:
+        if (stage, layout) not in self._ways:
+            cells = cells_of(layout, self.stages.ranks(stage))
+            holders: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for rank in self.by_stage.get(stage, ()):
+                holders[cells[rank % len(cells)].index].append(rank)
+            self._ways[stage, layout] = Way(number=len(self._ways), layout=layout, cells=cells, holders=dict(holders))
+        return self._ways[stage, layout]
 
     def region(self, rank: int, parameter: Parameter) -> Box | None:
         """Return the region that a rank's slice holds of a parameter, None without a layout."""
-        layout = self.layout(self.stages.of(rank), parameter.name)
-        if layout is None or len(layout.tensor_map) != len(parameter.shape):
+        way = self.way(self.stages.of(rank), parameter.name)
+        if way is None or len(way.layout.tensor_map) != len(parameter.shape):
             return None
-        return region_of(layout, self.cell(rank, parameter.name, layout), parameter.shape)
+        return region_of(way.layout, way.cell(rank), parameter.shape)
 
-    def cell(self, rank: int, name: str, layout: Layout) -> Cell:
-        """Return the part of a parameter that a rank holds; parameters that are cut alike share it."""
-        key = (self._way(self.stages.of(rank), name, layout), rank)
-        if key not in self._cell_of:
-            self._cell_of[key] = cell_of(layout, rank)
-        return self._cell_of[key]
+    def block(self, rank: int, name: str) -> tuple[int, ...] | None:
+        """Return the key of the block of a parameter that a rank holds, or of a cut-out around it if it is large.
 
-    def _way(self, stage: int, name: str, layout: Layout) -> int:
-        """Return a number that parameters of a stage share which are cut alike: there are few ways of cutting."""
-        key = (stage, name)
-        if key not in self._way_of:
-            self._way_of[key] = self._ways.setdefault((stage, cut_alike(layout)), len(self._ways))
-        return self._way_of[key]
+        Ranks with one key have the same sources of the parameter. None without a layout.
+        """
+        way = self.way(self.stages.of(rank), name)
+        if way is None:
+            return None
+        part = way.cell(rank).index
+        return (way.number, _first_near(rank, way.holders.get(part, ())), *part)
 
     def sources(self, rank: int, parameter: Parameter) -> tuple[int, ...]:
         """Return the ranks whose slices list what a rank's slice should hold, whether they agree or not.
@@ -165,15 +165,14 @@ class ParameterIndex:
         Nothing that is cut, and nothing that is large, comes from another pipeline stage: MindSpore leaves parameters
         there at their initial values. Only counters without layout that a whole stage lost are taken from others.
         """
-        stage, name = self.stages.of(rank), parameter.name
-        layout = self.layout(stage, name)
-        if layout is not None:
-            cell = self.cell(rank, name, layout)
-            way = self._way(stage, name, layout)
-            return self._able(rank, way, cell, self.in_cell(stage, name, layout, cell), parameter)
-        able = self._able(rank, -1 - stage, None, self.by_stage.get(stage, ()), parameter)
+        stage = self.stages.of(rank)
+        way = self.way(stage, parameter.name)
+        if way is not None:
+            part = way.cell(rank).index
+            return self._able(rank, (way.number, *part), way.holders.get(part, ()), parameter)
+        able = self._able(rank, (-2 - stage,), self.by_stage.get(stage, ()), parameter)
         if not able and self._is_counter(parameter):
-            able = self._able(rank, _EVERYWHERE, None, sorted(self.slices), parameter)
+            able = self._able(rank, (-1,), sorted(self.slices), parameter)
         return able
 
     def _is_counter(self, parameter: Parameter) -> bool:
@@ -195,45 +194,35 @@ class ParameterIndex:
         return [(tuple((0, size) for size in full), tuple(sorted(ranks)[:MOST_COMPARED]))] if ranks else []
 
     def _full_shape(self, stage: int, parameter: Parameter) -> tuple[int, ...] | None:
-        layout = self.layout(stage, parameter.name)
-        if layout is None or layout.field or len(layout.tensor_map) != len(parameter.shape):
+        way = self.way(stage, parameter.name)
+        if way is None or way.layout.field or len(way.layout.tensor_map) != len(parameter.shape):
             return None
-        count = self.cell(stage * self.stages.devices, parameter.name, layout).count
+        layout, count = way.layout, way.cells[0].count
         rows = sum(layout.split_shape) if layout.split_shape else 0
         shape = tuple(local * parts for local, parts in zip(parameter.shape, count, strict=True))
         return (rows, *shape[1:]) if rows and shape else shape
 
-    def _able(
-        self, rank: int, way: int, cell: Cell | None, ranks: Sequence[int], parameter: Parameter
-    ) -> tuple[int, ...]:
+    def _able(self, rank: int, key: tuple[int, ...], ranks: Sequence[int], parameter: Parameter) -> tuple[int, ...]:
         """Return those of the ranks with one part that list the parameter just so; of many a cut-out around `rank`."""
-        start = 0
-        if len(ranks) > MOST_COMPARED:
-            start = min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)
-        key = (way, cell, start)
-        if key not in self._near:
+        start = _first_near(rank, ranks)
+        key = (start, *key)
+        near = self._near.get(key)
+        if near is None:
             kinds: dict[_Kind, list[int]] = defaultdict(list)
             for other in ranks[start : start + MOST_COMPARED]:
                 kinds[self._kind(other)].append(other)
-            self._near[key] = {kind: tuple(held) for kind, held in kinds.items()}
-        found = [held for held in self._near[key].values() if self.find(held[0], parameter.name) == parameter]
+            near = self._near[key] = [tuple(held) for held in kinds.values()]
+        found = [held for held in near if self.find(held[0], parameter.name) == parameter]
         return found[0] if len(found) == 1 else tuple(sorted(other for held in found for other in held))
-
-    def in_cell(self, stage: int, name: str, layout: Layout, cell: Cell) -> list[int]:
-        """Return the ranks of a stage that have a usable slice and, by a layout, this part."""
-        return self.cells_of(stage, name, layout).get(cell, [])
-
-    def cells_of(self, stage: int, name: str, layout: Layout) -> dict[Cell, list[int]]:
-        """Return the ranks of a stage that have a usable slice, by the part that they hold by a layout."""
-        way = self._way(stage, name, layout)
-        if way not in self._cells:
-            cells: dict[Cell, list[int]] = defaultdict(list)
-            for rank in self.by_stage.get(stage, ()):
-                cells[self.cell(rank, name, layout)].append(rank)
-            self._cells[way] = cells
-        return self._cells[way]
 
     @cached_property
     def are_read(self) -> bool:
         """Whether anything is known of the contents of the slices."""
         return any(one.digests is not None for one in self.slices.values())
+
+
+def _first_near(rank: int, ranks: Sequence[int]) -> int:
+    """Return where the cut-out of the ranks around a rank begins; 0 where all are compared."""
+    if len(ranks) <= MOST_COMPARED:
+        return 0
+    return min(max(0, bisect(ranks, rank) - MOST_COMPARED // 2), len(ranks) - MOST_COMPARED)

@@ -5,88 +5,56 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ms_recover.file_names import ending_of
 from ms_recover.model.actions import Replica
-from ms_recover.model.compose import ComposedParameter, MissingRegion, Piece, Runs
+from ms_recover.model.compose import ComposedParameter, Piece, Runs
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.redundancy.regions import Box, cover, runs_of, volume
+from ms_recover.planning.redundancy.regions import runs_of, volume
 from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of
 from ms_recover.planning.sourcing.settle import Settled, Settlement
 
 _MOST_ALTERNATIVES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """The sources of one parameter of a slice.
+    """The sources of one parameter, as the slice lists it: the ranks that may give it, and those it is taken from.
 
-    Parameters
-    ----------
-    parameter : Parameter
-        As the slice lists it.
-    settled : Settled
-        The ranks that may give it.
-    ranks : tuple of int
-        The ranks it is taken from: one for the whole part, several for pieces of it, none.
-    pieces : tuple of (int, Box, Box)
-        For each of several ranks the region it gives, and the one it holds; empty where one gives all.
-    missing : tuple of MissingRegion
-        What nobody gives.
+    That is one rank for the whole region, or one for each of `Settled.parts`.
     """
 
     parameter: Parameter
     settled: Settled
-    ranks: tuple[int, ...] = ()
-    pieces: tuple[tuple[int, Box, Box], ...] = ()
-    missing: tuple[MissingRegion, ...] = ()
+    ranks: tuple[int, ...]
 
 
 def choose_parameters(
     settlement: Settlement, rank: int, expected: Iterable[Parameter], load: Mapping[int, int]
 ) -> tuple[Choice, ...]:
-    """Choose the source of each parameter.
+    """Choose the source of each parameter of a rank's slice.
 
-    One rank that has everything goes first, then as few ranks as will do, then those with the lowest load; the lowest
-    rank among equals.
-
-    Parameters
-    ----------
-    settlement : Settlement
-        Who may give what.
-    rank : int
-        Whose slice is wanted.
-    expected : iterable of Parameter
-        Its parameters.
-    load : mapping of int to int
-        How many slices each rank gives to already.
+    One rank that has everything goes first, then as few ranks as will do, then those with the lowest load, which is how
+    many slices they give to already; the lowest rank among equals.
     """
     found = [(parameter, settlement.settle(rank, parameter)) for parameter in expected]
     sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in found if part.ranks], rank, load)
-    place = {source: index for index, source in enumerate(sources)}
+    taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in found if part.ranks}}
     return tuple(
-        Choice(
-            parameter=parameter,
-            settled=part,
-            ranks=(min((one for one in part.ranks if one in place), key=place.__getitem__),),
-        )
-        if part.ranks
-        else _from_whole_tensors(settlement.index, rank, parameter, part, sources)
+        Choice(parameter, part, taken.get(part.ranks) or tuple(_first_of(sources, ranks) for _, _, ranks in part.parts))
         for parameter, part in found
     )
 
 
-def _few_ranks(wanted: list[tuple[tuple[int, ...], int]], rank: int, load: Mapping[int, int]) -> list[int]:
+def _first_of(sources: Iterable[int], ranks: Sequence[int]) -> int:
+    return next((one for one in sources if one in ranks), ranks[0])
+
+
+def _few_ranks(wanted: Iterable[tuple[tuple[int, ...], int]], rank: int, load: Mapping[int, int]) -> list[int]:
     """Choose few ranks so that each of `wanted` has one of its ranks among them (greedy set cover by bytes).
 
-    Parameters
-    ----------
-    wanted : list of (tuple of int, int)
-        Ranks that can give a parameter, and its bytes.
-    rank : int
-        The receiver, whose own damaged slice goes first where it gives anything.
-    load : mapping of int to int
-        How many slices each rank gives to already.
+    `wanted` has the ranks that can give a parameter, and its bytes. The receiver's own damaged slice goes first.
     """
     alike: Counter[tuple[int, ...]] = Counter()
     for ranks, count in wanted:
@@ -103,45 +71,8 @@ def _few_ranks(wanted: list[tuple[tuple[int, ...], int]], rank: int, load: Mappi
     return chosen
 
 
-def _from_whole_tensors(
-    index: ParameterIndex, rank: int, parameter: Parameter, settled: Settled, sources: Collection[int]
-) -> Choice:
-    """Cover a parameter that no rank holds as the slice does with pieces of whole tensors."""
-    wanted = settled.region
-    if not parameter.nbytes:
-        return Choice(parameter=parameter, settled=settled)
-    if settled.problem is not None or wanted is None:
-        whole = wanted or tuple((0, size) for size in parameter.shape)
-        reason = settled.problem or "no sound slice has it"
-        gone = MissingRegion(parameter.name, whole, parameter.nbytes, reason)
-        return Choice(parameter=parameter, settled=settled, missing=(gone,))
-    boxes = index.whole_tensors(rank, parameter)
-    pieces, uncovered = cover(wanted, [box for box, _ in boxes])
-    item = parameter.nbytes // volume(wanted)
-    missing = tuple(
-        MissingRegion(parameter.name, box, volume(box) * item, "no sound slice has it") for box in uncovered
-    )
-    chosen = []
-    for number, box in pieces:
-        held, ranks = boxes[number]
-        chosen.append((next((one for one in ranks if one in sources), ranks[0]), box, held))
-    return Choice(
-        parameter=parameter,
-        settled=settled,
-        ranks=tuple(one for one, _, _ in chosen),
-        pieces=tuple(chosen),
-        missing=missing,
-    )
-
-
 class PieceBook:
-    """Numbers the slices that pieces come from, and turns choices into pieces.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The parameters of the step.
-    """
+    """Numbers the slices that pieces come from, and turns choices into pieces."""
 
     def __init__(self, index: ParameterIndex) -> None:
         self._index = index
@@ -174,14 +105,17 @@ class PieceBook:
         parameter, settled = choice.parameter, choice.settled
         if not parameter.nbytes:
             return ComposedParameter(parameter, ())
-        if not choice.pieces:
-            source = choice.ranks[0]
-            others = [one for one in settled.ranks if one != source][:_MOST_ALTERNATIVES]
+        if settled.ranks:
+            (source,) = choice.ranks
+            others = islice((one for one in settled.ranks if one != source), _MOST_ALTERNATIVES)
             return ComposedParameter(parameter, (self._piece(source, parameter, Runs(0, 0, parameter.nbytes), others),))
         assert settled.region is not None
         item = parameter.nbytes // volume(settled.region)
-        runs = [(source, runs_of(box, held, settled.region, item)) for source, box, held in choice.pieces]
-        return ComposedParameter(parameter, tuple(self._piece(source, parameter, one) for source, one in runs))
+        pieces = [
+            self._piece(source, parameter, runs_of(box, held, settled.region, item))
+            for source, (box, held, _) in zip(choice.ranks, settled.parts, strict=True)
+        ]
+        return ComposedParameter(parameter, tuple(pieces))
 
     def _piece(self, source: int, parameter: Parameter, runs: Runs, others: Iterable[int] = ()) -> Piece:
         index, name = self._index, parameter.name
@@ -190,9 +124,8 @@ class PieceBook:
         number = self._number(source)
         self._bytes[number] += runs.bytes
         digest = index.digest(source, name)
-        tolerated = index.facts.tolerance.covers(name)
-        alike = [self._number(one) for one in others if not tolerated or index.digest(one, name) == digest]
-        return Piece(number, runs, theirs.nbytes, digest, tuple(alike))
+        alike = [one for one in others if index.digest(one, name) == digest or not index.facts.tolerance.covers(name)]
+        return Piece(number, runs, theirs.nbytes, digest, tuple(map(self._number, alike)))
 
     def _number(self, rank: int) -> int:
         if rank not in self._numbers:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
-from ms_recover.planning.judging.votes import Ballot, hold_vote
-from ms_recover.planning.redundancy.regions import Box
-from ms_recover.planning.sourcing.layout_trust import LayoutTrust
+from ms_recover.planning.judging.votes import hold_vote
+from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.parameters import ParameterIndex
+
+_NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,11 @@ class Settled:
     region : Box or None
         Of the global tensor; None without a layout, when every rank of the stage holds all of it.
     ranks : tuple of int
-        Ranks whose slices give it, ascending; at most `MOST_COMPARED`.
+        Ranks whose slices give it as it is, ascending; at most `MOST_COMPARED`.
+    parts : tuple of (Box, Box, tuple of int)
+        Where no rank does: parts of it that lie in larger regions, those regions, and the ranks that hold these.
+    missing : tuple of MissingRegion
+        What nobody gives.
     problem : str or None
         The reason why it cannot be taken from anyone.
     disputed : bool
@@ -33,96 +39,150 @@ class Settled:
 
     region: Box | None
     ranks: tuple[int, ...] = ()
+    parts: tuple[tuple[Box, Box, tuple[int, ...]], ...] = ()
+    missing: tuple[MissingRegion, ...] = ()
     problem: str | None = None
     disputed: bool = False
     tolerated: bool = False
 
 
 class Settlement:
-    """Settles, parameter by parameter, which slices of a step are right.
-
-    Parameters
-    ----------
-    index : ParameterIndex
-        The parameters of the step.
-    """
+    """Settles, parameter by parameter, which slices of a step are right."""
 
     def __init__(self, index: ParameterIndex) -> None:
         self.index = index
-        self._trust = LayoutTrust(index)
+        self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
+        self._doubts: dict[tuple[int, str], str | None] = {}
+        self._named: dict[int, bool] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
-        """Return the ranks that may give what a rank's slice should hold of a parameter.
+        """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
+        block = self.index.block(rank, parameter.name)
+        if block is None or rank in self.index.slices:  # what a rank has itself goes before what others have
+            return self._settle(rank, parameter)
+        key = (block, parameter)
+        if key not in self._of_block:
+            self._of_block[key] = self._settle(rank, parameter)
+        return self._of_block[key]
 
-        Parameters
-        ----------
-        rank : int
-            Whose slice it is.
-        parameter : Parameter
-            As that slice lists it.
-        """
-        index = self.index
-        stage, name = index.stages.of(rank), parameter.name
-        local = index.layout(stage, name) is None
+    def _settle(self, rank: int, parameter: Parameter) -> Settled:
+        settled = self._compare(rank, parameter)
+        if settled.ranks or not parameter.nbytes:
+            return settled
+        if settled.problem is not None or settled.region is None:
+            whole = settled.region or tuple((0, size) for size in parameter.shape)
+            reason = settled.problem or "no sound slice has it"
+            gone = MissingRegion(parameter.name, whole, parameter.nbytes, reason)
+            return replace(settled, missing=(gone,))
+        boxes = self.index.whole_tensors(rank, parameter)
+        parts, uncovered = cover(settled.region, [box for box, _ in boxes])
+        item = parameter.nbytes // volume(settled.region)
+        return replace(
+            settled,
+            parts=tuple((box, *boxes[number]) for number, box in parts),
+            missing=tuple(
+                MissingRegion(parameter.name, box, volume(box) * item, "no sound slice has it") for box in uncovered
+            ),
+        )
+
+    def _compare(self, rank: int, parameter: Parameter) -> Settled:
+        """Compare the sources' contents; a majority wins, and so does the only side with a proven manifest."""
+        index, name = self.index, parameter.name
+        stage, tolerance = index.stages.of(rank), index.facts.tolerance
+        local = index.way(stage, name) is None
         ranks = index.sources(rank, parameter)
         if local and name in index.stages.layouts.get(stage, {}):
             return Settled(region=None, problem="its layout in the strategy file does not fit the slices")
         if local and rank not in ranks:
-            replicas = tuple(one for one in ranks if one in index.facts.groups.of(rank))
-            ranks = replicas or ranks  # a rank list claims more than that ranks are of one stage
-        if local and len(ranks) == 1 and ranks != (rank,) and not self._is_common(rank, ranks[0], parameter):
-            why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
-            return Settled(region=None, problem=why)
-        return self._compare(rank, parameter, index.region(rank, parameter), ranks, local=local)
-
-    def _is_common(self, rank: int, source: int, parameter: Parameter) -> bool:
-        """Whether a parameter without layout is one that both ranks have alike, such as a learning rate."""
-        listed = source in self.index.facts.groups.of(rank)
-        return listed or not parameter.shape or self.index.facts.tolerance.covers(parameter.name)
-
-    def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
-        """Return a reason to distrust the majorities that settled parts of a slice; see `LayoutTrust`."""
-        settled = (
-            (parameter, part.ranks[0])
-            for parameter, part in wanted
-            if part.ranks and part.region is not None and not part.tolerated
-        )
-        return self._trust.why_outvoted(rank, settled)
-
-    def _compare(
-        self, rank: int, parameter: Parameter, region: Box | None, ranks: tuple[int, ...], *, local: bool
-    ) -> Settled:
-        """Compare the sources' contents; a majority wins, and so does the only side with a proven manifest."""
-        index, name = self.index, parameter.name
+            group = index.facts.groups.of(rank)  # a rank list claims more than that ranks are of one stage
+            ranks = tuple(one for one in ranks if index.facts.groups.of(one) == group) or ranks
+            common = not parameter.shape or tolerance.covers(name)  # alike on all ranks, such as a learning rate
+            if len(ranks) == 1 and not common and index.facts.groups.of(ranks[0]) != group:
+                why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
+                return Settled(region=None, problem=why)
+        region = index.region(rank, parameter)
         if rank in ranks:  # good in the rank's own damaged slice
             return Settled(region=region, ranks=(rank,))
-        if not index.are_read:
-            return Settled(region=region, ranks=ranks)
         sides: dict[str, list[int]] = defaultdict(list)
-        for other in ranks:
+        for other in ranks if index.are_read else ():
             digest = index.digest(other, name)
             if digest is not None:
                 sides[digest].append(other)
         if len(sides) < 2:
-            doubt = self._trust.why_not(rank, name) if ranks else None
+            doubt = self._why_doubted(stage, name) if ranks and index.are_read else None
             if doubt is not None:
                 return Settled(region=region, problem=doubt, disputed=True)
             return Settled(region=region, ranks=ranks)
-        if index.facts.tolerance.covers(name):
+        if tolerance.covers(name):
             return Settled(region=region, ranks=ranks, tolerated=True)
-        ballots = [
-            Ballot(one.file, one.digests)
-            for side in sides.values()
-            for other in side
-            if (one := index.slices[other]).digests is not None
-        ]
-        vote = hold_vote([ballot for ballot in ballots if ballot.digests is not None], index.facts.tolerance, (name,))
-        proven = any(ballot.proven for ballot in ballots)
-        winners = tuple(other for other in ranks if index.slices[other].path in vote.winners)
-        if vote.disagreement is None and (not local or proven):
+        ballots = [index.slices[other] for side in sides.values() for other in side]
+        vote = hold_vote(ballots, tolerance, (name,))
+        if vote.disagreement is None and (not local or any(ballot.proven for ballot in ballots)):
+            winners = tuple(other for other in ranks if index.slices[other].path in vote.winners)
             return Settled(region=region, ranks=winners)
         if local:  # without a layout it is the same everywhere or each rank's own; a majority does not show which
             return Settled(region=region, problem="it differs from rank to rank, and only the rank itself had its own")
         parts = " and ".join(f"rank {side[0]}" for side in list(sides.values())[:2])
         problem = f"{parts} hold different contents, and nothing settles who is right"
         return Settled(region=region, problem=problem, disputed=True)
+
+    def _why_doubted(self, stage: int, name: str) -> str | None:
+        """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
+
+        The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.
+        """
+        index, key = self.index, (stage, name)
+        way = index.way(stage, name)
+        if way is None or self._is_named(stage) or index.facts.tolerance.covers(name):
+            return None
+        if key not in self._doubts:
+            alike, unlike = 0, []
+            for ranks in way.holders.values():
+                digests = {one: index.digest(one, name) for one in ranks if index.find(one, name) is not None}
+                known = [one for one, digest in digests.items() if digest is not None]
+                odd = next((one for one in known if digests[one] != digests[known[0]]), None)
+                if odd is not None:
+                    unlike.append((known[0], odd))
+                elif len(known) > 1:
+                    alike += 1
+            self._doubts[key] = None
+            if len(unlike) > alike:
+                one, other = unlike[0]
+                self._doubts[key] = (
+                    f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
+                    f"their contents differ: {_NOT_THESE}"
+                )
+        return self._doubts[key]
+
+    def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
+        """Return a reason to distrust the majorities that settled parts of a slice.
+
+        If half of the holders lose some vote, the layouts belong elsewhere.
+        """
+        index = self.index
+        stage = index.stages.of(rank)
+        if self._is_named(stage) or not index.are_read:
+            return None
+        holders: set[int] = set()
+        odd: set[int] = set()
+        for parameter, settled in wanted:
+            if settled.ranks and settled.region is not None and not settled.tolerated:
+                right = index.digest(settled.ranks[0], parameter.name)
+                others = index.sources(rank, parameter)
+                holders.update(others)
+                odd.update(one for one in others if index.digest(one, parameter.name) not in (None, right))
+        if not odd or 2 * len(odd) < len(holders):
+            return None
+        return (
+            f"of ranks {sorted(holders)}, which hold the same by the layouts in {index.stages.paths[stage]}, each of "
+            f"{sorted(odd)} differs somewhere: {_NOT_THESE}"
+        )
+
+    def _is_named(self, stage: int) -> bool:
+        """Whether a manifest says that slices of a stage were saved under the strategy file that is used."""
+        if stage not in self._named:
+            index = self.index
+            known = index.stages.digests.get(stage, frozenset())
+            manifests = (index.slices[rank].manifest for rank in index.by_stage.get(stage, ()))
+            self._named[stage] = any(one is not None and one.strategy_digest in known for one in manifests)
+        return self._named[stage]

@@ -12,23 +12,9 @@ from ms_recover.planning.facts import Facts, SliceFacts
 def same_format_sources(
     facts: Facts, rank: int, own: Iterable[SliceFacts], able: Sequence[SliceFacts]
 ) -> tuple[list[SliceFacts], str | None]:
-    """Return the sources that have one format: that of the rank's own files where any has, else the first one's.
+    """Return those of the sources, best first, that have the format of the rank's own files, else that of the first.
 
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    rank : int
-        Whose slice is wanted.
-    own : iterable of SliceFacts
-        The rank's files of this step that may be replaced.
-    able : sequence of SliceFacts
-        Sources, best first, at least one.
-
-    Returns
-    -------
-    (list of SliceFacts, str or None)
-        The sources in the same order; none, and the reason, where using them would leave two slices that may be right.
+    None, and the reason, where using them would leave two slices that may be right.
     """
     endings = {ending_of(one.path) for one in own}
     first = next((one for one in able if ending_of(one.path) in endings), able[0])
@@ -58,18 +44,8 @@ def format_conflict(facts: Facts, rank: int, source: SliceFacts) -> str | None:
 def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFacts]) -> tuple[str, FileState | None]:
     """Return the name of a recovered slice and the state of the file there: a bad file is replaced under its own name.
 
-    A bad file of the other format is left as it is, because its name would not fit.
-
-    Parameters
-    ----------
-    facts : Facts
-        The tree.
-    rank : int
-        Whose slice.
-    source : SliceFacts
-        The slice whose place and name are followed.
-    own : iterable of SliceFacts
-        The rank's files of this step that may be replaced.
+    The place and name of the source are followed. A bad file of the other format is left as it is, because its name
+    would not fit.
     """
     usual = source.file.place.of(rank)
     alike = (one for one in own if ending_of(one.path) == ending_of(source.path))

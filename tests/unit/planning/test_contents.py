@@ -9,8 +9,9 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import make_plan, plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts, required_reads
 from tests.support.inventories import OLDER, STEP, slice_file, tree
+from tests.support.plans import make_plan
 
 TRIPLES = {rank: [rank % 2, rank % 2 + 2, rank % 2 + 4] for rank in range(6)}
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
@@ -93,7 +94,7 @@ def test_another_groups_slice_is_found_among_two():
 
 
 def reads(inventory, known=NOTHING_READ):
-    planned = plan_facts(inventory, gather_facts(inventory, contents=known))
+    planned = plan_facts(gather_facts(inventory, contents=known))
     return {(file.rank, file.step) for file in required_reads(planned)}
 
 

@@ -4,8 +4,8 @@ from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.inventory import GroupFile, Inventory, RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, group_file, pairs, slice_file, tree
+from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
 
 

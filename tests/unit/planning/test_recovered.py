@@ -9,8 +9,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.verification import judge_slices, make_verification
-from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
+from tests.support.plans import make_plan
 
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
 TRIPLE = {rank: [0, 1, 2] for rank in range(3)}

@@ -12,15 +12,8 @@ from tests.unit.planning.test_contents import backed
 PRESENT = frozenset({"test", "other"})
 
 
-def held(*files):
-    by_rank = {}
-    for file in files:
-        by_rank.setdefault(file.rank, []).append(file)
-    return by_rank
-
-
 def runs(*files, present=PRESENT, newest=False):
-    return find_runs(held(*files), present, newest=newest)
+    return find_runs(files, present, newest=newest)
 
 
 def named(rank, run, step=STEP, **changes):
@@ -47,7 +40,6 @@ def test_a_step_without_sound_slices_has_one_run_that_nothing_is_foreign_to():
     (run,) = runs(slice_file(0, problem="cut"))
     assert run == Run()
     assert run.why_foreign(slice_file(0)) is None
-    assert run.name == ""
 
 
 def test_the_run_that_most_ranks_have_comes_first():
@@ -98,7 +90,6 @@ def test_the_reason_why_a_slice_is_foreign_names_both_runs():
     assert "'other'" in run.why_foreign(slice_file(0, prefix="other"))
     assert "which was chosen" in run.why_foreign(slice_file(0))
     assert run.why_foreign(slice_file(0, prefix="test_1")) is None
-    assert [one.name for one in (run, Run(prefix="test_1"))] == ["new", "test_1"]
 
 
 def test_a_prefix_that_few_ranks_have_is_a_leftover():

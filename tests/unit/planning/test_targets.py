@@ -7,8 +7,8 @@ import pytest
 from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.planner import make_plan
 from tests.support.inventories import NAMES, OLDER, STEP, parameters, slice_file, tree
+from tests.support.plans import make_plan
 from tests.unit.planning.judging.test_votes import manifest
 
 GROUP = {rank: list(range(4)) for rank in range(4)}

@@ -7,10 +7,10 @@ import pytest
 from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.planner import make_plan
 from ms_recover.remote.peer import DEFAULT_PORT, Address
 from ms_recover.remote.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
+from tests.support.plans import make_plan
 
 GROUPS = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
 

@@ -97,12 +97,6 @@ def test_replicas_of_conflicting_lists_are_reported_once_and_not_compared_by_con
 def test_slices_of_lost_ranks_are_not_judged():
     found = judge(saved(), options=PlanOptions(lost=frozenset((1,))))
     assert set(found.slices) == {path(rank) for rank in (0, 2, 3)}
-    assert found.status_of(found_fact(saved(), 1)) is None
-
-
-def found_fact(slices, rank):
-    (one,) = gather_facts(tree(slices, PAIRS)).at(STEP, rank)
-    return one
 
 
 def test_only_the_slices_of_the_step_are_judged():

@@ -1,18 +1,22 @@
 import pytest
 
+from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.structure import compare_structure
-from ms_recover.planning.redundancy.groups import merge_groups
-from tests.support.inventories import NAMES, OLDER, STEP, group_file, slice_file
+from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
-PAIRS = merge_groups([group_file(0, [0, 2]), group_file(1, [1, 3])])
+PAIRS = {0: [0, 2], 1: [1, 3]}
 
 
-def damaged(slices, groups=PAIRS):
-    return set(compare_structure(slices, groups).damaged)
+def compare(slices):
+    return compare_structure(gather_facts(tree(slices, PAIRS)).counted)
+
+
+def damaged(slices):
+    return set(compare(slices).damaged)
 
 
 def test_equal_slices_are_fine():
-    findings = compare_structure([slice_file(rank) for rank in range(4)], PAIRS)
+    findings = compare([slice_file(rank) for rank in range(4)])
     assert not findings.damaged
     assert not findings.conflicts
 
@@ -61,7 +65,7 @@ def test_pipeline_stages_with_other_parameters_are_fine():
     slices = [slice_file(rank, names=("a", "s")) for rank in (0, 2)] + [
         slice_file(rank, names=("b", "s")) for rank in (1, 3)
     ]
-    findings = compare_structure(slices, PAIRS)
+    findings = compare(slices)
     assert not findings.damaged
     assert not findings.conflicts
 
@@ -69,14 +73,14 @@ def test_pipeline_stages_with_other_parameters_are_fine():
 def test_a_flipped_name_makes_the_odd_one_damaged():
     odd = ("a", "B", "moment1.a", "global_step")  # one bit from "b"
     slices = [slice_file(0, names=odd), slice_file(1), slice_file(2), slice_file(3)]
-    findings = compare_structure(slices, PAIRS)
+    findings = compare(slices)
     assert set(findings.damaged) == {"ckpt_dir0/test-2_8.ckpt"}
     assert "'B'" in findings.damaged["ckpt_dir0/test-2_8.ckpt"]
     assert not findings.conflicts
 
 
 def test_two_that_differ_with_nobody_to_settle_it_are_a_conflict():
-    findings = compare_structure([slice_file(0, shape=(4,)), slice_file(2, shape=(2, 2))], PAIRS)
+    findings = compare([slice_file(0, shape=(4,)), slice_file(2, shape=(2, 2))])
     assert not findings.damaged
     assert ((0, 2), STEP) in findings.conflicts
     assert not findings.deduplicated
@@ -90,7 +94,7 @@ def test_history_settles_a_difference_in_shape():
 def test_deduplicated_slices_are_recognised():
     one, other = ("a", "global_step"), ("b", "moment1.a")
     slices = [slice_file(rank, names=one if rank < 2 else other) for rank in range(4)]
-    findings = compare_structure(slices, PAIRS)
+    findings = compare(slices)
     assert STEP in findings.deduplicated
     assert not findings.damaged
 
@@ -98,7 +102,7 @@ def test_deduplicated_slices_are_recognised():
 def test_a_deduplicated_slice_alone_of_its_kind_is_not_damaged():
     one, other = ("a", "c", "global_step"), ("b", "d", "global_step")
     slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
-    findings = compare_structure(slices, PAIRS)
+    findings = compare(slices)
     assert not findings.damaged
     assert STEP in findings.deduplicated
 
@@ -106,4 +110,4 @@ def test_a_deduplicated_slice_alone_of_its_kind_is_not_damaged():
 def test_names_that_differ_in_one_letter_are_other_parameters():
     one, other = ("layer1", "global_step"), ("layer2", "global_step")
     slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
-    assert not compare_structure(slices, PAIRS).damaged
+    assert not compare(slices).damaged

@@ -3,7 +3,9 @@ from dataclasses import replace
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.manifest import Digests, Manifest
-from ms_recover.planning.judging.votes import Ballot, hold_vote
+from ms_recover.model.slices import ParameterList
+from ms_recover.planning.facts import SliceFacts
+from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from tests.support.inventories import NAMES, STEP, slice_file
@@ -30,13 +32,26 @@ def manifest(of, values="aaaa", **changes):
     return replace(made, **changes)
 
 
+def ballot(file, told):
+    return SliceFacts(
+        file=file,
+        path=file.path,
+        listed=ParameterList(file.parameters),
+        group=(file.rank,),
+        digests=told,
+        was_read=True,
+        manifest_problem=None,
+        content_problem=None,
+    )
+
+
 def ballots(*values, names=NAMES, backed=()):
     made = []
     for rank, value in enumerate(values):
         file = slice_file(rank, names=names)
         if rank in backed:
             file = replace(file, manifest=manifest(file, value))
-        made.append(Ballot(file, digests(value)))
+        made.append(ballot(file, digests(value)))
     return made
 
 
@@ -46,20 +61,20 @@ def path(rank):
 
 def test_equal_files_agree():
     vote = hold_vote(ballots("aaaa", "aaaa"), Tolerance())
-    assert not vote.suspects
+    assert not vote.odd
     assert vote.disagreement is None
 
 
 def test_the_odd_one_of_three_is_suspected_and_its_parameter_named():
     vote = hold_vote(ballots("aaaa", "axaa", "aaaa"), Tolerance())
-    assert set(vote.suspects) == {path(1)}
-    assert "'b'" in vote.suspects[path(1)]
-    assert "silent corruption" in vote.suspects[path(1)]
+    assert set(vote.odd) == {path(1)}
+    assert "'b'" in vote.odd[path(1)].reason
+    assert "silent corruption" in vote.odd[path(1)].reason
 
 
 def test_two_that_disagree_settle_nothing_and_the_parameters_are_named():
     vote = hold_vote(ballots("aaaa", "axya"), Tolerance())
-    assert not vote.suspects
+    assert not vote.odd
     assert "'b', 'moment1.a'" in vote.disagreement
 
 
@@ -77,14 +92,14 @@ def test_a_plurality_is_no_majority():
 
 def test_a_manifest_settles_even_against_the_majority():
     vote = hold_vote(ballots("aaaa", "xxxx", "xxxx", backed=[0]), Tolerance())
-    assert set(vote.suspects) == {path(1), path(2)}
-    assert "proven by manifest" in vote.suspects[path(1)]
+    assert set(vote.odd) == {path(1), path(2)}
+    assert "proven by manifest" in vote.odd[path(1)].reason
 
 
 def test_manifests_on_both_sides_leave_it_to_the_majority():
     assert hold_vote(ballots("aaaa", "xxxx", backed=[0, 1]), Tolerance()).disagreement
     vote = hold_vote(ballots("aaaa", "xxxx", "aaaa", backed=[0, 1, 2]), Tolerance())
-    assert set(vote.suspects) == {path(1)}
+    assert set(vote.odd) == {path(1)}
 
 
 def test_what_may_differ_is_tolerated_and_named():
@@ -109,16 +124,16 @@ def in_any_order(*values, ending=".safetensors"):
     for rank, value in enumerate(values):
         place = RankPath(("ckpt_dir", f"/test-{STEP}{ending}"))
         told = replace(digests(value), file=f"file:{value}, its own order {rank}")
-        made.append(Ballot(replace(slice_file(rank), place=place), told))
+        made.append(ballot(replace(slice_file(rank), place=place), told))
     return made
 
 
 def test_safetensors_files_with_equal_parameters_agree_in_whatever_order_their_metadata_are():
     vote = hold_vote(in_any_order("aaaa", "aaaa"), Tolerance())
-    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
+    assert (vote.disagreement, vote.odd, vote.tolerated) == (None, {}, ())
     vote = hold_vote(in_any_order("aaaa", "aaaa", "axaa"), Tolerance())
     assert vote.disagreement is None
-    assert set(vote.suspects) == {f"ckpt_dir2/test-{STEP}.safetensors"}
+    assert set(vote.odd) == {f"ckpt_dir2/test-{STEP}.safetensors"}
 
 
 def test_safetensors_files_with_other_parameters_do_not_agree():
@@ -168,9 +183,9 @@ def test_contents_are_held_against_the_manifest():
 def test_slices_of_different_formats_are_compared_by_the_names_of_parameters():
     place = RankPath(("ckpt_dir", f"/test-{STEP}.safetensors"))
     turned = replace(slice_file(2, names=NAMES[::-1]), place=place)
-    alike = Ballot(turned, replace(digests("dcba"), file="file:2"))
+    alike = ballot(turned, replace(digests("dcba"), file="file:2"))
     vote = hold_vote([*ballots("abcd", "abcd"), alike], Tolerance())
-    assert (vote.disagreement, vote.suspects, vote.tolerated) == (None, {}, ())
-    vote = hold_vote([*ballots("abcd", "abcd"), Ballot(turned, replace(digests("dcxa"), file="file:2"))], Tolerance())
-    assert set(vote.suspects) == {turned.path}
-    assert "'b'" in vote.suspects[turned.path]
+    assert (vote.disagreement, vote.odd, vote.tolerated) == (None, {}, ())
+    vote = hold_vote([*ballots("abcd", "abcd"), ballot(turned, replace(digests("dcxa"), file="file:2"))], Tolerance())
+    assert set(vote.odd) == {turned.path}
+    assert "'b'" in vote.odd[turned.path].reason

@@ -29,8 +29,8 @@ def by_list(ranks, told, groups):
 
 def test_without_layouts_each_rank_list_is_a_block_of_all_parameters():
     assert find_blocks([3, 0, 1, 2], Stages(), PAIRS) == (
-        Block(ranks=(0, 2), names=None, source="ckpt_dir0/group_info.pb", by_layout=False),
-        Block(ranks=(1, 3), names=None, source="ckpt_dir1/group_info.pb", by_layout=False),
+        Block(ranks=(0, 2), names=None, source="ckpt_dir0/group_info.pb"),
+        Block(ranks=(1, 3), names=None, source="ckpt_dir1/group_info.pb"),
     )
 
 

@@ -13,6 +13,7 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Judgement
+from ms_recover.planning.redundancy.layouts import cut_alike
 from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.parameters import ParameterIndex, replica_of, usable_slices
 from tests.support.inventories import STEP, slice_file, tree
@@ -40,13 +41,13 @@ def of(name, shape=None):
     return Parameter(name, "Int8", shape, size(shape))
 
 
-def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4):
+def index_of(slices, layouts=(CUT, WHOLE), *, stages=(0, 1), known=None, judgements=(), world=4, orphans=()):
     """Return the index of slices in stages of two ranks; `stages` are those whose strategy file survived."""
     files = tuple(
         StrategyFile(2 * stage, f"ckpt_dir{2 * stage}/strategy.ckpt", Strategy((stage,), 1, tuple(layouts)), "s")
         for stage in stages
     )
-    inventory = replace(tree(slices, {}), strategy_files=files)
+    inventory = replace(tree(slices, {}), strategy_files=files, orphans=tuple(orphans))
     facts = gather_facts(inventory, PlanOptions(world_size=world), known or Contents())
     judgement = judge_step(compare_slices(facts), STEP, facts.runs(STEP)[0])
     judgement = replace(judgement, slices={**judgement.slices, **dict(judgements)})
@@ -73,7 +74,7 @@ def test_nothing_cut_comes_from_another_pipeline_stage():
 def test_nothing_that_another_stage_cuts_comes_from_there_although_the_own_strategy_file_is_lost(shape):
     layout = replace(CUT, tensor_map=((0,), ())[: len(shape)])
     index = index_of(everyone(0, 1, shapes={"w": shape}), [layout], stages=(1,))
-    assert index.layout(0, "w") is None
+    assert index.way(0, "w") is None
     assert index.sources(0, of("w", shape)) == ()
 
 
@@ -113,8 +114,8 @@ def test_regions_are_those_of_the_part_and_unknown_without_layout():
 
 
 def test_a_layout_that_fits_no_slice_is_none():
-    assert index_of(everyone(), [Layout("w", (2,), ((0,),))]).layout(0, "w") is None
-    assert index_of(everyone()).layout(0, "w") == CUT
+    assert index_of(everyone(), [Layout("w", (2,), ((0,),))]).way(0, "w") is None
+    assert index_of(everyone()).way(0, "w").layout == cut_alike(CUT)
 
 
 def salvaged(*names):

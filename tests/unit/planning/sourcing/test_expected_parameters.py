@@ -1,0 +1,29 @@
+"""The parameters that a slice which is gone must have had."""
+
+import pytest
+
+from ms_recover.model.inventory import OrphanManifest
+from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
+from tests.support.inventories import STEP
+from tests.unit.planning.judging.test_votes import manifest
+from tests.unit.planning.sourcing.test_parameters import SHAPES, everyone, file_of, index_of
+
+
+def orphan(rank, /, **changes):
+    """Return the manifest of a slice that is gone."""
+    gone = file_of(rank, SHAPES)
+    told = manifest(gone, "abcde", **changes)
+    return OrphanManifest(rank=rank, step=gone.step, place=gone.place, prefix=gone.prefix, manifest=told)
+
+
+def test_the_manifest_that_a_slice_left_states_its_parameters():
+    index = index_of(everyone(0, 1), orphans=[orphan(0)])
+    assert [one.name for one in expected_parameters(index, 0)] == list(SHAPES)
+    with pytest.raises(NotComposableError, match="no rank of its stage has a sound slice"):
+        expected_parameters(index, 1)
+
+
+@pytest.mark.parametrize("changes", [{"rank": 1}, {"step": type(STEP)(9, 9)}])
+def test_a_manifest_of_another_rank_or_step_states_nothing(changes):
+    with pytest.raises(NotComposableError):
+        expected_parameters(index_of(everyone(0, 1), orphans=[orphan(0, **changes)]), 0)
