@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -23,14 +23,13 @@ from ms_recover.execution.targets import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of
-from ms_recover.storage.atomic import DirectorySyncs, sync_directory
+from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
-from ms_recover.system_errors import explained
+from ms_recover.storage.threads import in_threads
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,7 @@ def apply_plan(
     check_names(plan)
     planned = plan.partials if plan.step is None else plan.actions
     actions = [action for action in planned if ranks is None or action.rank in ranks]
+    syncs = DirectorySyncs()
     with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
         context = ActionContext(
             root=plan.root,
@@ -121,7 +121,7 @@ def apply_plan(
             world_size=plan.world_size,
             run_id=plan.run_id,
             verify=verify,
-            syncs=DirectorySyncs(),
+            syncs=syncs,
             journal=Journal(plan.root) if ranks is None else None,
             progress=progress or (lambda count: None),
         )
@@ -130,7 +130,7 @@ def apply_plan(
         writes = [write for write in plan.group_files if write.rank not in failed]
         writes = [write for write in writes if ranks is None or write.rank in ranks]
         written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
-        others += _sync_all(context.syncs, jobs)
+        others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         if context.journal is not None:
             remove_leftovers(sorted(_folders(plan, actions)))
             context.journal.close(complete=not failed and not others)
@@ -223,29 +223,9 @@ def _write_lists(
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
-    ends = _in_threads(jobs, write, writes)
+    ends = in_threads(jobs, write, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, _Problem)]
-
-
-def _sync_all(syncs: DirectorySyncs | None, jobs: int) -> list[_Problem]:
-    """Make directories durable in threads."""
-
-    def sync(folder: str) -> _Problem | None:
-        try:
-            with explained("syncing", folder):
-                sync_directory(folder)
-        except MsRecoverError as error:
-            return _Problem(str(error), error.exit_code)
-        return None
-
-    ends = _in_threads(jobs, sync, syncs.paths if syncs is not None else ())
-    return [end for end in ends if end is not None]
-
-
-def _in_threads(jobs: int, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    with ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover") as pool:
-        return list(pool.map(work, items))
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

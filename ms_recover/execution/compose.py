@@ -27,8 +27,9 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile, make_directory
+from ms_recover.storage.atomic import AtomicFile
 from ms_recover.storage.digest import holds, name_digest
+from ms_recover.storage.directories import make_directory
 from ms_recover.storage.local import StoppedError
 from ms_recover.storage.system import allocate
 from ms_recover.storage.transfer import Writing

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.slice_source import LocalSource, SliceSource, never
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import DirectorySyncs
+from ms_recover.storage.directories import DirectorySyncs
 
 
 def _ignore(count: int) -> None:

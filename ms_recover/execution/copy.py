@@ -21,8 +21,9 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile, make_directory
+from ms_recover.storage.atomic import AtomicFile
 from ms_recover.storage.digest import Digester, holds
+from ms_recover.storage.directories import make_directory
 from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)

@@ -11,11 +11,12 @@ from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import DirectorySyncs, write_small
+from ms_recover.storage.atomic import write_small
 from ms_recover.storage.digest import digest_file, holds
+from ms_recover.storage.directories import DirectorySyncs
 
 TOOL = f"ms_recover {__version__}"
 
@@ -30,7 +31,7 @@ def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | 
     manifest : Manifest
         Its manifest.
     syncs : DirectorySyncs, optional
-        As for `ms_recover.storage.atomic.sync_directory`.
+        As for `ms_recover.storage.directories.sync_directory`.
 
     Raises
     ------
@@ -49,9 +50,6 @@ def make_manifest(
     run_id: str = "",
     *,
     provenance: Provenance = Provenance(kind="sealed", evidence="structure"),  # noqa: B008 (frozen)
-    cumulative_step: int | None = None,
-    digests: Digests | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Return the manifest of a slice, which is read for it.
 
@@ -59,12 +57,8 @@ def make_manifest(
     ----------
     slice_path : str
         The slice.
-    rank, step, world_size, group, run_id, provenance, cumulative_step
+    rank, step, world_size, group, run_id, provenance
         See `Manifest`.
-    digests : Digests, optional
-        When the slice was read already.
-    stop : callable
-        True ends reading.
 
     Raises
     ------
@@ -82,10 +76,10 @@ def make_manifest(
         rank=rank,
         world_size=world_size,
         step=step,
-        cumulative_step=cumulative_step,
+        cumulative_step=None,
         file=name,
         size=header.size,
-        digests=digests or digest_file(slice_path, header.contents, stop=stop),
+        digests=digest_file(slice_path, header.contents),
         parameters=header.parameters,
         group=group,
         strategy_digest=strategy_digest(folder),

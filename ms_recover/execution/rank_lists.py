@@ -10,7 +10,8 @@ from ms_recover.execution.targets import check_place
 from ms_recover.formats.group_info import encode_group_info, read_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.plan import GroupWrite
-from ms_recover.storage.atomic import DirectorySyncs, write_small
+from ms_recover.storage.atomic import write_small
+from ms_recover.storage.directories import DirectorySyncs
 
 
 def write_group_info(
@@ -59,7 +60,7 @@ def write_planned(root: str, write: GroupWrite, *, damaged: bool = False, syncs:
     damaged : bool
         Whether the plan saw a damaged list there, which may be replaced.
     syncs : DirectorySyncs, optional
-        As for `ms_recover.storage.atomic.sync_directory`.
+        As for `ms_recover.storage.directories.sync_directory`.
 
     Returns
     -------

@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import remove_unlocked, sync_directory
+from ms_recover.storage.atomic import remove_unlocked
 from ms_recover.storage.digest import digest_file
+from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
 
 _STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
@@ -113,16 +114,21 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
     try:
         os.rmdir(os.path.dirname(temporary))
         sync_directory(os.path.dirname(order.path))
-        manifest = make_manifest(
-            order.path,
-            order.rank,
-            order.step,
-            order.world_size,
-            order.group,
-            order.run_id,
-            provenance=SAVED,
+        folder, name = os.path.split(order.path)
+        manifest = Manifest(
+            run_id=order.run_id,
+            rank=order.rank,
+            world_size=order.world_size,
+            step=order.step,
             cumulative_step=order.cumulative_step,
+            file=name,
+            size=header.size,
             digests=digests,
+            parameters=header.parameters,
+            group=order.group,
+            strategy_digest=strategy_digest(folder),
+            provenance=SAVED,
+            tool=TOOL,
         )
         write_manifest(order.path, manifest)
     except Exception:

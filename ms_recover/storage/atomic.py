@@ -11,14 +11,13 @@ import errno
 import fcntl
 import os
 import stat
-import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 from ms_recover.errors import StorageError
 from ms_recover.file_names import temporary_name
+from ms_recover.storage.directories import DirectorySyncs, sync_directory
 from ms_recover.storage.local import READ
 from ms_recover.storage.system import drop_cached
 from ms_recover.system_errors import explained
@@ -44,28 +43,6 @@ class FileForm:
     mode: int
     mtime_ns: int
     owner: tuple[int, int] | None = None
-
-
-class DirectorySyncs:
-    """Directories to make durable together: one fsync for everything that happens in each.
-
-    Until then a power failure may undo any of it, in any order, so that nothing may be removed on the strength of it.
-    """
-
-    def __init__(self) -> None:
-        self._paths: set[str] = set()
-        self._lock = threading.Lock()
-
-    def add(self, path: str) -> None:
-        """Note a directory; from any thread."""
-        with self._lock:
-            self._paths.add(path)
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The directories noted so far, sorted."""
-        with self._lock:
-            return sorted(self._paths)
 
 
 class AtomicFile:
@@ -214,70 +191,6 @@ def remove_unlocked(path: str) -> None:
             os.unlink(path)
     except BlockingIOError:
         pass
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: str, like: str, root: str, syncs: DirectorySyncs | None = None) -> None:
-    """Make a missing directory, its missing parents too, with the mode and (for root) the owner of others.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    like : str
-        The directory it resembles; its parents resemble the parents of that one, up to `root`.
-    root : str
-        The tree, which is never made.
-    syncs : DirectorySyncs, optional
-        As for `sync_directory`.
-
-    Raises
-    ------
-    OSError
-        When it cannot be made.
-    """
-    if path == root or os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    make_directory(parent, like if like == root else os.path.dirname(like), root, syncs)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if os.path.isdir(path):
-            return  # made by another thread or process meanwhile
-        raise
-    status = os.stat(like)
-    os.chmod(path, status.st_mode & 0o7777)
-    if os.geteuid() == 0:
-        os.chown(path, status.st_uid, status.st_gid)
-    sync_directory(parent, syncs)
-
-
-def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
-    """Make renames and new names in a directory durable; file systems that cannot are passed over.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    syncs : DirectorySyncs, optional
-        Note the directory here, for later, instead.
-
-    Raises
-    ------
-    OSError
-        When it cannot be opened or synced.
-    """
-    if syncs is not None:
-        syncs.add(path)
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
     finally:
         os.close(descriptor)
 

@@ -13,6 +13,8 @@ from ms_recover.storage.system import drop_cached, read_ahead
 CHUNK = 1 << 20
 """Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
 
+_SMALL = 4 << 10
+
 WINDOW = 4 << 20
 """Bytes after which writing to the device is started, and pages that were read back are dropped."""
 
@@ -71,7 +73,8 @@ def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
 def _cached(descriptor: int, offset: int, buffer: memoryview | None = None) -> Generator[memoryview, None, None]:
     read_ahead(descriptor)
     if buffer is None:
-        buffer = memoryview(bytearray(CHUNK))
+        left = os.fstat(descriptor).st_size - offset
+        buffer = memoryview(bytearray(min(CHUNK, max(left, _SMALL))))
     while count := os.preadv(descriptor, [buffer], offset):
         yield buffer[:count]
         offset += count
