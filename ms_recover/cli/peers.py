@@ -72,7 +72,7 @@ def security_of(options: SecurityOptions) -> Security:
         raise UsageError(
             f"TLS needs --certificate, --key and --authority, all three or none; missing: {', '.join(missing)}"
         )
-    from ms_recover.remote.tls import with_certificates
+    from ms_recover.worlds.security import with_certificates
 
     return with_certificates(security, certificate, key, authority)
 

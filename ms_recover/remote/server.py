@@ -121,37 +121,40 @@ class Server:
         """Accept clients until cancelled, or until no client has connected for `idle` seconds."""
         clock = asyncio.get_running_loop().time
         self._last_seen = clock()
+        listener = None
         try:
-            await self._check_port()
+            listener = await self._listen()
             over = "" if self._security.host_tls is None else " over TLS"
             ready(f"serving {self._tree.root} at {Address(self._address, self._port)}{over}")
             while idle is None or self._clients or clock() - self._last_seen < idle:
                 left = _MEETING_S if idle is None else idle if self._clients else self._last_seen + idle - clock()
                 wait = max(min(_MEETING_S, left), _PAUSE_S)
-                if len(self._clients) >= _MOST_CLIENTS or not await self._meet(wait):
+                if len(self._clients) >= _MOST_CLIENTS or not await self._meet(listener, wait):
                     await asyncio.sleep(_PAUSE_S if len(self._clients) >= _MOST_CLIENTS else 0)
         finally:
             self._stop.set()
             for task in self._clients:
                 task.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
+            if listener is not None:
+                listener.close()
 
-    async def _check_port(self) -> None:
-        """Check that the port is free, before the address is announced; it is opened again for each client."""
+    async def _listen(self) -> socket.socket:
+        """Open the port, which stays open between clients so that no other program takes it."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM)
             self._address = str(found[0][4][0])
             self._security.allow(self._address)
-            stream.listen(self._address, self._port).close()
+            return stream.listen(self._address, self._port)
         except OSError as error:
             raise StorageError(
                 f"cannot listen at {self._address} port {self._port}: {error.strerror}; choose others with --bind "
                 "and --port"
             ) from error
 
-    async def _meet(self, wait: float) -> bool:
+    async def _meet(self, listener: socket.socket, wait: float) -> bool:
         """Accept the next client; return whether one connected."""
-        manager = WorldManager(security=self._security)
+        manager = WorldManager(security=self._security, listener=listener)
         try:
             await manager.initialize_world(TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait)
         except BrokenWorldError as error:

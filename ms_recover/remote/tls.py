@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 
-from ms_recover.worlds.security import NOT_TLS, Security, reason, with_certificates
+from ms_recover.worlds.security import NOT_TLS, Security, reason
 
-__all__ = ["mismatch", "with_certificates"]
-
-_PATIENCE_S = 1.0
 _ANSWER_S = 2.0
-_PAUSE_S = 0.05
 
 
 def mismatch(host: str, port: int, security: Security) -> str | None:
@@ -32,7 +27,7 @@ def mismatch(host: str, port: int, security: Security) -> str | None:
     """
     ours = security.guest_tls
     try:
-        with _connect(host, port) as sock:
+        with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
             if ours is None:
                 return _without_tls_here(sock)
             return _with_tls_here(sock, ours)
@@ -73,15 +68,3 @@ def _with_tls_here(sock: socket.socket, ours: ssl.SSLContext) -> str | None:
             )
         return f"does not agree about TLS ({reason(error)}): see that both sides run the same version"
     return None
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    """Connect; a server's port is closed for a moment while it takes a client in."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return socket.create_connection((host, port), timeout=_ANSWER_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_S)

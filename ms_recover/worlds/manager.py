@@ -48,10 +48,15 @@ class WorldManager:
         Seconds of silence after which a frozen or unreachable peer is lost.
     security : Security, optional
         ``Security.from_environment()`` by default.
+    listener : socket.socket, optional
+        Listening socket on which rank 0 accepts members, instead of one of its own; it stays open.
     """
 
-    def __init__(self, *, heartbeat: float = 3.0, security: Security | None = None) -> None:
+    def __init__(
+        self, *, heartbeat: float = 3.0, security: Security | None = None, listener: socket.socket | None = None
+    ) -> None:
         self._security = Security.from_environment() if security is None else security
+        self._listener = listener
         self._watchdog = WatchDog(heartbeat, self._peer_lost)
         self._communicator = WorldCommunicator(self._find)
         self._worlds: dict[str, World] = {}
@@ -223,7 +228,7 @@ class WorldManager:
             return await join_rendezvous(addresses, port, hello, self._security, _open_sockets, on_status)
         with stream.closed_on_error(stream.bind_datagrams(addresses[0])) as heartbeats:
             own = MemberAddress(addresses[0], port, heartbeats.getsockname()[1], heartbeat)
-            listener = _listen(addresses[0], port)
+            listener = _listen(addresses[0], port) if self._listener is None else self._listener.dup()
             rendezvous = await host_rendezvous(listener, world.name, world.size, epoch, own, self._security, on_status)
             return rendezvous, heartbeats
 
