@@ -14,13 +14,7 @@ _TEMPORARY = re.compile(rf"\..+{re.escape(TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 
 
 def remove_leftovers(folders: Iterable[str]) -> None:
-    """Remove temporary files that no living process holds the lock of; those that cannot be removed stay.
-
-    Parameters
-    ----------
-    folders : iterable of str
-        Directories to look into, not below.
-    """
+    """Remove temporary files in these directories, not below, unless a living process holds their lock."""
     for folder in folders:
         with suppress(OSError):
             for name in os.listdir(folder):

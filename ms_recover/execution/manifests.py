@@ -22,21 +22,9 @@ TOOL = f"ms_recover {__version__}"
 
 
 def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:
-    """Write a manifest beside its slice, whole or not at all; written by root it belongs to the slice's owner.
+    """Write a manifest beside its slice; written by root it belongs to the slice's owner.
 
-    Parameters
-    ----------
-    slice_path : str
-        The slice.
-    manifest : Manifest
-        Its manifest.
-    syncs : DirectorySyncs, optional
-        As for `ms_recover.storage.directories.sync_directory`.
-
-    Raises
-    ------
-    StorageError
-        When it cannot be written.
+    `syncs` and errors are as for `ms_recover.storage.atomic.write_small`.
     """
     write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=slice_path, syncs=syncs)
 
@@ -52,13 +40,6 @@ def make_manifest(
     provenance: Provenance = Provenance(kind="sealed", evidence="structure"),  # noqa: B008 (frozen)
 ) -> Manifest:
     """Return the manifest of a slice, which is read for it.
-
-    Parameters
-    ----------
-    slice_path : str
-        The slice.
-    rank, step, world_size, group, run_id, provenance
-        See `Manifest`.
 
     Raises
     ------
@@ -107,17 +88,7 @@ def manifest_of(slice_path: str) -> Manifest | None:
 def own_manifest(slice_path: str, rank: int, step: Step | None, run_id: str | None) -> Manifest | None:
     """Return the manifest that a lost or damaged slice left, where it proves the bytes the slice must have.
 
-    Parameters
-    ----------
-    slice_path : str
-        The slice to recover.
-    rank, step, run_id
-        Of the plan; a manifest of another rank, step or run proves nothing.
-
-    Returns
-    -------
-    Manifest or None
-        None without such a manifest.
+    A manifest of another rank, step or run than the plan's proves nothing.
     """
     manifest = manifest_of(slice_path)
     if manifest is None or not manifest.provenance.proven:

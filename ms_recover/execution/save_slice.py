@@ -63,7 +63,7 @@ class SliceOrder:
 
 
 def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
-    """Write a slice and its manifest; when it returns, both are durable.
+    """Write a slice and its manifest, which is returned; both are durable then.
 
     Parameters
     ----------
@@ -71,11 +71,6 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
         The slice.
     write : callable
         Writes the slice under the path it is given.
-
-    Returns
-    -------
-    Manifest
-        The manifest beside the slice.
 
     Raises
     ------

@@ -29,17 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """The plan of this node.
-
-    Parameters
-    ----------
-    plan : Plan
-        With the actions of this node alone.
-    explanation : Explanation or None
-        Of one rank, where it was asked for.
-    union : Union
-        The inventories that it rests on.
-    """
+    """The plan of this node, with its actions alone; the explanation of one rank where it was asked for."""
 
     plan: Plan
     explanation: Explanation | None
@@ -160,20 +150,7 @@ class Peers:
         return RemotePlan(cut_down(planned.plan, union, options.ranks, names, contents.digests), explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
-        """Carry out a plan.
-
-        Parameters
-        ----------
-        planned : RemotePlan
-            As from `plan`.
-        **options
-            As for `ms_recover.api.apply`.
-
-        Raises
-        ------
-        MsRecoverError
-            As `ms_recover.api.apply` does.
-        """
+        """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
         served = zip(self.peers, self.served, strict=True)
         sources = [RemoteSource(peer, inventory, self) for peer, inventory in served]
         away = {path: sources[number] for path, number in planned.union.holders.items()}

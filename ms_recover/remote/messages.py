@@ -92,19 +92,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A request for one slice.
-
-    Parameters
-    ----------
-    path : str
-        Relative to the root that is served.
-    state : FileState
-        What it must still be.
-    offset : int
-        First byte.
-    end : int or None
-        The byte behind the last one; None for the end of the file.
-    """
+    """A request for bytes of one slice, up to `end` or the end of the file, as long as it has this state."""
 
     path: str
     state: FileState
@@ -146,13 +134,7 @@ def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) 
 
 
 def read_request(data: bytes) -> Request:
-    """Read a request.
-
-    Raises
-    ------
-    FormatError
-        When it is none.
-    """
+    """Read a request; a FormatError when it is none."""
 
     def read(sent: Mapping[str, Any]) -> Request:
         _check_version(sent)
@@ -202,7 +184,7 @@ def read_mode(data: bytes, where: str) -> int:
     Raises
     ------
     FormatError
-        When it is something else.
+        When it is something else; so for all answers.
     RefusedError
         When the server refuses; so for all answers.
     """

@@ -65,8 +65,8 @@ class Peer:
 
     Parameters
     ----------
-    address : Address
-    security : Security
+    address, security
+        Of the server.
     timeout : float
         Seconds to wait for it to answer at all, whenever the world has to be made.
     """

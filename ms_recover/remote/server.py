@@ -97,17 +97,7 @@ async def _until_told(server: Server, idle: float | None, ready: Callable[[str],
 
 
 class Server:
-    """Accepts the clients of one tree and answers them.
-
-    Parameters
-    ----------
-    tree : ServedTree
-    address, port
-        Where to listen.
-    security : Security
-    jobs : int
-        Threads that digest slices.
-    """
+    """Accepts the clients of one tree and answers them; parameters as for `serve`."""
 
     def __init__(self, tree: ServedTree, address: str, port: int, security: Security, jobs: int) -> None:
         self._tree, self._address, self._port = tree, address, port

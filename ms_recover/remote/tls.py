@@ -11,19 +11,9 @@ _ANSWER_S = 2.0
 
 
 def mismatch(host: str, port: int, security: Security) -> str | None:
-    """Return why the TLS settings of this node and of a server that cannot be joined do not match.
+    """Return why this node's TLS settings do not match those of a server that cannot be joined, and what to do.
 
-    Parameters
-    ----------
-    host : str
-    port : int
-    security : Security
-        Of this node.
-
-    Returns
-    -------
-    str or None
-        What is wrong and what to do, to be put behind the server's name; None when TLS is not what is wrong.
+    The text goes behind the server's name; None when TLS is not what is wrong.
     """
     ours = security.guest_tls
     try:

@@ -42,17 +42,10 @@ class Union:
 
 
 def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
-    """Unite inventories.
+    """Unite the inventory of this node with those of others, whose roots are the names of the nodes.
 
     A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
     has a sound one.
-
-    Parameters
-    ----------
-    local : Inventory
-        Of this node.
-    served : sequence of Inventory
-        Of the others; their roots are the names of the nodes.
     """
     inventories = [local, *map(_naming_host, served)]
     by_place: dict[tuple[int, Step], dict[int, list[SliceFile]]] = {}
@@ -108,9 +101,8 @@ def cut_down(
 
     Parameters
     ----------
-    plan : Plan
-        Over the inventory of `union`.
-    union : Union
+    plan, union
+        The plan, and the union whose inventory it is of.
     ranks : collection of int or None
         The ranks that live here; None for those that have no files on other nodes only.
     names : sequence of str

@@ -1,8 +1,8 @@
 """Files that are complete under their final name, or not there at all.
 
-The order that survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it
-over the target, fsync the directory. The temporary name is hidden, so that neither MindSpore nor a scan takes it for a
-slice; a lock that dies with its process keeps two writers from one target, and tells leftovers from work in progress.
+This order survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it over
+the target, fsync the directory. The temporary name is hidden: neither MindSpore nor a scan takes it for a slice.
+A lock that dies with its process keeps two writers from one target, and distinguishes leftovers from work in progress.
 """
 
 from __future__ import annotations
@@ -28,17 +28,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """Everything of a file but its bytes.
-
-    Parameters
-    ----------
-    mode : int
-        Permissions.
-    mtime_ns : int
-        Modification time, nanoseconds since the epoch.
-    owner : tuple of (int, int) or None
-        User and group; None for those of the directory.
-    """
+    """Permissions, modification time in nanoseconds, and user and group; None for those of the directory."""
 
     mode: int
     mtime_ns: int
@@ -85,13 +75,7 @@ class AtomicFile:
         os.close(self.descriptor)
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises
-        ------
-        OSError
-            When they cannot be written.
-        """
+        """Append bytes; an OSError when they cannot be written."""
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]
@@ -115,15 +99,7 @@ class AtomicFile:
     def commit(self, syncs: DirectorySyncs | None = None) -> None:
         """Give the durable file its final name, durably; a file of that name is replaced.
 
-        Parameters
-        ----------
-        syncs : DirectorySyncs, optional
-            As for `sync_directory`.
-
-        Raises
-        ------
-        OSError
-            When the file system refuses.
+        `syncs` and errors are as for `sync_directory`.
         """
         os.rename(self.path, self.target)
         sync_directory(os.path.dirname(self.target), syncs)
@@ -137,16 +113,12 @@ def write_small(
     owner_of: str | None = None,
     syncs: DirectorySyncs | None = None,
 ) -> None:
-    """Write a small file, whole or not at all, and durably.
+    """Write a small file, whole or not at all, and durably; one that is there is replaced.
 
     Parameters
     ----------
-    path : str or path-like
-        The file; one that is there is replaced.
-    data : bytes
-        Its contents.
-    mode : int
-        Its permissions.
+    path, data, mode
+        The file, its contents and its permissions.
     owner_of : str, optional
         File or directory whose owner it gets when root writes it.
     syncs : DirectorySyncs, optional
@@ -210,8 +182,7 @@ def _open_locked(path: str, target: str) -> int:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StorageError(f"{path} is in the way of a temporary file and no regular file: move it away")
             _lock(descriptor, target)
-            current = os.stat(path) if os.path.exists(path) else None
-            if current is not None and current.st_ino == os.fstat(descriptor).st_ino:
+            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 if writable:
                     os.ftruncate(descriptor, 0)
                     os.fchmod(descriptor, 0o600)

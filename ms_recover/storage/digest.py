@@ -16,13 +16,7 @@ from ms_recover.storage.reading import read_through
 
 
 class Digester:
-    """Digests of bytes that arrive in file order.
-
-    Parameters
-    ----------
-    contents : sequence of sequence of ByteRange
-        For each parameter the ranges of its contents.
-    """
+    """Digests of bytes that arrive in file order; `contents` has the ranges of each parameter."""
 
     def __init__(self, contents: Sequence[Sequence[ByteRange]] = ()) -> None:
         self._file = xxhash.xxh3_128()
@@ -72,17 +66,15 @@ def digest_file(
         The file.
     contents : sequence of sequence of ByteRange
         For each parameter the ranges of its contents.
-    stop : callable
-        True ends it.
     progress : callable
         Given the bytes read since the last call.
-    from_device : bool
-        Drop cached pages first, so that what is read comes from the device.
+    stop, from_device
+        See `read_through`.
 
     Raises
     ------
     StoppedError
-        When `stop` says so.
+        When `stop` returns True.
     FormatError
         When it is no regular file.
     OSError
@@ -102,24 +94,7 @@ def digest_file(
 
 
 def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
-    """Digest a file from its start.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for reading.
-    stop : callable
-        True ends it.
-    from_device : bool
-        See `read_through`.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When reading fails.
-    """
+    """Digest an open file from its start; parameters and errors as for `read_through`."""
     digest = xxhash.xxh3_128()
     for piece in read_through(descriptor, stop, from_device=from_device):
         digest.update(piece)
@@ -143,7 +118,7 @@ def holds(path: str, size: int, expected: str | None, stop: Callable[[], bool]) 
     Raises
     ------
     StoppedError
-        When `stop` says so.
+        When `stop` returns True.
     OSError
         When nothing lies there, or it cannot be read.
     """

@@ -55,7 +55,7 @@ def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
     path : str
         The directory.
     syncs : DirectorySyncs, optional
-        Note the directory here, for later, instead.
+        Note the directory here instead; the caller syncs it later.
 
     Raises
     ------

@@ -31,9 +31,9 @@ def read_through(
     stop : callable
         True ends it.
     from_device : bool
-        Read what the device holds, not what is cached. Pages that are not written yet stay in the cache: fsync before.
+        Read from the device, not from the cache. Pages that are not written yet stay in the cache: fsync before.
     buffer : memoryview, optional
-        Where cached bytes are read into.
+        Memory for cached bytes.
 
     Yields
     ------
@@ -43,7 +43,7 @@ def read_through(
     Raises
     ------
     StoppedError
-        When `stop` says so.
+        When `stop` returns True.
     OSError
         When reading fails.
     """
