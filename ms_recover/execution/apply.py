@@ -7,11 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.execution.cleanup import remove_leftovers
 from ms_recover.execution.compose import compose_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.copy import copy_slice
@@ -23,6 +23,7 @@ from ms_recover.execution.targets import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of
+from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
 from ms_recover.storage.threads import in_threads
@@ -71,42 +72,14 @@ def apply_plan(
     partial: bool = False,
     sources: Mapping[str, SliceSource] | None = None,
 ) -> Outcome:
-    """Carry out a plan. An action that fails does not keep the others from being done.
+    """Carry out a plan; an action that fails does not keep the others from being done.
 
-    Parameters
-    ----------
-    plan : Plan
-        A recoverable plan.
-    jobs : int
-        Threads.
-    verify : bool
-        Read each file back from the device before it gets its final name.
-    ranks : collection of int, optional
-        Only these ranks' actions.
-    progress : callable, optional
-        Given the bytes written since the last call, from any thread.
-    lock_timeout : float
-        Seconds to wait for another recovery on the same tree, where `ranks` is given; otherwise it is an error at once.
-    partial : bool
-        Where the plan has no step, write the surviving parameters of lost slices, under other names.
-    sources : mapping of str to SliceSource, optional
-        Sources of the slices that do not lie below the plan's root, by path.
-
-    Returns
-    -------
-    Outcome
-        With the gravest exit code.
+    Parameters, outcome and errors are those of `ms_recover.api.apply`.
 
     Raises
     ------
-    UnrecoverableError
-        When the plan has no step.
     FormatError
         When a target of the plan names another rank or step.
-    StorageError
-        When another recovery is at work on the tree.
-    KeyboardInterrupt
-        After every temporary file is gone.
     """
     step = _check_recoverable(plan.considered if partial else plan.step, plan.root)
     check_names(plan)
@@ -132,7 +105,8 @@ def apply_plan(
         written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
         others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         if context.journal is not None:
-            remove_leftovers(sorted(_folders(plan, actions)))
+            for folder in sorted(_folders(plan, actions)):
+                _remove_leftovers(folder)
             context.journal.close(complete=not failed and not others)
     codes = {problem.exit_code for problem in (*problems, *others)}
     codes |= {VerificationError.exit_code for result in results if result.dropped}
@@ -226,6 +200,14 @@ def _write_lists(
     ends = in_threads(jobs, write, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, _Problem)]
+
+
+def _remove_leftovers(folder: str) -> None:
+    """Remove temporary files that killed recoveries left in a directory; those that cannot be removed stay."""
+    with suppress(OSError):
+        for path in leftovers(folder):
+            with suppress(OSError):
+                remove_unlocked(path)
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

@@ -36,15 +36,7 @@ from ms_recover.system_errors import explained
 
 
 def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> ActionResult:
-    """Write a full slice that ``recover-ckpt complete`` asks for; a file under the target's name stays.
-
-    Raises
-    ------
-    UsageError
-        When the target exists.
-    MsRecoverError
-        As `compose_slice`.
-    """
+    """Write a full slice that ``recover-ckpt complete`` asks for; a UsageError when its target exists."""
     path = os.path.join(root, action.target)
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already: move it away, or name another file with --output")

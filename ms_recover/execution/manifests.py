@@ -122,15 +122,11 @@ def check_against(
     own : Manifest
         As from `own_manifest`.
     digests : mapping of str to str
-        Digest of each recovered parameter.
-    slice_path : str
-        The slice to recover.
+        Digest of each recovered parameter, by name.
     borrowed : collection of str
         Parameters whose values come from another rank and may differ.
     whole : bool
         Whether every parameter was recovered.
-    stop : callable
-        True ends reading.
 
     Raises
     ------

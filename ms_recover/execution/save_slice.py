@@ -7,24 +7,21 @@ pass over and the next save clears, or has no manifest and does not count.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
-from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import remove_unlocked
+from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
-
-_STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -35,16 +32,8 @@ class SliceOrder:
     ----------
     path : str
         Final name, absolute.
-    rank, world_size : int
-        Its rank, and the number of ranks.
-    step : Step
-        Step as the name has it.
-    cumulative_step : int
-        Steps trained since the very first.
-    run_id : str
-        Of this run.
-    group : tuple of int
-        Ranks that hold the same slice.
+    rank, world_size, step, cumulative_step, run_id, group
+        See `Manifest`.
     expected : frozenset of str
         Parameters that the slice must hold.
     """
@@ -162,9 +151,8 @@ def clear_leftovers(folder: str) -> None:
         for name in os.listdir(staging):
             os.unlink(os.path.join(staging, name))
         os.rmdir(staging)
-    for name in os.listdir(folder):
-        if _STALE.match(name):
-            remove_unlocked(os.path.join(folder, name))
+    for path in leftovers(folder, MANIFEST_SUFFIX):
+        remove_unlocked(path)
 
 
 def _sync(path: str) -> None:

@@ -30,21 +30,19 @@ def seal_slices(
 
     Parameters
     ----------
-    root : str
-        The tree.
+    root, world_size
+        The tree, and its number of ranks.
     slices : iterable of (SliceFile, Evidence)
         The slices to seal, and the ground for each.
     groups : mapping of int to tuple of int
         Rank to the ranks that hold the same slice.
-    world_size : int
-        Number of ranks.
     digests : mapping of str to Digests
         Of these slices, by path; the manifest names the bytes that were judged, even if the file changes now.
 
     Returns
     -------
     list of str
-        Paths of the slices that have a manifest now.
+        Paths of the slices that were sealed.
 
     Raises
     ------

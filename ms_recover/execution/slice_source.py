@@ -57,10 +57,8 @@ class OpenSlice(ABC):
 
     Attributes
     ----------
-    name : str
-        Its absolute path, or its host and path.
-    size : int
-        Bytes.
+    name, size
+        Its absolute path, or its host and path; and its bytes.
     near : bool
         Whether reading it a second time costs little.
     """

@@ -1,4 +1,4 @@
-"""Plan over the trees of other nodes, and fetch from them what this one lacks."""
+"""Plan over the trees of other nodes, and fetch missing slices from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Peers:
     Raises
     ------
     MsRecoverError
-        On entering, when one cannot be reached, does not accept the token or sends what cannot be.
+        On entering, when one cannot be reached, does not accept the token, or sends an invalid inventory.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Peers:
         Raises
         ------
         StoppedError
-            When `stop` says so; the work is cancelled then, and so it is by Ctrl-C.
+            When `stop` returns True; that cancels the work, and so does Ctrl-C.
         """
 
         def check() -> None:
@@ -118,8 +118,6 @@ class Peers:
 
         Parameters
         ----------
-        local : Inventory
-            Of this node.
         options : PlanOptions
             With `ranks` those that live here; only these need a slice. By default all that have no files on other
             nodes alone, and every rank of the world needs a slice.

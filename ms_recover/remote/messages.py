@@ -1,4 +1,4 @@
-"""The messages of client and server, as JSON: what comes from the other end is checked before it is used (pure).
+"""The messages of client and server, as JSON: every message is checked before it is used (pure).
 
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
 ``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
@@ -87,7 +87,7 @@ class _Inventory(_Versioned):
 
 
 class RefusedError(Exception):
-    """The server does not do what it is asked; the text says why."""
+    """The server refuses a request; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class SliceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for: ``"inventory"``, ``"digests"``, the bytes of one ``"slice"``, or to ``"leave"``."""
+    """A client's request: ``"inventory"``, ``"digests"``, the bytes of one ``"slice"``, or to ``"leave"``."""
 
     ask: str
     slices: tuple[SliceRequest, ...] = ()

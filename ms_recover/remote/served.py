@@ -64,12 +64,7 @@ class ServedTree:
         return inventory_to_json(self.inventory, strategies)
 
     def open(self, wanted: SliceRequest) -> int:
-        """Open a slice that the scan knows.
-
-        Returns
-        -------
-        int
-            Its descriptor.
+        """Open a slice that the scan knows, and return its descriptor.
 
         Raises
         ------

@@ -58,12 +58,8 @@ def serve(
 
     Parameters
     ----------
-    root : str
-        The tree.
-    address : str
-        Where to listen; one that is not loopback needs a token.
-    port : int
-        Where to listen.
+    address, port
+        Where to listen; an address that is not loopback needs a token.
     security : Security, optional
         With the token; from the environment by default.
     idle : float, optional
@@ -72,8 +68,8 @@ def serve(
         Threads that digest slices.
     ready : callable
         Called with the line that says which tree is served at which address.
-    options : ScanOptions
-        How the tree is laid out.
+    root, options
+        The tree, and how it is laid out.
 
     Raises
     ------
@@ -83,10 +79,10 @@ def serve(
     tree = ServedTree(root, options)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
-    asyncio.run(_until_told(server, idle, ready))
+    asyncio.run(_until_stopped(server, idle, ready))
 
 
-async def _until_told(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
+async def _until_stopped(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
     task = asyncio.current_task()
     assert task is not None
     signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -191,21 +187,21 @@ class Server:
     async def _answer(self, channel: Channel, request: Request) -> None:
         if request.ask == "inventory":
             async with self._scanning:
-                told = await asyncio.to_thread(self._take_stock)
-            await channel.send_message(told)
+                reply = await asyncio.to_thread(self._inventory)
+            await channel.send_message(reply)
         elif request.ask == "digests":
             await self._digest(channel, request)
         else:
             await self._give(channel, request.slices[0])
 
-    def _take_stock(self) -> bytes:
+    def _inventory(self) -> bytes:
         self._tree.refresh(self._stop.is_set)
-        told = say_inventory(self._tree.to_json())
-        if len(told) > MAX_REPLY:
+        reply = say_inventory(self._tree.to_json())
+        if len(reply) > MAX_REPLY:
             raise RefusedError(
-                f"what {self._tree.root} holds takes {len(told)} bytes to tell: remove old steps from it"
+                f"the inventory of {self._tree.root} takes {len(reply)} bytes, more than fit: remove old steps from it"
             )
-        return told
+        return reply
 
     async def _digest(self, channel: Channel, request: Request) -> None:
         read = 0
@@ -219,12 +215,12 @@ class Server:
         reading: asyncio.Task[Contents] = asyncio.get_running_loop().create_task(
             asyncio.to_thread(self._tree.digests, request.slices, progress, self._jobs)
         )
-        told = 0
+        reported = 0
         try:
             while not (await asyncio.wait([reading], timeout=_WORKING_S))[0]:
                 now = read
-                await channel.send_message(say_working(now - told))
-                told = now
+                await channel.send_message(say_working(now - reported))
+                reported = now
             await channel.send_message(say_contents(reading.result()))
         finally:
             reading.cancel()

@@ -1,4 +1,4 @@
-"""TLS between nodes: what is wrong when two sides do not agree about it."""
+"""The reason why two nodes do not agree about TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER_S = 2.0
 def mismatch(host: str, port: int, security: Security) -> str | None:
     """Return why this node's TLS settings do not match those of a server that cannot be joined, and what to do.
 
-    The text goes behind the server's name; None when TLS is not what is wrong.
+    The text goes behind the server's name; None when TLS is not the reason.
     """
     ours = security.guest_tls
     try:
@@ -22,7 +22,7 @@ def mismatch(host: str, port: int, security: Security) -> str | None:
                 return _without_tls_here(sock)
             return _with_tls_here(sock, ours)
     except OSError:
-        return None  # nobody is there, or goes away: that is told already
+        return None  # the server is gone, which is reported already
 
 
 def _without_tls_here(sock: socket.socket) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ms_recover.errors import StorageError
-from ms_recover.file_names import temporary_name
+from ms_recover.file_names import TEMPORARY_SUFFIX, temporary_name
 from ms_recover.storage.directories import DirectorySyncs, sync_directory
 from ms_recover.storage.local import READ
 from ms_recover.storage.system import drop_cached
@@ -145,8 +145,15 @@ def temporary_path(target: str) -> str:
     return os.path.join(directory, temporary_name(name))
 
 
+def leftovers(folder: str, ending: str = "") -> list[str]:
+    """Return the temporary files in a directory of targets whose names have an ending; some may be in use."""
+    ending += TEMPORARY_SUFFIX
+    names = (name for name in os.listdir(folder) if name.startswith(".") and name[1:].endswith(ending))
+    return [os.path.join(folder, name) for name in names]
+
+
 def remove_unlocked(path: str) -> None:
-    """Remove a temporary file unless a living process writes it; what is no regular file stays.
+    """Remove a temporary file unless a living process writes it; anything but a regular file stays.
 
     Raises
     ------

@@ -41,7 +41,7 @@ class Digester:
         self._offset = end
 
     def digests(self) -> Digests:
-        """Return the digests of what has arrived."""
+        """Return the digests of the bytes so far."""
         return Digests(name_digest(self._file), tuple(name_digest(parameter) for parameter in self._parameters))
 
 

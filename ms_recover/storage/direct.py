@@ -20,7 +20,7 @@ BLOCK = 4 << 20
 """Bytes read or written at a time; enough to keep a device busy, and two huge pages."""
 
 LARGE = 64 << 20
-"""From this many bytes on a file keeps the device busy alone; smaller ones rely on others being copied beside them."""
+"""A file of this many bytes keeps the device busy alone; smaller ones are copied several at a time."""
 
 ALIGNMENT = 4096
 """Direct reads and writes start and end at multiples of this; no block device in use asks for more."""

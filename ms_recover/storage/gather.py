@@ -73,7 +73,7 @@ class _Flow:
         self._scratch = memoryview(b"")
 
     def fill(self, window: memoryview, start: int) -> None:
-        """Write what this piece has of a window that begins at byte `start` of the parameter."""
+        """Write this piece's bytes of a window that begins at byte `start` of the parameter."""
         end = start + len(window)
         batch: list[tuple[int, int, int]] = []
         while self._next is not None and self._next[1] + self._done < end:

@@ -8,7 +8,7 @@ from ms_recover.errors import FormatError
 from ms_recover.system_errors import explained
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Flags for opening what may be anything: opening a pipe would wait for a writer otherwise."""
+"""Flags for opening a file of unknown kind: opening a pipe would wait for a writer otherwise."""
 
 
 class StoppedError(Exception):

@@ -61,7 +61,7 @@ def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
         for piece in pieces:
             yield piece
             offset += len(piece)
-    for piece in _cached(descriptor, offset):  # what could not be read directly: all of it, or nothing
+    for piece in _cached(descriptor, offset):  # the rest that direct reads do not give: often nothing
         yield piece
         offset += len(piece)
         if offset - dropped >= WINDOW:

@@ -67,7 +67,7 @@ def finish_writing(descriptor: int, offset: int, length: int) -> None:
 
 
 def drop_cached(descriptor: int, offset: int = 0, length: int = 0) -> None:
-    """Drop the cached pages of a range (length 0: up to the end) that hold what the device holds.
+    """Drop the cached pages of a range (length 0: up to the end) that are written already.
 
     The next read comes from the device. Pages that are not written yet stay.
     """
