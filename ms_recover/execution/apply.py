@@ -44,14 +44,7 @@ class _Problem:
 def check_plan(plan: Plan) -> None:
     """Check that a plan can be carried out: recoverable, with right targets, and its sources as it saw them.
 
-    Raises
-    ------
-    UnrecoverableError
-        When the plan has no step.
-    FormatError
-        When a target names another rank or step.
-    MissingInputError, VerificationError
-        When a source is gone or changed.
+    Errors are those of `ms_recover.api.check`, and a FormatError when a target names another rank or step.
     """
     _check_recoverable(plan.step, plan.root)
     check_names(plan)

@@ -91,12 +91,7 @@ class PieceReader:
     def contents(self, item: ComposedParameter) -> Generator[memoryview, None, None]:
         """Yield a parameter's contents in order; the memory is used again.
 
-        Raises
-        ------
-        BadSourceError
-            When a source does not give the bytes it should.
-        StoppedError
-            When asked to stop.
+        A BadSourceError when a source has other bytes than it should, a StoppedError when asked to stop.
         """
         name = item.parameter.name
         self._kept.clear()

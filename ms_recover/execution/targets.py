@@ -110,15 +110,7 @@ def check_place(root: str, path: str, rank: int) -> None:
 
 
 def check_target(path: str, replaces: FileState | None) -> None:
-    """Check that under the target's name lies the file that the plan saw, so that nothing newer is replaced.
-
-    Raises
-    ------
-    VerificationError
-        When it is something else.
-    StorageError
-        When that cannot be found out.
-    """
+    """Raise a VerificationError unless the target is the file that the plan saw: nothing newer may be replaced."""
     with explained("looking at", path):
         try:
             status = os.stat(path)
@@ -131,17 +123,7 @@ def check_target(path: str, replaces: FileState | None) -> None:
 
 
 def check_written(file: AtomicFile, digest: str, stop: Stop) -> None:
-    """Check that the device holds the bytes that were written.
-
-    Raises
-    ------
-    VerificationError
-        When it reads back as something else.
-    StorageError
-        When it cannot be read.
-    StoppedError
-        When asked to stop.
-    """
+    """Raise a VerificationError unless the device holds the bytes that were written; errors of reading as they are."""
     with explained("reading back", file.path):
         back = digest_bytes(file.descriptor, stop, from_device=True)
     if back != digest:

@@ -83,10 +83,7 @@ class AtomicFile:
     def settle(self, form: FileForm) -> None:
         """Give the written file its mode, time and (for root) owner, make it durable, and drop its cached pages.
 
-        Raises
-        ------
-        OSError
-            When the file system refuses, or the device failed to take the bytes.
+        An OSError when the file system or the device fails.
         """
         status = os.fstat(self.descriptor)
         if os.geteuid() == 0:
@@ -127,7 +124,7 @@ def write_small(
     Raises
     ------
     StorageError, MissingInputError
-        When it cannot be written; MissingInputError when its directory is gone.
+        When it cannot be written, or its directory is gone.
     """
     target = os.path.abspath(path)
     with AtomicFile(target) as file, explained("writing", target):
@@ -153,13 +150,7 @@ def leftovers(folder: str, ending: str = "") -> list[str]:
 
 
 def remove_unlocked(path: str) -> None:
-    """Remove a temporary file unless a living process writes it; anything but a regular file stays.
-
-    Raises
-    ------
-    OSError
-        When it cannot be opened, locked or removed.
-    """
+    """Remove a temporary file unless a living process writes it; anything but a regular file stays."""
     try:
         descriptor = os.open(path, READ | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -62,8 +62,6 @@ def digest_file(
 
     Parameters
     ----------
-    path : str or path
-        The file.
     contents : sequence of sequence of ByteRange
         For each parameter the ranges of its contents.
     progress : callable
@@ -73,12 +71,10 @@ def digest_file(
 
     Raises
     ------
-    StoppedError
-        When `stop` returns True.
     FormatError
         When it is no regular file.
-    OSError
-        When reading fails.
+    StoppedError, OSError
+        As `read_through`.
     """
     digester = Digester(contents)
     descriptor = os.open(path, READ)
@@ -104,23 +100,8 @@ def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool
 def holds(path: str, size: int, expected: str | None, stop: Callable[[], bool]) -> str | None:
     """Return the digest of a file that holds the expected bytes, None when it does not.
 
-    Parameters
-    ----------
-    path : str
-        Its name; anything may lie there.
-    size : int
-        Expected size in bytes; a file of another size is not read.
-    expected : str or None
-        Expected digest; None where it is not known.
-    stop : callable
-        True ends reading.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` returns True.
-    OSError
-        When nothing lies there, or it cannot be read.
+    A file of another size in bytes is not read. Without an expected digest the size alone counts. Errors are a
+    StoppedError when `stop` returns True, and an OSError when nothing lies there or it cannot be read.
     """
     descriptor = os.open(path, READ)
     try:

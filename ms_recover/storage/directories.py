@@ -48,19 +48,9 @@ class DirectorySyncs:
 
 
 def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
-    """Make renames and new names in a directory durable; file systems that cannot are passed over.
+    """Make renames and new names in a directory durable, or note it in `syncs` for the caller to sync later.
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    syncs : DirectorySyncs, optional
-        Note the directory here instead; the caller syncs it later.
-
-    Raises
-    ------
-    OSError
-        When it cannot be opened or synced.
+    File systems that cannot sync directories are passed over; an OSError on every other failure.
     """
     if syncs is not None:
         syncs.add(path)
@@ -78,21 +68,8 @@ def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
 def make_directory(path: str, like: str, root: str, syncs: DirectorySyncs | None = None) -> None:
     """Make a missing directory, its missing parents too, with the mode and (for root) the owner of others.
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    like : str
-        The directory whose mode and owner it gets; its parents get those of that one's parents, up to `root`.
-    root : str
-        The tree, which is never made.
-    syncs : DirectorySyncs, optional
-        As for `sync_directory`.
-
-    Raises
-    ------
-    OSError
-        When it cannot be made.
+    It gets those of `like`, and its parents those of the parents of `like`, up to the tree `root`, which is never made.
+    `syncs` is as for `sync_directory`; an OSError when a directory cannot be made.
     """
     if path == root or os.path.isdir(path):
         return

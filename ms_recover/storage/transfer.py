@@ -30,7 +30,7 @@ def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Cal
     Parameters
     ----------
     source, target : int
-        Descriptors.
+        Descriptors; an OSError when reading or writing fails.
     stop : callable
         True ends it, with a StoppedError.
     progress : callable
@@ -40,11 +40,6 @@ def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Cal
     -------
     (int, str)
         Bytes copied and their digest.
-
-    Raises
-    ------
-    OSError
-        When reading or writing fails.
     """
     size = os.fstat(source).st_size
     if clone(source, target):
