@@ -54,7 +54,7 @@ def security_of(options: PeerOptions) -> Security:
         raise UsageError(
             f"TLS needs --certificate, --key and --authority, all three or none; missing: {', '.join(missing)}"
         )
-    from ms_recover.remote.tls import with_certificates
+    from ms_recover.worlds.security import with_certificates
 
     return with_certificates(security, **files)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.execution.cleanup import remove_leftovers
 from ms_recover.execution.compose import compose_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.copy import copy_slice
@@ -23,14 +23,14 @@ from ms_recover.execution.targets import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of
-from ms_recover.storage.atomic import DirectorySyncs, sync_directory
+from ms_recover.storage.atomic import leftovers, remove_unlocked
+from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
-from ms_recover.system_errors import explained
+from ms_recover.storage.threads import in_threads
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,7 @@ class _Problem:
 def check_plan(plan: Plan) -> None:
     """Check that a plan can be carried out: recoverable, with right targets, and its sources as it saw them.
 
-    Raises
-    ------
-    UnrecoverableError
-        When the plan has no step.
-    FormatError
-        When a target names another rank or step.
-    MissingInputError, VerificationError
-        When a source is gone or changed.
+    Errors are those of `ms_recover.api.check`, and a FormatError when a target names another rank or step.
     """
     _check_recoverable(plan.step, plan.root)
     check_names(plan)
@@ -72,47 +65,20 @@ def apply_plan(
     partial: bool = False,
     sources: Mapping[str, SliceSource] | None = None,
 ) -> Outcome:
-    """Carry out a plan. An action that fails does not keep the others from being done.
+    """Carry out a plan; an action that fails does not keep the others from being done.
 
-    Parameters
-    ----------
-    plan : Plan
-        A recoverable plan.
-    jobs : int
-        Threads.
-    verify : bool
-        Read each file back from the device before it gets its final name.
-    ranks : collection of int, optional
-        Only these ranks' actions.
-    progress : callable, optional
-        Given the bytes written since the last call, from any thread.
-    lock_timeout : float
-        Seconds to wait for another recovery on the same tree, where `ranks` is given; otherwise it is an error at once.
-    partial : bool
-        Where the plan has no step, write the surviving parameters of lost slices, under other names.
-    sources : mapping of str to SliceSource, optional
-        Sources of the slices that do not lie below the plan's root, by path.
-
-    Returns
-    -------
-    Outcome
-        With the gravest exit code.
+    Parameters, outcome and errors are those of `ms_recover.api.apply`.
 
     Raises
     ------
-    UnrecoverableError
-        When the plan has no step.
     FormatError
         When a target of the plan names another rank or step.
-    StorageError
-        When another recovery is at work on the tree.
-    KeyboardInterrupt
-        After every temporary file is gone.
     """
     step = _check_recoverable(plan.considered if partial else plan.step, plan.root)
     check_names(plan)
     planned = plan.partials if plan.step is None else plan.actions
     actions = [action for action in planned if ranks is None or action.rank in ranks]
+    syncs = DirectorySyncs()
     with lock_tree(plan.root, shared=ranks is not None, timeout=0 if ranks is None else lock_timeout):
         context = ActionContext(
             root=plan.root,
@@ -121,7 +87,7 @@ def apply_plan(
             world_size=plan.world_size,
             run_id=plan.run_id,
             verify=verify,
-            syncs=DirectorySyncs(),
+            syncs=syncs,
             journal=Journal(plan.root) if ranks is None else None,
             progress=progress or (lambda count: None),
         )
@@ -130,9 +96,10 @@ def apply_plan(
         writes = [write for write in plan.group_files if write.rank not in failed]
         writes = [write for write in writes if ranks is None or write.rank in ranks]
         written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
-        others += _sync_all(context.syncs, jobs)
+        others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         if context.journal is not None:
-            remove_leftovers(sorted(_folders(plan, actions)))
+            for folder in sorted(_folders(plan, actions)):
+                _remove_leftovers(folder)
             context.journal.close(complete=not failed and not others)
     codes = {problem.exit_code for problem in (*problems, *others)}
     codes |= {VerificationError.exit_code for result in results if result.dropped}
@@ -223,29 +190,17 @@ def _write_lists(
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
-    ends = _in_threads(jobs, write, writes)
+    ends = in_threads(jobs, write, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, _Problem)]
 
 
-def _sync_all(syncs: DirectorySyncs | None, jobs: int) -> list[_Problem]:
-    """Make directories durable in threads."""
-
-    def sync(folder: str) -> _Problem | None:
-        try:
-            with explained("syncing", folder):
-                sync_directory(folder)
-        except MsRecoverError as error:
-            return _Problem(str(error), error.exit_code)
-        return None
-
-    ends = _in_threads(jobs, sync, syncs.paths if syncs is not None else ())
-    return [end for end in ends if end is not None]
-
-
-def _in_threads(jobs: int, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    with ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover") as pool:
-        return list(pool.map(work, items))
+def _remove_leftovers(folder: str) -> None:
+    """Remove temporary files that killed recoveries left in a directory; those that cannot be removed stay."""
+    with suppress(OSError):
+        for path in leftovers(folder):
+            with suppress(OSError):
+                remove_unlocked(path)
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import xxhash
 
 from ms_recover.errors import FormatError, UsageError, VerificationError
-from ms_recover.execution.context import ActionContext
+from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.manifests import TOOL, check_against, own_manifest, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.slice_source import BadSourceError
@@ -27,7 +27,7 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile, make_directory
+from ms_recover.storage.atomic import AtomicFile
 from ms_recover.storage.digest import holds, name_digest
 from ms_recover.storage.local import StoppedError
 from ms_recover.storage.system import allocate
@@ -36,15 +36,7 @@ from ms_recover.system_errors import explained
 
 
 def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> ActionResult:
-    """Write a full slice that ``recover-ckpt complete`` asks for; a file under the target's name stays.
-
-    Raises
-    ------
-    UsageError
-        When the target exists.
-    MsRecoverError
-        As `compose_slice`.
-    """
+    """Write a full slice that ``recover-ckpt complete`` asks for; a UsageError when its target exists."""
     path = os.path.join(root, action.target)
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already: move it away, or name another file with --output")
@@ -53,13 +45,6 @@ def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> 
 
 def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
     """Carry out one action; a whole slice gets a manifest that names its sources.
-
-    Parameters
-    ----------
-    action : ComposeAction
-        The action.
-    context : ActionContext
-        The plan's facts and the means.
 
     Raises
     ------
@@ -78,37 +63,31 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     if digest is not None:
         context.progress(action.bytes)
         sources = ", ".join(source.path for source in action.sources)
-        return _result(action, sources, "already there", 0, digest)
+        return result_of(action, None, sources, "already there", 0, digest)
     return _compose(action, context)
 
 
 def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
-    target = context.path(action.target)
     with PieceReader(action, context) as reader:
         model = reader.model(action.model)
         header = reader.header(model)
         if action.kind == "complete":
             header = replace(header, metadata=tuple(map(_not_dealt, header.metadata)))
         image = _image(action, header, reader)
-        near = os.path.dirname(context.path(action.sources[model].path))
-        with explained("making the directory of", target):
-            like = near if os.path.isdir(near) else context.root
-            make_directory(os.path.dirname(target), like, context.root, context.syncs)
-        with AtomicFile(target) as file:
+        with context.new_file(action.target, action.sources[model].path) as file:
             with explained("writing", file.path):
                 allocate(file.descriptor, image.size)
                 digests = _Writer(file.descriptor, image, context).write(action, reader)
                 file.settle(reader.opened(model).form())
             _check(file, image, digests, action, context)
             reader.check_unchanged()
-            there = action.kind != "complete" and _is_there(target, action, image.size, digests.file, context)
+            there = action.kind != "complete" and _is_there(file.target, action, image.size, digests.file, context)
             if not there:
-                with explained("committing", target):
-                    file.commit(context.syncs)
+                context.commit(file)
         status: ActionStatus = "already there" if there else "composed"
         if action.kind == "compose":
             _write_manifest(action, image, digests, context)
-        result = _result(action, ", ".join(reader.used), status, 0 if there else image.size, digests.file)
+        result = result_of(action, None, ", ".join(reader.used), status, 0 if there else image.size, digests.file)
         return replace(result, dropped=tuple(reader.dropped))
 
 
@@ -156,18 +135,6 @@ def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, 
     write_manifest(context.path(action.target), manifest, context.syncs)
     if context.journal is not None:
         context.journal.finished(action, digests.file)
-
-
-def _result(action: ComposeAction, source: str, status: ActionStatus, size: int, digest: str) -> ActionResult:
-    return ActionResult(
-        rank=action.rank,
-        source_rank=None,
-        source=source,
-        target=action.target,
-        status=status,
-        bytes=size,
-        digest=digest,
-    )
 
 
 def _not_dealt(entry: tuple[str, str]) -> tuple[str, str]:

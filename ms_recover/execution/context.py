@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.slice_source import LocalSource, SliceSource, never
+from ms_recover.model.outcome import ActionResult
+from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import DirectorySyncs
+from ms_recover.model.verdicts import ActionStatus
+from ms_recover.storage.atomic import AtomicFile
+from ms_recover.storage.directories import DirectorySyncs, make_directory
+from ms_recover.system_errors import explained
 
 
 def _ignore(count: int) -> None:
@@ -62,3 +67,30 @@ class ActionContext:
     def path(self, relative: str) -> str:
         """Return the absolute path of a file of the tree."""
         return os.path.join(self.root, relative)
+
+    def new_file(self, target: str, source: str) -> AtomicFile:
+        """Return the file that is to become a target; a missing directory is made like that of the source."""
+        path, like = self.path(target), os.path.dirname(self.path(source))
+        with explained("making the directory of", path):
+            make_directory(os.path.dirname(path), like if os.path.isdir(like) else self.root, self.root, self.syncs)
+        return AtomicFile(path)
+
+    def commit(self, file: AtomicFile) -> None:
+        """Give a durable file its final name."""
+        with explained("committing", file.target):
+            file.commit(self.syncs)
+
+
+def result_of(
+    action: Action, source_rank: int | None, source: str, status: ActionStatus, size: int, digest: str
+) -> ActionResult:
+    """Return the result of an action that wrote `size` bytes, or found its target there."""
+    return ActionResult(
+        rank=action.rank,
+        source_rank=source_rank,
+        source=source,
+        target=action.target,
+        status=status,
+        bytes=size,
+        digest=digest,
+    )

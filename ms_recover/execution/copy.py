@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, VerificationError
-from ms_recover.execution.context import ActionContext
+from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.manifests import TOOL, check_against, make_manifest, own_manifest, write_manifest
 from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
 from ms_recover.execution.targets import check_place, check_target, check_written
@@ -21,7 +21,7 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile, make_directory
+from ms_recover.storage.atomic import AtomicFile
 from ms_recover.storage.digest import Digester, holds
 from ms_recover.system_errors import DENIED, explained
 
@@ -31,13 +31,6 @@ _TARGET_ERRNOS = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     """Carry out one action: copy from the first replica that proves sound, and write the manifest.
-
-    Parameters
-    ----------
-    action : CopyAction
-        The action.
-    context : ActionContext
-        The plan's facts and the means.
 
     Returns
     -------
@@ -60,7 +53,7 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None and action.replica.digest in (None, digest):
         context.progress(action.bytes)
-        return _result(action, action.replica, "already there", 0, digest)
+        return result_of(action, action.replica.rank, action.replica.path, "already there", 0, digest)
     dropped: list[str] = []
     last: MsRecoverError | None = None
     for replica in action.replicas:
@@ -92,9 +85,8 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
     _write_manifest(action, origin, manifest, digest, context)
     if context.journal is not None:
         context.journal.finished(action, digest)
-    if there is not None:
-        return _result(action, replica, "already there", 0, digest)
-    return _result(action, replica, "copied", opened.size, digest)
+    status: ActionStatus = "copied" if there is None else "already there"
+    return result_of(action, replica.rank, replica.path, status, opened.size if there is None else 0, digest)
 
 
 def _digest_there(
@@ -126,17 +118,12 @@ def _digest_there(
 def _write(
     opened: OpenSlice, manifest: Manifest | None, action: CopyAction, replica: Replica, context: ActionContext
 ) -> str:
-    target, folder = context.path(action.target), os.path.dirname(context.path(action.target))
-    near = os.path.dirname(context.path(replica.path))
-    with explained("making the directory of", target):
-        make_directory(folder, near if os.path.isdir(near) else context.root, context.root, context.syncs)
-    with AtomicFile(target) as file:
+    with context.new_file(action.target, replica.path) as file:
         digest = _fill(file, opened, manifest, action, replica, context)
         with blaming_source():
             opened.check_unchanged()
-        check_target(target, action.replaces)
-        with explained("committing", target):
-            file.commit(context.syncs)
+        check_target(file.target, action.replaces)
+        context.commit(file)
     return digest
 
 
@@ -227,16 +214,4 @@ def _write_manifest(
         target,
         replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL),
         context.syncs,
-    )
-
-
-def _result(action: CopyAction, replica: Replica, status: ActionStatus, size: int, digest: str) -> ActionResult:
-    return ActionResult(
-        rank=action.rank,
-        source_rank=replica.rank,
-        source=replica.path,
-        target=action.target,
-        status=status,
-        bytes=size,
-        digest=digest,
     )

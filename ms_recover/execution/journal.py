@@ -28,11 +28,6 @@ class Journal:
     """An append-only file in the root, one finished action a line; removed when everything is done.
 
     A line is no proof: it says which bytes an action wrote, and the target is read and compared with them.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
     """
 
     def __init__(self, root: str) -> None:
@@ -53,17 +48,7 @@ class Journal:
     def proven_digest(self, action: Action, stop: Callable[[], bool]) -> str | None:
         """Return the digest of a target that this same action finished and that still holds its bytes, by reading it.
 
-        Parameters
-        ----------
-        action : CopyAction or ComposeAction
-            The action.
-        stop : callable
-            True ends reading.
-
-        Raises
-        ------
-        StoppedError
-            When asked to stop.
+        A StoppedError when `stop` returns True.
         """
         entry, path = self._done.get(action.target), os.path.join(self._root, action.target)
         if entry is None or entry[0] != _identity(action) or not isinstance(entry[4], str):

@@ -21,8 +21,6 @@ def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Itera
 
     Parameters
     ----------
-    root : str
-        The tree.
     shared : bool
         Several holders of the shared lock go together; they exclude exclusive ones.
     timeout : float

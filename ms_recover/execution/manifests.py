@@ -11,31 +11,20 @@ from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import encode_manifest, read_manifest
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import DirectorySyncs, write_small
+from ms_recover.storage.atomic import write_small
 from ms_recover.storage.digest import digest_file, holds
+from ms_recover.storage.directories import DirectorySyncs
 
 TOOL = f"ms_recover {__version__}"
 
 
 def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:
-    """Write a manifest beside its slice, whole or not at all; written by root it belongs to the slice's owner.
+    """Write a manifest beside its slice; written by root it belongs to the slice's owner.
 
-    Parameters
-    ----------
-    slice_path : str
-        The slice.
-    manifest : Manifest
-        Its manifest.
-    syncs : DirectorySyncs, optional
-        As for `ms_recover.storage.atomic.sync_directory`.
-
-    Raises
-    ------
-    StorageError
-        When it cannot be written.
+    `syncs` and errors are as for `ms_recover.storage.atomic.write_small`.
     """
     write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=slice_path, syncs=syncs)
 
@@ -49,22 +38,8 @@ def make_manifest(
     run_id: str = "",
     *,
     provenance: Provenance = Provenance(kind="sealed", evidence="structure"),  # noqa: B008 (frozen)
-    cumulative_step: int | None = None,
-    digests: Digests | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Return the manifest of a slice, which is read for it.
-
-    Parameters
-    ----------
-    slice_path : str
-        The slice.
-    rank, step, world_size, group, run_id, provenance, cumulative_step
-        See `Manifest`.
-    digests : Digests, optional
-        When the slice was read already.
-    stop : callable
-        True ends reading.
 
     Raises
     ------
@@ -82,10 +57,10 @@ def make_manifest(
         rank=rank,
         world_size=world_size,
         step=step,
-        cumulative_step=cumulative_step,
+        cumulative_step=None,
         file=name,
         size=header.size,
-        digests=digests or digest_file(slice_path, header.contents, stop=stop),
+        digests=digest_file(slice_path, header.contents),
         parameters=header.parameters,
         group=group,
         strategy_digest=strategy_digest(folder),
@@ -113,17 +88,7 @@ def manifest_of(slice_path: str) -> Manifest | None:
 def own_manifest(slice_path: str, rank: int, step: Step | None, run_id: str | None) -> Manifest | None:
     """Return the manifest that a lost or damaged slice left, where it proves the bytes the slice must have.
 
-    Parameters
-    ----------
-    slice_path : str
-        The slice to recover.
-    rank, step, run_id
-        Of the plan; a manifest of another rank, step or run proves nothing.
-
-    Returns
-    -------
-    Manifest or None
-        None without such a manifest.
+    A manifest of another rank, step or run than the plan's proves nothing.
     """
     manifest = manifest_of(slice_path)
     if manifest is None or not manifest.provenance.proven:
@@ -157,15 +122,11 @@ def check_against(
     own : Manifest
         As from `own_manifest`.
     digests : mapping of str to str
-        Digest of each recovered parameter.
-    slice_path : str
-        The slice to recover.
+        Digest of each recovered parameter, by name.
     borrowed : collection of str
         Parameters whose values come from another rank and may differ.
     whole : bool
         Whether every parameter was recovered.
-    stop : callable
-        True ends reading.
 
     Raises
     ------

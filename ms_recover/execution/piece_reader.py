@@ -23,20 +23,7 @@ _MOST_KEPT = 64 << 20
 
 
 class PieceReader:
-    """The sources of one action; a context manager.
-
-    Parameters
-    ----------
-    action : ComposeAction
-        The action.
-    context : ActionContext
-        With the sources.
-
-    Attributes
-    ----------
-    dropped : list of str
-        Sources that proved bad, and why.
-    """
+    """The sources of one action; a context manager. `dropped` lists the sources that proved bad, and why."""
 
     def __init__(self, action: ComposeAction, context: ActionContext) -> None:
         self._sources = action.sources
@@ -65,13 +52,7 @@ class PieceReader:
         return [self._sources[number].path for number in self._used]
 
     def opened(self, number: int) -> OpenSlice:
-        """Return an open source.
-
-        Raises
-        ------
-        MsRecoverError
-            When it cannot be opened or is not what the plan saw.
-        """
+        """Return an open source; a MsRecoverError when it cannot be opened or is not what the plan saw."""
         if number not in self._open:
             while len(self._open) >= _MOST_OPEN:
                 oldest = self._open.pop(next(iter(self._open)))
@@ -82,13 +63,7 @@ class PieceReader:
         return self._open[number]
 
     def header(self, number: int) -> SliceHeader:
-        """Return the header of a source.
-
-        Raises
-        ------
-        MsRecoverError
-            When it cannot be read or is damaged.
-        """
+        """Return the header of a source; a MsRecoverError when it cannot be read or is damaged."""
         if number not in self._headers:
             opened = self.opened(number)
             header = parse_header(opened.read_at, opened.size, name=opened.name)
@@ -102,10 +77,7 @@ class PieceReader:
     def model(self, preferred: int) -> int:
         """Return the source whose form is followed: the preferred one, or the first that can be read.
 
-        Raises
-        ------
-        MsRecoverError
-            When none can.
+        A MsRecoverError when none can.
         """
         for number in (preferred, *(one for one in range(len(self._sources)) if one != preferred)):
             try:
@@ -119,12 +91,7 @@ class PieceReader:
     def contents(self, item: ComposedParameter) -> Generator[memoryview, None, None]:
         """Yield a parameter's contents in order; the memory is used again.
 
-        Raises
-        ------
-        BadSourceError
-            When a source does not give the bytes it should.
-        StoppedError
-            When asked to stop.
+        A BadSourceError when a source has other bytes than it should, a StoppedError when asked to stop.
         """
         name = item.parameter.name
         self._kept.clear()
@@ -142,13 +109,7 @@ class PieceReader:
             yield window
 
     def check(self, item: ComposedParameter, digest: str) -> None:
-        """Compare the digest of a parameter's contents with the one its source should have.
-
-        Raises
-        ------
-        BadSourceError
-            When they differ.
-        """
+        """Raise a BadSourceError unless a parameter's contents have the digest that its source should have."""
         if len(item.pieces) == 1 and item.pieces[0].whole and item.pieces[0].digest not in (None, digest):
             self._accuse(self._source_of(item.pieces[0]), item.parameter.name)
         for piece in item.pieces:
@@ -160,13 +121,7 @@ class PieceReader:
         self.dropped.append(f"rank {self._sources[failure.number].rank}: {failure.error}")
 
     def check_unchanged(self) -> None:
-        """Check that the sources that bytes were taken from are still what the plan saw.
-
-        Raises
-        ------
-        MsRecoverError
-            When one is not.
-        """
+        """Raise a MsRecoverError unless the sources that bytes were taken from are still what the plan saw."""
         for number in self._used:
             if number in self._open:
                 self._open[number].check_unchanged()

@@ -10,7 +10,8 @@ from ms_recover.execution.targets import check_place
 from ms_recover.formats.group_info import encode_group_info, read_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.plan import GroupWrite
-from ms_recover.storage.atomic import DirectorySyncs, write_small
+from ms_recover.storage.atomic import write_small
+from ms_recover.storage.directories import DirectorySyncs
 
 
 def write_group_info(
@@ -21,17 +22,15 @@ def write_group_info(
     owner_of: str | None = None,
     syncs: DirectorySyncs | None = None,
 ) -> None:
-    """Write a ``group_info.pb`` that holds nothing but a restore list, whole or not at all.
+    """Write a ``group_info.pb`` that holds nothing but a restore list, whole or not at all; one there is replaced.
 
     Parameters
     ----------
-    path : str or path-like
-        The file; one that is there is replaced.
     restore_ranks : iterable of int
         Global ranks that hold the same slice, the owner among them; written in ascending order.
     mode : int
         Permissions; MindSpore's own files have 0600.
-    owner_of, syncs
+    path, owner_of, syncs
         As for `ms_recover.storage.atomic.write_small`.
 
     Raises
@@ -39,32 +38,17 @@ def write_group_info(
     UsageError
         As `encode_group_info`.
     StorageError, MissingInputError
-        When the directory refuses or is missing, or the disk is full.
+        As `write_small`.
     """
     data = encode_group_info(GroupInfo(tuple(sorted(restore_ranks))))
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)
 
 
 def write_planned(root: str, write: GroupWrite, *, damaged: bool = False, syncs: DirectorySyncs | None = None) -> bool:
-    """Write a rank list of a plan.
+    """Write a rank list of a plan; return False when it is there already.
 
-    MindSpore writes rank lists as the job's user, so root gives them to the owner of their directory.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    write : GroupWrite
-        The list.
-    damaged : bool
-        Whether the plan saw a damaged list there, which may be replaced.
-    syncs : DirectorySyncs, optional
-        As for `ms_recover.storage.atomic.sync_directory`.
-
-    Returns
-    -------
-    bool
-        Whether it was written; False when it is there already.
+    MindSpore writes rank lists as the job's user, so root gives them to the owner of their directory. A list that the
+    plan saw `damaged` may be replaced.
 
     Raises
     ------

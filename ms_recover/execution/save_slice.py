@@ -7,23 +7,21 @@ pass over and the next save clears, or has no manifest and does not count.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
-from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
+from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import remove_unlocked, sync_directory
+from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.digest import digest_file
+from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
-
-_STALE = re.compile(rf"\..*{re.escape(MANIFEST_SUFFIX + TEMPORARY_SUFFIX)}\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,8 @@ class SliceOrder:
     ----------
     path : str
         Final name, absolute.
-    rank, world_size : int
-        Its rank, and the number of ranks.
-    step : Step
-        Step as the name has it.
-    cumulative_step : int
-        Steps trained since the very first.
-    run_id : str
-        Of this run.
-    group : tuple of int
-        Ranks that hold the same slice.
+    rank, world_size, step, cumulative_step, run_id, group
+        See `Manifest`.
     expected : frozenset of str
         Parameters that the slice must hold.
     """
@@ -62,7 +52,7 @@ class SliceOrder:
 
 
 def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
-    """Write a slice and its manifest; when it returns, both are durable.
+    """Write a slice and its manifest, which is returned; both are durable then.
 
     Parameters
     ----------
@@ -70,11 +60,6 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
         The slice.
     write : callable
         Writes the slice under the path it is given.
-
-    Returns
-    -------
-    Manifest
-        The manifest beside the slice.
 
     Raises
     ------
@@ -113,16 +98,21 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
     try:
         os.rmdir(os.path.dirname(temporary))
         sync_directory(os.path.dirname(order.path))
-        manifest = make_manifest(
-            order.path,
-            order.rank,
-            order.step,
-            order.world_size,
-            order.group,
-            order.run_id,
-            provenance=SAVED,
+        folder, name = os.path.split(order.path)
+        manifest = Manifest(
+            run_id=order.run_id,
+            rank=order.rank,
+            world_size=order.world_size,
+            step=order.step,
             cumulative_step=order.cumulative_step,
+            file=name,
+            size=header.size,
             digests=digests,
+            parameters=header.parameters,
+            group=order.group,
+            strategy_digest=strategy_digest(folder),
+            provenance=SAVED,
+            tool=TOOL,
         )
         write_manifest(order.path, manifest)
     except Exception:
@@ -161,9 +151,8 @@ def clear_leftovers(folder: str) -> None:
         for name in os.listdir(staging):
             os.unlink(os.path.join(staging, name))
         os.rmdir(staging)
-    for name in os.listdir(folder):
-        if _STALE.match(name):
-            remove_unlocked(os.path.join(folder, name))
+    for path in leftovers(folder, MANIFEST_SUFFIX):
+        remove_unlocked(path)
 
 
 def _sync(path: str) -> None:

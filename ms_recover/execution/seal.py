@@ -6,11 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ms_recover.execution.lock import lock_tree
-from ms_recover.execution.manifests import make_manifest, write_manifest
+from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
 from ms_recover.model.inventory import SliceFile
-from ms_recover.model.manifest import Digests
+from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.verdicts import Evidence
+from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.storage.threads import in_threads
+from ms_recover.system_errors import explained
+
+_WRITERS = 8
+"""Threads that write manifests: they wait for the device, which makes several durable at once."""
 
 
 def seal_slices(
@@ -20,45 +26,57 @@ def seal_slices(
     world_size: int,
     digests: Mapping[str, Digests],
 ) -> list[str]:
-    """Write the manifests of sound slices.
+    """Write the manifests of sound slices; they are durable when this returns.
 
     Parameters
     ----------
-    root : str
-        The tree.
+    root, world_size
+        The tree, and its number of ranks.
     slices : iterable of (SliceFile, Evidence)
         The slices to seal, and the ground for each.
     groups : mapping of int to tuple of int
         Rank to the ranks that hold the same slice.
-    world_size : int
-        Number of ranks.
     digests : mapping of str to Digests
-        Of slices that were read, by path; the manifest names the bytes that were judged, even if the file changes now.
+        Of these slices, by path; the manifest names the bytes that were judged, even if the file changes now.
 
     Returns
     -------
     list of str
-        Paths of the slices that have a manifest now.
+        Paths of the slices that were sealed.
 
     Raises
     ------
     MsRecoverError
-        When a slice cannot be read or a manifest not be written.
+        When a slice is gone or a manifest cannot be written.
     """
-    sealed = []
+    syncs = DirectorySyncs()
+
+    def seal(one: tuple[SliceFile, Evidence]) -> str:
+        file, evidence = one
+        path = os.path.join(root, file.path)
+        folder, name = os.path.split(path)
+        with explained("sealing", path):
+            os.stat(path)
+        manifest = Manifest(
+            run_id="",
+            rank=file.rank,
+            world_size=world_size,
+            step=file.step,
+            cumulative_step=None,
+            file=name,
+            size=file.size,
+            digests=digests[file.path],
+            parameters=file.parameters,
+            group=groups.get(file.rank, (file.rank,)),
+            strategy_digest=strategy_digest(folder),
+            provenance=Provenance(kind="sealed", evidence=evidence),
+            tool=TOOL,
+        )
+        write_manifest(path, manifest, syncs)
+        return file.path
+
     with lock_tree(root):
-        for file, evidence in slices:
-            path = os.path.join(root, file.path)
-            group = groups.get(file.rank, (file.rank,))
-            manifest = make_manifest(
-                path,
-                file.rank,
-                file.step,
-                world_size,
-                group,
-                provenance=Provenance(kind="sealed", evidence=evidence),
-                digests=digests.get(file.path),
-            )
-            write_manifest(path, manifest)
-            sealed.append(file.path)
+        sealed = in_threads(_WRITERS, seal, slices)
+        for error in syncs.sync_all(_WRITERS):
+            raise error
     return sealed

@@ -34,15 +34,7 @@ def never() -> bool:
 
 
 class BadSourceError(Exception):
-    """A slice turned out to be no source, so that another may serve.
-
-    Attributes
-    ----------
-    error : MsRecoverError
-        Its problem.
-    number : int
-        Index of the source among those of the action.
-    """
+    """A slice turned out to be no source, so that another may serve; `number` is its index in the action."""
 
     def __init__(self, error: MsRecoverError, number: int = 0) -> None:
         super().__init__(str(error))
@@ -65,10 +57,8 @@ class OpenSlice(ABC):
 
     Attributes
     ----------
-    name : str
-        Its absolute path, or its host and path.
-    size : int
-        Bytes.
+    name, size
+        Its absolute path, or its host and path; and its bytes.
     near : bool
         Whether reading it a second time costs little.
     """
@@ -153,26 +143,9 @@ class OpenSlice(ABC):
         return name_digest(digest)
 
     def copy_to(self, descriptor: int, stop: Stop, progress: Callable[[int], None]) -> tuple[int, str]:
-        """Copy the file into an empty one; the caller syncs.
+        """Copy the file into an empty one; as `ms_recover.storage.transfer.copy_bytes`.
 
-        Parameters
-        ----------
-        descriptor : int
-            Open for writing.
-        stop, progress : callable
-            As for `ms_recover.storage.transfer.copy_bytes`.
-
-        Returns
-        -------
-        (int, str)
-            Bytes copied and their digest.
-
-        Raises
-        ------
-        MsRecoverError, StoppedError
-            As for `read_range`.
-        OSError
-            When writing fails.
+        Errors of reading are those of `read_range`, errors of writing an OSError.
         """
         digest, writing, total = xxhash.xxh3_128(), Writing(descriptor), 0
 
@@ -202,13 +175,7 @@ class SliceSource(ABC):
 
     @abstractmethod
     def list_paths(self) -> list[str]:
-        """Return the paths of its files, slices at least, relative to its root and sorted.
-
-        Raises
-        ------
-        MsRecoverError
-            When the tree cannot be read.
-        """
+        """Return the paths of its files, slices at least, relative to its root and sorted."""
 
     @abstractmethod
     def stat(self, path: str) -> FileState:
@@ -218,20 +185,11 @@ class SliceSource(ABC):
         ------
         MissingInputError
             When there is none of that path.
-        MsRecoverError
-            When it cannot be found out.
         """
 
     @abstractmethod
     def open(self, path: str, expected: FileState) -> OpenSlice:
-        """Open a slice.
-
-        Parameters
-        ----------
-        path : str
-            Relative to the root of the tree.
-        expected : FileState
-            The slice as the plan saw it.
+        """Open a slice, by its path relative to the root of the tree, that the plan saw as `expected`.
 
         Raises
         ------
@@ -249,20 +207,7 @@ class SliceSource(ABC):
 
 
 class LocalSlice(OpenSlice):
-    """A slice of this host.
-
-    Parameters
-    ----------
-    path : str
-        Absolute path.
-    expected : FileState
-        The slice as the plan saw it.
-
-    Raises
-    ------
-    MsRecoverError
-        As `SliceSource.open`.
-    """
+    """A slice of this host, by its absolute path; errors as for `SliceSource.open`."""
 
     def __init__(self, path: str, expected: FileState) -> None:
         super().__init__(path, expected.bytes)
@@ -317,13 +262,7 @@ class LocalSlice(OpenSlice):
 
 
 class LocalSource(SliceSource):
-    """A tree of this host.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    """
+    """A tree of this host."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -353,13 +292,7 @@ class LocalSource(SliceSource):
 
 
 def check_unchanged(status: os.stat_result, expected: FileState, name: str) -> None:
-    """Check that a source's status is the one that the plan saw.
-
-    Raises
-    ------
-    VerificationError
-        When it is no regular file, or size or modification time differ.
-    """
+    """Raise a VerificationError unless a source is a regular file with the state that the plan saw."""
     now = _state(status)
     if not stat.S_ISREG(status.st_mode) or now != expected:
         raise VerificationError(

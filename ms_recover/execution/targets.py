@@ -61,16 +61,7 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
 
     Rank directories (``ckpt_dir3``, ``rank_3``) and MindFormers' ``_rank_3`` in the file name count first; in paths of
     other patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the file name, or, in
-    other patterns, as two numbers.
-
-    Parameters
-    ----------
-    path : str
-        Relative to the root.
-    rank : int
-        The rank.
-    step : Step or None
-        The step; None where the name holds none.
+    other patterns, as two numbers; it is None where the name holds none.
     """
     *folders, name = path.split("/")
     ranks = [match[1] for match in map(_RANK_DIRECTORY.match, folders) if match]
@@ -94,16 +85,7 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
 
 
 def check_place(root: str, path: str, rank: int) -> None:
-    """Check that a target lies below the root, and in no other rank's directory, once its links are followed.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    path : str
-        Relative to the root.
-    rank : int
-        The rank it is for.
+    """Check that a target of a rank lies below the root, and in no other rank's directory, once links are followed.
 
     Raises
     ------
@@ -128,15 +110,7 @@ def check_place(root: str, path: str, rank: int) -> None:
 
 
 def check_target(path: str, replaces: FileState | None) -> None:
-    """Check that under the target's name lies the file that the plan saw, so that nothing newer is replaced.
-
-    Raises
-    ------
-    VerificationError
-        When it is something else.
-    StorageError
-        When that cannot be found out.
-    """
+    """Raise a VerificationError unless the target is the file that the plan saw: nothing newer may be replaced."""
     with explained("looking at", path):
         try:
             status = os.stat(path)
@@ -149,17 +123,7 @@ def check_target(path: str, replaces: FileState | None) -> None:
 
 
 def check_written(file: AtomicFile, digest: str, stop: Stop) -> None:
-    """Check that the device holds the bytes that were written.
-
-    Raises
-    ------
-    VerificationError
-        When it reads back as something else.
-    StorageError
-        When it cannot be read.
-    StoppedError
-        When asked to stop.
-    """
+    """Raise a VerificationError unless the device holds the bytes that were written; errors of reading as they are."""
     with explained("reading back", file.path):
         back = digest_bytes(file.descriptor, stop, from_device=True)
     if back != digest:

@@ -1,4 +1,4 @@
-"""Plan over the trees of other nodes, and fetch from them what this one lacks."""
+"""Plan over the trees of other nodes, and fetch missing slices from them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """The plan of this node.
-
-    Parameters
-    ----------
-    plan : Plan
-        With the actions of this node alone.
-    explanation : Explanation or None
-        Of one rank, where it was asked for.
-    union : Union
-        The inventories that it rests on.
-    """
+    """The plan of this node, with its actions alone; the explanation of one rank where it was asked for."""
 
     plan: Plan
     explanation: Explanation | None
@@ -64,7 +54,7 @@ class Peers:
     Raises
     ------
     MsRecoverError
-        On entering, when one cannot be reached, does not accept the token or sends what cannot be.
+        On entering, when one cannot be reached, does not accept the token, or sends an invalid inventory.
     """
 
     def __init__(
@@ -106,7 +96,7 @@ class Peers:
         Raises
         ------
         StoppedError
-            When `stop` says so; the work is cancelled then, and so it is by Ctrl-C.
+            When `stop` returns True; that cancels the work, and so does Ctrl-C.
         """
 
         def check() -> None:
@@ -128,8 +118,6 @@ class Peers:
 
         Parameters
         ----------
-        local : Inventory
-            Of this node.
         options : PlanOptions
             With `ranks` those that live here; only these need a slice. By default all that have no files on other
             nodes alone, and every rank of the world needs a slice.
@@ -163,20 +151,7 @@ class Peers:
         return RemotePlan(made, explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:
-        """Carry out a plan.
-
-        Parameters
-        ----------
-        planned : RemotePlan
-            As from `plan`.
-        **options
-            As for `ms_recover.api.apply`.
-
-        Raises
-        ------
-        MsRecoverError
-            As `ms_recover.api.apply` does.
-        """
+        """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
         served = zip(self.peers, self.served, strict=True)
         sources = [RemoteSource(peer, inventory, self) for peer, inventory in served]
         away = {path: sources[number] for path, number in planned.union.holders.items()}

@@ -11,6 +11,8 @@ import binascii
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import xxhash
+
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, to_json
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
@@ -23,7 +25,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
-from ms_recover.storage.digest import Digester
+from ms_recover.storage.digest import name_digest
 
 MOST_RANKS = 1 << 20
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
@@ -92,22 +94,17 @@ class _InventoryFields(Fields):
 
 
 def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return an inventory as plain JSON values.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The inventory.
-    strategies : mapping of str to bytes
-        The bytes of its strategy files, by digest; others are left out.
-    """
+    """Return an inventory as plain JSON values; `strategies` has the bytes of strategy files, others are left out."""
     tables: dict[tuple[Parameter, ...], int] = {}
     inodes: dict[tuple[int, int], int] = {}
     slices = tuple(
-        _slice_fields(
+        fill(
+            _SliceFields,
             file,
-            tables.setdefault(file.parameters, len(tables)),
-            None if file.inode is None else inodes.setdefault(file.inode, len(inodes)),
+            bytes=file.size,
+            parameters=tables.setdefault(file.parameters, len(tables)),
+            inode=None if file.inode is None else inodes.setdefault(file.inode, len(inodes)),
+            **_placed(file),
         )
         for file in inventory.slices
     )
@@ -124,31 +121,14 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         ),
         notes=tuple((note.path, note.reason) for note in inventory.notes),
         denied=tuple((rank, note.path, note.reason) for rank, note in inventory.denied),
-        orphans=tuple(
-            fill(
-                _OrphanFields,
-                orphan,
-                epoch=orphan.step.epoch,
-                step=orphan.step.step,
-                place=orphan.place.parts,
-                manifest=_manifest_text(orphan.manifest),
-            )
-            for orphan in inventory.orphans
-        ),
+        orphans=tuple(fill(_OrphanFields, orphan, **_placed(orphan)) for orphan in inventory.orphans),
     )
     data: dict[str, Any] = to_json(fields)
     return data
 
 
 def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
-    """Read an inventory from JSON values.
-
-    Parameters
-    ----------
-    data : mapping
-        JSON of bounded size.
-    root : str
-        The name of its root; paths of slices are relative to it.
+    """Read an inventory from JSON values of bounded size; `root` is the name of its root.
 
     Raises
     ------
@@ -180,24 +160,10 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
     )
 
 
-def _slice_fields(file: SliceFile, table: int, inode: int | None) -> _SliceFields:
-    return _SliceFields(
-        rank=file.rank,
-        epoch=file.step.epoch,
-        step=file.step.step,
-        place=file.place.parts,
-        prefix=file.prefix,
-        bytes=file.size,
-        mtime_ns=file.mtime_ns,
-        parameters=table,
-        problem=file.problem,
-        encryption=file.encryption,
-        crc=file.crc,
-        manifest=_manifest_text(file.manifest),
-        manifest_problem=file.manifest_problem,
-        denied=file.denied,
-        inode=inode,
-    )
+def _placed(file: SliceFile | OrphanManifest) -> dict[str, Any]:
+    """Return the members that slices and orphans state in another form than the inventory."""
+    manifest = None if file.manifest is None else encode_manifest(file.manifest).decode()
+    return {"epoch": file.step.epoch, "step": file.step.step, "place": file.place.parts, "manifest": manifest}
 
 
 def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], bool]], device: int) -> SliceFile:
@@ -239,10 +205,6 @@ def _read_orphan(fields: _OrphanFields) -> OrphanManifest:
     )
 
 
-def _manifest_text(manifest: Manifest | None) -> str | None:
-    return None if manifest is None else encode_manifest(manifest).decode()
-
-
 def _read_manifest(text: str | None, path: str, like: tuple[Parameter, ...]) -> Manifest | None:
     return None if text is None else decode_manifest(text.encode(), f"the manifest of {path}", like)
 
@@ -279,8 +241,6 @@ def _read_strategy(digest: str, data: str) -> Strategy:
         strategy = decode_strategy(raw, "a strategy file")
     except (binascii.Error, MsRecoverError) as error:
         raise ValueError(str(error)) from None
-    digester = Digester()
-    digester.update(memoryview(raw))
-    if digester.digests().file != digest:
+    if name_digest(xxhash.xxh3_128(raw)) != digest:
         raise ValueError("a strategy file does not have its digest")
     return strategy

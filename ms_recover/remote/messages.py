@@ -1,4 +1,4 @@
-"""The messages of client and server, as JSON: what comes from the other end is checked before it is used (pure).
+"""The messages of client and server, as JSON: every message is checked before it is used (pure).
 
 The client asks ``{"ask": "inventory"}``, ``{"ask": "digests", "slices": [{"path", "bytes", "mtime_ns"}, ...]}`` or
 ``{"ask": "slice", "path", "bytes", "mtime_ns", "offset", "end"}``. The server answers with ``{"inventory": ...}``, any
@@ -87,24 +87,12 @@ class _Inventory(_Versioned):
 
 
 class RefusedError(Exception):
-    """The server does not do what it is asked; the text says why."""
+    """The server refuses a request; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A request for one slice.
-
-    Parameters
-    ----------
-    path : str
-        Relative to the root that is served.
-    state : FileState
-        What it must still be.
-    offset : int
-        First byte.
-    end : int or None
-        The byte behind the last one; None for the end of the file.
-    """
+    """A request for bytes of one slice, up to `end` or the end of the file, as long as it has this state."""
 
     path: str
     state: FileState
@@ -119,7 +107,7 @@ class SliceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for: ``"inventory"``, ``"digests"``, the bytes of one ``"slice"``, or to ``"leave"``."""
+    """A client's request: ``"inventory"``, ``"digests"``, the bytes of one ``"slice"``, or to ``"leave"``."""
 
     ask: str
     slices: tuple[SliceRequest, ...] = ()
@@ -146,13 +134,7 @@ def ask_slice(path: str, state: FileState, offset: int, end: int | None = None) 
 
 
 def read_request(data: bytes) -> Request:
-    """Read a request.
-
-    Raises
-    ------
-    FormatError
-        When it is none.
-    """
+    """Read a request; a FormatError when it is none."""
 
     def read(sent: Mapping[str, Any]) -> Request:
         _check_version(sent)
@@ -202,7 +184,7 @@ def read_mode(data: bytes, where: str) -> int:
     Raises
     ------
     FormatError
-        When it is something else.
+        When it is something else; so for all answers.
     RefusedError
         When the server refuses; so for all answers.
     """

@@ -65,8 +65,8 @@ class Peer:
 
     Parameters
     ----------
-    address : Address
-    security : Security
+    address, security
+        Of the server.
     timeout : float
         Seconds to wait for it to answer at all, whenever the world has to be made.
     """
@@ -94,25 +94,25 @@ class Peer:
         StorageError
             When it cannot be reached, or is gone.
         InputError
-            When it refuses, or sends what cannot be.
+            When it refuses, or sends an invalid message.
         """
         async with self._asking():
             channel = await self._connect()
             await channel.send_message(ask_inventory())
             data = await channel.receive_message(MAX_REPLY, timeout=None)
-            return read_inventory(data, self.name, lambda told: inventory_from_json(told, self.name))
+            return read_inventory(data, self.name, lambda sent: inventory_from_json(sent, self.name))
 
     async def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None] | None) -> Contents:
-        """Ask what slices contain, which the server reads; errors as for `inventory`."""
+        """Request the digests of slices, which the server reads; errors as for `inventory`."""
         async with self._asking():
             channel = await self._connect()
             await channel.send_message(ask_digests(files))
             while True:
-                told = read_contents(await channel.receive_message(MAX_REPLY), self.name, files)
-                if isinstance(told, Contents):
-                    return told
+                found = read_contents(await channel.receive_message(MAX_REPLY), self.name, files)
+                if isinstance(found, Contents):
+                    return found
                 if progress is not None:
-                    progress(told)
+                    progress(found)
 
     async def fetch(self, wanted: SliceRequest, take: Callable[[memoryview], None]) -> int:
         """Receive bytes of a slice; when the connection breaks, connect again and request the rest.
@@ -148,7 +148,7 @@ class Peer:
 
     async def _connect(self) -> Channel:
         if self._gone is not None:
-            raise self._gone  # once is enough to wait for it
+            raise self._gone  # it was waited for already
         if self._channel is None or self._channel.is_broken:
             try:
                 self._channel = await join(self._manager, self._address.host, self._address.port, self._timeout)
@@ -159,7 +159,7 @@ class Peer:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
-        """Ask one thing at a time, and tell what goes wrong in words; the channel is not used again then."""
+        """Make one request at a time; an error closes the channel and names the server."""
         async with self._busy:
             try:
                 yield

@@ -24,20 +24,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class ServedTree:
-    """A tree that is only read.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    options : ScanOptions
-        How it is laid out.
-
-    Raises
-    ------
-    MsRecoverError
-        When it cannot be scanned.
-    """
+    """A tree that is only read; errors as for `refresh`."""
 
     def __init__(self, root: str, options: ScanOptions) -> None:
         self.root = os.path.realpath(root)
@@ -77,12 +64,7 @@ class ServedTree:
         return inventory_to_json(self.inventory, strategies)
 
     def open(self, wanted: SliceRequest) -> int:
-        """Open a slice that the scan knows.
-
-        Returns
-        -------
-        int
-            Its descriptor.
+        """Open a slice that the scan knows, and return its descriptor.
 
         Raises
         ------
@@ -123,11 +105,6 @@ class ServedTree:
 
 
 def check_unchanged(status: os.stat_result, wanted: SliceRequest) -> None:
-    """Refuse a slice that changed since the client saw it.
-
-    Raises
-    ------
-    RefusedError
-    """
+    """Refuse a slice that changed since the client saw it, with a RefusedError."""
     if FileState(status.st_size, status.st_mtime_ns) != wanted.state:
         raise RefusedError(f"{wanted.path} is not what the plan saw: plan again")

@@ -58,12 +58,8 @@ def serve(
 
     Parameters
     ----------
-    root : str
-        The tree.
-    address : str
-        Where to listen; one that is not loopback needs a token.
-    port : int
-        Where to listen.
+    address, port
+        Where to listen; an address that is not loopback needs a token.
     security : Security, optional
         With the token; from the environment by default.
     idle : float, optional
@@ -72,8 +68,8 @@ def serve(
         Threads that digest slices.
     ready : callable
         Called with the line that says which tree is served at which address.
-    options : ScanOptions
-        How the tree is laid out.
+    root, options
+        The tree, and how it is laid out.
 
     Raises
     ------
@@ -83,10 +79,10 @@ def serve(
     tree = ServedTree(root, options)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
-    asyncio.run(_until_told(server, idle, ready))
+    asyncio.run(_until_stopped(server, idle, ready))
 
 
-async def _until_told(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
+async def _until_stopped(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
     task = asyncio.current_task()
     assert task is not None
     signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -97,17 +93,7 @@ async def _until_told(server: Server, idle: float | None, ready: Callable[[str],
 
 
 class Server:
-    """Accepts the clients of one tree and answers them.
-
-    Parameters
-    ----------
-    tree : ServedTree
-    address, port
-        Where to listen.
-    security : Security
-    jobs : int
-        Threads that digest slices.
-    """
+    """Accepts the clients of one tree and answers them; parameters as for `serve`."""
 
     def __init__(self, tree: ServedTree, address: str, port: int, security: Security, jobs: int) -> None:
         self._tree, self._address, self._port = tree, address, port
@@ -121,39 +107,44 @@ class Server:
         """Accept clients until cancelled, or until no client has connected for `idle` seconds."""
         clock = asyncio.get_running_loop().time
         self._last_seen = clock()
+        listener = None
         try:
-            await self._check_port()
+            listener = await self._listen()
             over = "" if self._security.host_tls is None else " over TLS"
             ready(f"serving {self._tree.root} at {Address(self._address, self._port)}{over}")
             while idle is None or self._clients or clock() - self._last_seen < idle:
                 left = _MEETING_S if idle is None else idle if self._clients else self._last_seen + idle - clock()
                 wait = max(min(_MEETING_S, left), _PAUSE_S)
-                if len(self._clients) >= _MOST_CLIENTS or not await self._meet(wait):
+                if len(self._clients) >= _MOST_CLIENTS or not await self._meet(listener, wait):
                     await asyncio.sleep(_PAUSE_S if len(self._clients) >= _MOST_CLIENTS else 0)
         finally:
             self._stop.set()
             for task in self._clients:
                 task.cancel()
             await asyncio.gather(*self._clients, return_exceptions=True)
+            if listener is not None:
+                listener.close()
 
-    async def _check_port(self) -> None:
-        """Check that the port is free, before the address is announced; it is opened again for each client."""
+    async def _listen(self) -> socket.socket:
+        """Open the port, which stays open between clients so that no other program takes it."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM)
             self._address = str(found[0][4][0])
             self._security.allow(self._address)
-            stream.listen(self._address, self._port).close()
+            return stream.listen(self._address, self._port)
         except OSError as error:
             raise StorageError(
                 f"cannot listen at {self._address} port {self._port}: {error.strerror}; choose others with --bind "
                 "and --port"
             ) from error
 
-    async def _meet(self, wait: float) -> bool:
+    async def _meet(self, listener: socket.socket, wait: float) -> bool:
         """Accept the next client; return whether one connected."""
         manager = WorldManager(security=self._security)
         try:
-            await manager.initialize_world(TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait)
+            await manager.initialize_world(
+                TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait, listener=listener
+            )
         except BrokenWorldError as error:
             _log.info("no client: %s", error)
             await manager.__aexit__()
@@ -198,21 +189,21 @@ class Server:
     async def _answer(self, channel: Channel, request: Request) -> None:
         if request.ask == "inventory":
             async with self._scanning:
-                told = await asyncio.to_thread(self._take_stock)
-            await channel.send_message(told)
+                reply = await asyncio.to_thread(self._inventory)
+            await channel.send_message(reply)
         elif request.ask == "digests":
             await self._digest(channel, request)
         else:
             await self._give(channel, request.slices[0])
 
-    def _take_stock(self) -> bytes:
+    def _inventory(self) -> bytes:
         self._tree.refresh(self._stop.is_set)
-        told = say_inventory(self._tree.to_json())
-        if len(told) > MAX_REPLY:
+        reply = say_inventory(self._tree.to_json())
+        if len(reply) > MAX_REPLY:
             raise RefusedError(
-                f"what {self._tree.root} holds takes {len(told)} bytes to tell: remove old steps from it"
+                f"the inventory of {self._tree.root} takes {len(reply)} bytes, more than fit: remove old steps from it"
             )
-        return told
+        return reply
 
     async def _digest(self, channel: Channel, request: Request) -> None:
         read = 0
@@ -226,12 +217,12 @@ class Server:
         reading: asyncio.Task[Contents] = asyncio.get_running_loop().create_task(
             asyncio.to_thread(self._tree.digests, request.slices, progress, self._jobs)
         )
-        told = 0
+        reported = 0
         try:
             while not (await asyncio.wait([reading], timeout=_WORKING_S))[0]:
                 now = read
-                await channel.send_message(say_working(now - told))
-                told = now
+                await channel.send_message(say_working(now - reported))
+                reported = now
             await channel.send_message(say_contents(reading.result()))
         finally:
             reading.cancel()

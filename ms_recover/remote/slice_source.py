@@ -29,17 +29,7 @@ class Waiter(Protocol):
 
 
 class RemoteSource(SliceSource):
-    """The slices of one server.
-
-    Parameters
-    ----------
-    peer : Peer
-        The server.
-    inventory : Inventory
-        Its slices.
-    waiter : Waiter
-        Runs the requests.
-    """
+    """The slices that the inventory of one server lists."""
 
     def __init__(self, peer: Peer, inventory: Inventory, waiter: Waiter) -> None:
         self.host = peer.name
@@ -72,19 +62,7 @@ class RemoteSource(SliceSource):
 
 
 class RemoteSlice(OpenSlice):
-    """A slice of another node; consecutive reads are requested ahead.
-
-    Parameters
-    ----------
-    peer : Peer
-        The server.
-    waiter : Waiter
-        Runs the requests.
-    file : SliceFile
-        The slice as the server listed it.
-    expected : FileState
-        The slice as the plan saw it.
-    """
+    """A slice of another node, `file` as its server listed it; consecutive reads are requested ahead."""
 
     near = False
 

@@ -1,43 +1,28 @@
-"""TLS between nodes: what is wrong when two sides do not agree about it."""
+"""The reason why two nodes do not agree about TLS."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-import time
 
-from ms_recover.worlds.security import NOT_TLS, Security, reason, with_certificates
+from ms_recover.worlds.security import NOT_TLS, Security, reason
 
-__all__ = ["mismatch", "with_certificates"]
-
-_PATIENCE_S = 1.0
 _ANSWER_S = 2.0
-_PAUSE_S = 0.05
 
 
 def mismatch(host: str, port: int, security: Security) -> str | None:
-    """Return why the TLS settings of this node and of a server that cannot be joined do not match.
+    """Return why this node's TLS settings do not match those of a server that cannot be joined, and what to do.
 
-    Parameters
-    ----------
-    host : str
-    port : int
-    security : Security
-        Of this node.
-
-    Returns
-    -------
-    str or None
-        What is wrong and what to do, to be put behind the server's name; None when TLS is not what is wrong.
+    The text goes behind the server's name; None when TLS is not the reason.
     """
     ours = security.guest_tls
     try:
-        with _connect(host, port) as sock:
+        with socket.create_connection((host, port), timeout=_ANSWER_S) as sock:
             if ours is None:
                 return _without_tls_here(sock)
             return _with_tls_here(sock, ours)
     except OSError:
-        return None  # nobody is there, or goes away: that is told already
+        return None  # the server is gone, which is reported already
 
 
 def _without_tls_here(sock: socket.socket) -> str | None:
@@ -73,15 +58,3 @@ def _with_tls_here(sock: socket.socket, ours: ssl.SSLContext) -> str | None:
             )
         return f"does not agree about TLS ({reason(error)}): see that both sides run the same version"
     return None
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    """Connect; a server's port is closed for a moment while it takes a client in."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return socket.create_connection((host, port), timeout=_ANSWER_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_S)

@@ -26,12 +26,15 @@ class Union:
         Damaged slices of this node that have a slice of the same name on another, by path.
     away : frozenset of int
         Ranks with files on other nodes and none here.
+    denied : dict of int to Note
+        Ranks whose directory on another node that node's server may not list.
     """
 
     inventory: Inventory
     holders: dict[str, int]
     replaced: dict[str, FileState]
     away: frozenset[int]
+    denied: dict[int, Note]
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
         """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""
@@ -39,19 +42,12 @@ class Union:
 
 
 def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
-    """Unite inventories.
+    """Unite the inventory of this node with those of others, whose roots are the names of the nodes.
 
     A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
     has a sound one.
-
-    Parameters
-    ----------
-    local : Inventory
-        Of this node.
-    served : sequence of Inventory
-        Of the others; their roots are the names of the nodes.
     """
-    inventories = [local, *served]
+    inventories = [local, *map(_naming_host, served)]
     by_place: dict[tuple[int, Step], dict[int, list[SliceFile]]] = {}
     for number, inventory in enumerate(inventories):
         for file in inventory.slices:
@@ -72,6 +68,7 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
         (file.path, file.rank): file for inventory in reversed(inventories) for file in inventory.strategy_files
     }
     notes = [Note(f"{inventory.root}/{note.path}", note.reason) for inventory in served for note in inventory.notes]
+    denied = {rank: note for inventory in inventories[1:] for rank, note in inventory.denied}
     ranks = {rank for inventory in inventories for rank in inventory.ranks}
     together = Inventory(
         root=local.root,
@@ -80,8 +77,21 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
         group_files=tuple(groups[path] for path in sorted(groups)),
         strategy_files=tuple(strategies[key] for key in sorted(strategies)),
         notes=(*local.notes, *notes),
+        denied=local.denied,
     )
-    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)))
+    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)), denied)
+
+
+def _naming_host(served: Inventory) -> Inventory:
+    """Return a served inventory whose denied paths name the node."""
+    host = f"at {served.root}"
+    return replace(
+        served,
+        slices=tuple(
+            replace(file, problem=f"{file.problem} {host}") if file.denied else file for file in served.slices
+        ),
+        denied=tuple((rank, Note(note.path, f"{note.reason} {host}")) for rank, note in served.denied),
+    )
 
 
 def cut_down(
@@ -91,9 +101,8 @@ def cut_down(
 
     Parameters
     ----------
-    plan : Plan
-        Over the inventory of `union`.
-    union : Union
+    plan, union
+        The plan, and the union whose inventory it is of.
     ranks : collection of int or None
         The ranks that live here; None for those that have no files on other nodes only.
     names : sequence of str
@@ -104,7 +113,7 @@ def cut_down(
     hosts = {path: names[number] for path, number in union.holders.items()}
     files = {file.path: file for file in union.inventory.slices}
     verdicts, brought = [], []
-    for verdict in plan.ranks:
+    for verdict in (_denied(one, union.denied) for one in plan.ranks):
         here = union.lives_here(verdict.rank, ranks)
         if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
             action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
@@ -125,6 +134,14 @@ def cut_down(
         group_files=tuple(write for write in plan.group_files if union.lives_here(write.rank, ranks)),
         ranks=tuple(verdicts),
     )
+
+
+def _denied(verdict: RankVerdict, denied: Mapping[int, Note]) -> RankVerdict:
+    """Return the verdict of a rank that has no source because a server may not list its directory."""
+    if verdict.verdict != "unrecoverable" or verdict.state != "missing" or verdict.rank not in denied:
+        return verdict
+    note = denied[verdict.rank]
+    return replace(verdict, state="unreadable", reason=f"{note.path}: {note.reason}; {verdict.reason}")
 
 
 def _on_this_node(action: Action, union: Union) -> Action:

@@ -23,8 +23,8 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.splitting.slice_directory import LOCK_SECONDS, NAME, STEP, clear_directory, open_directory
-from ms_recover.storage.atomic import sync_directory
 from ms_recover.storage.digest import holds
+from ms_recover.storage.directories import sync_directory
 from ms_recover.storage.transfer import copy_bytes
 from ms_recover.system_errors import explained
 

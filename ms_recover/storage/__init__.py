@@ -1,1 +1,1 @@
-"""Every byte moved."""
+"""Bytes that are moved: atomic files, digests, directory syncs."""

@@ -1,8 +1,8 @@
 """Files that are complete under their final name, or not there at all.
 
-The order that survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it
-over the target, fsync the directory. The temporary name is hidden, so that neither MindSpore nor a scan takes it for a
-slice; a lock that dies with its process keeps two writers from one target, and tells leftovers from work in progress.
+This order survives a crash at any moment: write a temporary file in the target's directory, fsync it, rename it over
+the target, fsync the directory. The temporary name is hidden: neither MindSpore nor a scan takes it for a slice.
+A lock that dies with its process keeps two writers from one target, and distinguishes leftovers from work in progress.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import errno
 import fcntl
 import os
 import stat
-import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 from ms_recover.errors import StorageError
-from ms_recover.file_names import temporary_name
+from ms_recover.file_names import TEMPORARY_SUFFIX, temporary_name
+from ms_recover.storage.directories import DirectorySyncs, sync_directory
 from ms_recover.storage.local import READ
 from ms_recover.storage.system import drop_cached
 from ms_recover.system_errors import explained
@@ -29,43 +28,11 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """Everything of a file but its bytes.
-
-    Parameters
-    ----------
-    mode : int
-        Permissions.
-    mtime_ns : int
-        Modification time, nanoseconds since the epoch.
-    owner : tuple of (int, int) or None
-        User and group; None for those of the directory.
-    """
+    """Permissions, modification time in nanoseconds, and user and group; None for those of the directory."""
 
     mode: int
     mtime_ns: int
     owner: tuple[int, int] | None = None
-
-
-class DirectorySyncs:
-    """Directories to make durable together: one fsync for everything that happens in each.
-
-    Until then a power failure may undo any of it, in any order, so that nothing may be removed on the strength of it.
-    """
-
-    def __init__(self) -> None:
-        self._paths: set[str] = set()
-        self._lock = threading.Lock()
-
-    def add(self, path: str) -> None:
-        """Note a directory; from any thread."""
-        with self._lock:
-            self._paths.add(path)
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The directories noted so far, sorted."""
-        with self._lock:
-            return sorted(self._paths)
 
 
 class AtomicFile:
@@ -108,13 +75,7 @@ class AtomicFile:
         os.close(self.descriptor)
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises
-        ------
-        OSError
-            When they cannot be written.
-        """
+        """Append bytes; an OSError when they cannot be written."""
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]
@@ -122,10 +83,7 @@ class AtomicFile:
     def settle(self, form: FileForm) -> None:
         """Give the written file its mode, time and (for root) owner, make it durable, and drop its cached pages.
 
-        Raises
-        ------
-        OSError
-            When the file system refuses, or the device failed to take the bytes.
+        An OSError when the file system or the device fails.
         """
         status = os.fstat(self.descriptor)
         if os.geteuid() == 0:
@@ -138,15 +96,7 @@ class AtomicFile:
     def commit(self, syncs: DirectorySyncs | None = None) -> None:
         """Give the durable file its final name, durably; a file of that name is replaced.
 
-        Parameters
-        ----------
-        syncs : DirectorySyncs, optional
-            As for `sync_directory`.
-
-        Raises
-        ------
-        OSError
-            When the file system refuses.
+        `syncs` and errors are as for `sync_directory`.
         """
         os.rename(self.path, self.target)
         sync_directory(os.path.dirname(self.target), syncs)
@@ -160,16 +110,12 @@ def write_small(
     owner_of: str | None = None,
     syncs: DirectorySyncs | None = None,
 ) -> None:
-    """Write a small file, whole or not at all, and durably.
+    """Write a small file, whole or not at all, and durably; one that is there is replaced.
 
     Parameters
     ----------
-    path : str or path-like
-        The file; one that is there is replaced.
-    data : bytes
-        Its contents.
-    mode : int
-        Its permissions.
+    path, data, mode
+        The file, its contents and its permissions.
     owner_of : str, optional
         File or directory whose owner it gets when root writes it.
     syncs : DirectorySyncs, optional
@@ -178,7 +124,7 @@ def write_small(
     Raises
     ------
     StorageError, MissingInputError
-        When it cannot be written; MissingInputError when its directory is gone.
+        When it cannot be written, or its directory is gone.
     """
     target = os.path.abspath(path)
     with AtomicFile(target) as file, explained("writing", target):
@@ -196,14 +142,15 @@ def temporary_path(target: str) -> str:
     return os.path.join(directory, temporary_name(name))
 
 
-def remove_unlocked(path: str) -> None:
-    """Remove a temporary file unless a living process writes it; what is no regular file stays.
+def leftovers(folder: str, ending: str = "") -> list[str]:
+    """Return the temporary files in a directory of targets whose names have an ending; some may be in use."""
+    ending += TEMPORARY_SUFFIX
+    names = (name for name in os.listdir(folder) if name.startswith(".") and name[1:].endswith(ending))
+    return [os.path.join(folder, name) for name in names]
 
-    Raises
-    ------
-    OSError
-        When it cannot be opened, locked or removed.
-    """
+
+def remove_unlocked(path: str) -> None:
+    """Remove a temporary file unless a living process writes it; anything but a regular file stays."""
     try:
         descriptor = os.open(path, READ | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -214,70 +161,6 @@ def remove_unlocked(path: str) -> None:
             os.unlink(path)
     except BlockingIOError:
         pass
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: str, like: str, root: str, syncs: DirectorySyncs | None = None) -> None:
-    """Make a missing directory, its missing parents too, with the mode and (for root) the owner of others.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    like : str
-        The directory it resembles; its parents resemble the parents of that one, up to `root`.
-    root : str
-        The tree, which is never made.
-    syncs : DirectorySyncs, optional
-        As for `sync_directory`.
-
-    Raises
-    ------
-    OSError
-        When it cannot be made.
-    """
-    if path == root or os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    make_directory(parent, like if like == root else os.path.dirname(like), root, syncs)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if os.path.isdir(path):
-            return  # made by another thread or process meanwhile
-        raise
-    status = os.stat(like)
-    os.chmod(path, status.st_mode & 0o7777)
-    if os.geteuid() == 0:
-        os.chown(path, status.st_uid, status.st_gid)
-    sync_directory(parent, syncs)
-
-
-def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
-    """Make renames and new names in a directory durable; file systems that cannot are passed over.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    syncs : DirectorySyncs, optional
-        Note the directory here, for later, instead.
-
-    Raises
-    ------
-    OSError
-        When it cannot be opened or synced.
-    """
-    if syncs is not None:
-        syncs.add(path)
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
     finally:
         os.close(descriptor)
 
@@ -297,8 +180,7 @@ def _open_locked(path: str, target: str) -> int:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StorageError(f"{path} is in the way of a temporary file and no regular file: move it away")
             _lock(descriptor, target)
-            current = os.stat(path) if os.path.exists(path) else None
-            if current is not None and current.st_ino == os.fstat(descriptor).st_ino:
+            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 if writable:
                     os.ftruncate(descriptor, 0)
                     os.fchmod(descriptor, 0o600)

@@ -16,13 +16,7 @@ from ms_recover.storage.reading import read_through
 
 
 class Digester:
-    """Digests of bytes that arrive in file order.
-
-    Parameters
-    ----------
-    contents : sequence of sequence of ByteRange
-        For each parameter the ranges of its contents.
-    """
+    """Digests of bytes that arrive in file order; `contents` has the ranges of each parameter."""
 
     def __init__(self, contents: Sequence[Sequence[ByteRange]] = ()) -> None:
         self._file = xxhash.xxh3_128()
@@ -47,7 +41,7 @@ class Digester:
         self._offset = end
 
     def digests(self) -> Digests:
-        """Return the digests of what has arrived."""
+        """Return the digests of the bytes so far."""
         return Digests(name_digest(self._file), tuple(name_digest(parameter) for parameter in self._parameters))
 
 
@@ -68,25 +62,19 @@ def digest_file(
 
     Parameters
     ----------
-    path : str or path
-        The file.
     contents : sequence of sequence of ByteRange
         For each parameter the ranges of its contents.
-    stop : callable
-        True ends it.
     progress : callable
         Given the bytes read since the last call.
-    from_device : bool
-        Drop cached pages first, so that what is read comes from the device.
+    stop, from_device
+        See `read_through`.
 
     Raises
     ------
-    StoppedError
-        When `stop` says so.
     FormatError
         When it is no regular file.
-    OSError
-        When reading fails.
+    StoppedError, OSError
+        As `read_through`.
     """
     digester = Digester(contents)
     descriptor = os.open(path, READ)
@@ -102,24 +90,7 @@ def digest_file(
 
 
 def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool = False) -> str:
-    """Digest a file from its start.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for reading.
-    stop : callable
-        True ends it.
-    from_device : bool
-        See `read_through`.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When reading fails.
-    """
+    """Digest an open file from its start; parameters and errors as for `read_through`."""
     digest = xxhash.xxh3_128()
     for piece in read_through(descriptor, stop, from_device=from_device):
         digest.update(piece)
@@ -129,23 +100,8 @@ def digest_bytes(descriptor: int, stop: Callable[[], bool], *, from_device: bool
 def holds(path: str, size: int, expected: str | None, stop: Callable[[], bool]) -> str | None:
     """Return the digest of a file that holds the expected bytes, None when it does not.
 
-    Parameters
-    ----------
-    path : str
-        Its name; anything may lie there.
-    size : int
-        Expected size in bytes; a file of another size is not read.
-    expected : str or None
-        Expected digest; None where it is not known.
-    stop : callable
-        True ends reading.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When nothing lies there, or it cannot be read.
+    A file of another size in bytes is not read. Without an expected digest the size alone counts. Errors are a
+    StoppedError when `stop` returns True, and an OSError when nothing lies there or it cannot be read.
     """
     descriptor = os.open(path, READ)
     try:

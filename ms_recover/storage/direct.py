@@ -1,7 +1,7 @@
 """Read and write a file past the page cache.
 
-A cached page proves nothing about the device, and filling the cache only to digest or to pass on costs more than the
-reading or the writing itself.
+A cached page proves nothing about the device. Filling the cache only to digest or copy costs more than reading or
+writing itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 4 << 20
 """Bytes read or written at a time; enough to keep a device busy, and two huge pages."""
 
 LARGE = 64 << 20
-"""From this many bytes on a file keeps the device busy alone; smaller ones rely on others being copied beside them."""
+"""A file of this many bytes keeps the device busy alone; smaller ones are copied several at a time."""
 
 ALIGNMENT = 4096
 """Direct reads and writes start and end at multiples of this; no block device in use asks for more."""
@@ -35,14 +35,8 @@ _HUGE_PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 def opened_direct(descriptor: int, flags: int) -> Iterator[int | None]:
     """Open a file again for direct reads or writes; None where that is not possible or would be slow.
 
-    It is a file description of its own, with its own position: the flag would concern everyone who has this one open.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open.
-    flags : int
-        ``os.O_RDONLY`` or ``os.O_WRONLY``.
+    It has its own position and flags: ``O_DIRECT`` would apply to every user of `descriptor`. `flags` are
+    ``os.O_RDONLY`` or ``os.O_WRONLY``.
     """
     direct = None
     if huge_pages():
@@ -58,25 +52,11 @@ def opened_direct(descriptor: int, flags: int) -> Iterator[int | None]:
 
 
 def read_direct(descriptor: int) -> Generator[memoryview, None, None]:
-    """Read from the start of a file as far as direct reads go; what is not yielded has to be read another way.
+    """Yield a file from its start as far as direct reads go; the rest must be read through the cache.
 
-    That is all of it where the file system (tmpfs, some network file systems) or the process cannot. Of a large file
-    the next blocks are read in a thread meanwhile, which ends with the generator.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for reading; its position and its flags stay.
-
-    Yields
-    ------
-    memoryview
-        At most `BLOCK` bytes; the memory is used again for a later piece.
-
-    Raises
-    ------
-    OSError
-        When the device cannot be read.
+    Some file systems (tmpfs, some network file systems) allow no direct reads: nothing is yielded then. A thread reads
+    the next blocks of a large file meanwhile; it ends with the generator. Position and flags of `descriptor` stay. Each
+    piece has at most `BLOCK` bytes, and its memory is used again for a later one. An OSError when the device fails.
     """
     with opened_direct(descriptor, os.O_RDONLY) as direct:
         if direct is None:
@@ -121,14 +101,9 @@ def _read(direct: int, buffer: memoryview, offset: int) -> int:
 
 
 class DirectWriting:
-    """Write from the start of a file past the cache; an end that fills no block, and what is refused, through it.
+    """Write from the start of a file past the cache; a last partial block and refused writes go through the cache.
 
-    Parameters
-    ----------
-    descriptor : int
-        Open for writing.
-    direct : int
-        The same file from `opened_direct`.
+    `direct` is the same file from `opened_direct`.
     """
 
     def __init__(self, descriptor: int, direct: int) -> None:
@@ -137,13 +112,7 @@ class DirectWriting:
         self._written = 0
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes; fast when their memory is from `aligned_buffer`.
-
-        Raises
-        ------
-        OSError
-            When they cannot be written.
-        """
+        """Write the next bytes, fast from memory of `aligned_buffer`; an OSError when they cannot be written."""
         done = 0
         while done < len(data):
             done += self._write_some(data[done:])
@@ -167,13 +136,7 @@ class DirectWriting:
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """Return memory that starts at a huge page, in huge pages where the kernel has some.
-
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    """
+    """Return `size` bytes of memory that start at a huge page, in huge pages where the kernel has some."""
     memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE_PAGE

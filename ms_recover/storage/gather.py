@@ -17,14 +17,9 @@ _BYTES_WORTH_A_READ = 8 << 10
 
 
 class Contents:
-    """The contents of one parameter in an open slice.
+    """The contents of one parameter, whose pieces lie at `ranges` of an open slice.
 
-    Parameters
-    ----------
-    read : callable
-        Reads from an offset of the slice into memory; returns the number of bytes, 0 only at the end.
-    ranges : sequence of ByteRange
-        Where its pieces lie in the file.
+    `read` reads from an offset of the slice into memory and returns the number of bytes, 0 only at the end.
     """
 
     def __init__(self, read: Callable[[int, memoryview], int], ranges: Sequence[ByteRange]) -> None:
@@ -38,13 +33,7 @@ class Contents:
         return self._starts[-1]
 
     def read(self, offset: int, into: memoryview) -> None:
-        """Fill `into` with the bytes from `offset` of the contents on.
-
-        Raises
-        ------
-        EOFError
-            When the file ends before; other errors are those of the slice.
-        """
+        """Fill `into` with the bytes from `offset` of the contents on; an EOFError when the file ends before."""
         while into:
             index = bisect_right(self._starts, offset) - 1
             if offset >= self.bytes:
@@ -59,26 +48,9 @@ class Contents:
 
 
 def gather(pieces: Sequence[Piece], nbytes: int, contents_of: Callable[[Piece], Contents]) -> Iterator[memoryview]:
-    """Read a parameter in the order of its bytes.
+    """Yield a parameter of `nbytes` bytes in order, `WINDOW` bytes at a time; errors as for `Contents.read`.
 
-    Parameters
-    ----------
-    pieces : sequence of Piece
-        All of it.
-    nbytes : int
-        Its length.
-    contents_of : callable
-        Gives the contents that a piece is taken from.
-
-    Yields
-    ------
-    memoryview
-        `WINDOW` bytes or, at the end, fewer; the memory is used again for the next.
-
-    Raises
-    ------
-    EOFError
-        As `Contents.read`.
+    `contents_of` returns the contents that a piece is taken from. The memory is used again for the next window.
     """
     flows = [_Flow(piece.runs, contents_of(piece)) for piece in pieces]
     buffer = memoryview(bytearray(min(WINDOW, nbytes)))
@@ -101,7 +73,7 @@ class _Flow:
         self._scratch = memoryview(b"")
 
     def fill(self, window: memoryview, start: int) -> None:
-        """Write what this piece has of a window that begins at byte `start` of the parameter."""
+        """Write this piece's bytes of a window that begins at byte `start` of the parameter."""
         end = start + len(window)
         batch: list[tuple[int, int, int]] = []
         while self._next is not None and self._next[1] + self._done < end:

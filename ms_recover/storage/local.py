@@ -8,7 +8,7 @@ from ms_recover.errors import FormatError
 from ms_recover.system_errors import explained
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Flags for opening what may be anything: opening a pipe would wait for a writer otherwise."""
+"""Flags for opening a file of unknown kind: opening a pipe would wait for a writer otherwise."""
 
 
 class StoppedError(Exception):
@@ -16,16 +16,9 @@ class StoppedError(Exception):
 
 
 def read_text(path: str, most: int = 1 << 30) -> str:
-    """Read a small text file.
+    """Read a small text file; a FormatError when it is longer than `most` bytes or not UTF-8.
 
-    Raises
-    ------
-    MissingInputError
-        When it is not there.
-    StorageError
-        When it cannot be read.
-    FormatError
-        When it is longer than `most` bytes or not UTF-8.
+    Errors of the operating system are those of `explained`.
     """
     with explained("reading", path), open(path, "rb") as file:
         data = file.read(most + 1)

@@ -13,6 +13,8 @@ from ms_recover.storage.system import drop_cached, read_ahead
 CHUNK = 1 << 20
 """Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""
 
+_SMALL = 4 << 10
+
 WINDOW = 4 << 20
 """Bytes after which writing to the device is started, and pages that were read back are dropped."""
 
@@ -29,9 +31,9 @@ def read_through(
     stop : callable
         True ends it.
     from_device : bool
-        Read what the device holds, not what is cached. Pages that are not written yet stay in the cache: fsync before.
+        Read from the device, not from the cache. Pages that are not written yet stay in the cache: fsync before.
     buffer : memoryview, optional
-        Where cached bytes are read into.
+        Memory for cached bytes.
 
     Yields
     ------
@@ -41,7 +43,7 @@ def read_through(
     Raises
     ------
     StoppedError
-        When `stop` says so.
+        When `stop` returns True.
     OSError
         When reading fails.
     """
@@ -59,7 +61,7 @@ def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
         for piece in pieces:
             yield piece
             offset += len(piece)
-    for piece in _cached(descriptor, offset):  # what could not be read directly: all of it, or nothing
+    for piece in _cached(descriptor, offset):  # the rest that direct reads do not give: often nothing
         yield piece
         offset += len(piece)
         if offset - dropped >= WINDOW:
@@ -71,7 +73,8 @@ def _from_device(descriptor: int) -> Generator[memoryview, None, None]:
 def _cached(descriptor: int, offset: int, buffer: memoryview | None = None) -> Generator[memoryview, None, None]:
     read_ahead(descriptor)
     if buffer is None:
-        buffer = memoryview(bytearray(CHUNK))
+        left = os.fstat(descriptor).st_size - offset
+        buffer = memoryview(bytearray(min(CHUNK, max(left, _SMALL))))
     while count := os.preadv(descriptor, [buffer], offset):
         yield buffer[:count]
         offset += count

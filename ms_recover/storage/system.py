@@ -1,7 +1,7 @@
-"""The few Linux calls that Python's `os` lacks, and hints to the page cache; each is passed over where it is missing.
+"""The few Linux calls that Python's `os` lacks, and hints to the page cache; a missing call is passed over.
 
-None of them is needed for a correct copy, so a file system that lacks one costs speed only. Errors that tell of lost
-data or of a full disk are never passed over.
+A correct copy needs none of them, so a file system that lacks one costs speed only. Errors that mean lost data or a
+full disk are never passed over.
 """
 
 from __future__ import annotations
@@ -29,19 +29,7 @@ def clone(source: int, target: int) -> bool:
     """Let an empty file share all blocks of another.
 
     XFS, btrfs and others with reflinks can, within one file system. Writing to either file later leaves the other as
-    it is.
-
-    Parameters
-    ----------
-    source : int
-        Open for reading.
-    target : int
-        Open for writing, empty; still empty when this did not work.
-
-    Returns
-    -------
-    bool
-        Whether it worked. Why it did not does not matter: copying the bytes meets a true error again.
+    it is. False when it does not work; the target is still empty then, and copying the bytes shows the cause.
     """
     try:
         fcntl.ioctl(target, FICLONE, source)
@@ -53,22 +41,10 @@ def clone(source: int, target: int) -> bool:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Reserve the blocks of a file that is about to be written, and set its size.
+    """Reserve the blocks of a file that is about to be written, and set its size; an OSError when there is no room.
 
     A full disk is known before the first byte, and the file system need not find blocks piece by piece.
     ``posix_fallocate`` is of no use here: where the file system cannot reserve, glibc writes into every block instead.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for writing.
-    size : int
-        Bytes.
-
-    Raises
-    ------
-    OSError
-        When there is no room.
     """
     function = _function("fallocate64") or _function("fallocate")
     if function is None or size <= 0:
@@ -78,29 +54,20 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def start_writing(descriptor: int, offset: int, length: int) -> None:
-    """Start to write a range of a file to the device, without waiting.
-
-    Raises
-    ------
-    OSError
-        When the device refuses.
-    """
+    """Start to write a range of a file to the device, without waiting; an OSError when the device refuses."""
     _sync_range(descriptor, offset, length, _SYNC_FILE_RANGE_WRITE)
 
 
 def finish_writing(descriptor: int, offset: int, length: int) -> None:
     """Wait until a range of a file is on the device; its metadata and the device's own cache still need an fsync.
 
-    Raises
-    ------
-    OSError
-        When it could not be written. The kernel tells of that once only, so an fsync afterwards would succeed.
+    An OSError means lost data. The kernel reports it only once, so that an fsync afterwards would succeed.
     """
     _sync_range(descriptor, offset, length, _SYNC_FILE_RANGE_WRITE_AND_WAIT)
 
 
 def drop_cached(descriptor: int, offset: int = 0, length: int = 0) -> None:
-    """Drop the cached pages of a range (length 0: up to the end) that hold what the device holds.
+    """Drop the cached pages of a range (length 0: up to the end) that are written already.
 
     The next read comes from the device. Pages that are not written yet stay.
     """

@@ -1,10 +1,10 @@
 """Copy and digest the bytes of a slice, as fast as the device allows; the figures are in ``benchmarks/copy.md``.
 
 Blocks are shared where the file system can. Otherwise they are reserved at once, digested while they are copied, and
-written to the device at once instead of all of them at the final fsync. A large file goes through the cache, and
-every few MiB the written pages are dropped: the kernel hands the same few out again, which is faster than fresh ones.
-Smaller ones, of which several are copied at a time, go past the cache, which takes half the processor time. Either way
-a recovery of many GiB evicts nothing that other processes have cached.
+written to the device without waiting for the final fsync. A large file goes through the cache, and the written pages
+are dropped every few MiB: the kernel uses the same few pages again, which is faster than fresh ones. Several smaller
+files are copied at a time; they go past the cache, which takes half the processor time. Either way a recovery of many
+GiB evicts nothing that other processes have cached.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Cal
     Parameters
     ----------
     source, target : int
-        Descriptors.
+        Descriptors; an OSError when reading or writing fails.
     stop : callable
-        True ends it.
+        True ends it, with a StoppedError.
     progress : callable
         Given the bytes copied since the last call.
 
@@ -40,13 +40,6 @@ def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Cal
     -------
     (int, str)
         Bytes copied and their digest.
-
-    Raises
-    ------
-    StoppedError
-        When `stop` says so.
-    OSError
-        When reading or writing fails.
     """
     size = os.fstat(source).st_size
     if clone(source, target):
@@ -77,13 +70,7 @@ def _pass_on(
 
 
 class Writing:
-    """Write from the start of a file, and keep the device busy meanwhile.
-
-    Parameters
-    ----------
-    descriptor : int
-        Open for writing, at its start.
-    """
+    """Write from the start of an open file, and keep the device busy meanwhile."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -92,13 +79,7 @@ class Writing:
         self._finished = 0
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes.
-
-        Raises
-        ------
-        OSError
-            When they cannot be written, or those before could not.
-        """
+        """Write the next bytes; an OSError when these or earlier ones cannot be written."""
         done = 0
         while done < len(data):
             done += os.write(self._descriptor, data[done:])

@@ -17,7 +17,7 @@ from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.planner import plan_for_rank
-from ms_recover.storage.atomic import sync_directory
+from ms_recover.storage.directories import sync_directory
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.rank_view import RankView

@@ -4,8 +4,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +72,30 @@ def test_a_lost_rank_comes_from_one_server(tree, tmp_path, recover_ckpt):
     assert target.stat().st_mode == source.stat().st_mode
     assert (here / "ckpt_dir1" / "group_info.pb").exists()
     assert not leftovers(here)
+
+
+def test_no_other_program_gets_the_port_between_clients(tree, tmp_path, recover_ckpt):
+    here, there = split(tree, tmp_path, here=(0, 1), there=(2, 3, 4, 5))
+    taken, over = [], threading.Event()
+
+    def take(port):
+        while not over.wait(0.001):
+            with socket.socket() as other, suppress(OSError):
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                other.bind(("127.0.0.1", port))
+                other.listen()
+                taken.append(port)
+
+    with serving(there) as [server]:
+        taking = threading.Thread(target=take, args=(server.port,))
+        taking.start()
+        try:
+            codes = [recover_ckpt("plan", here, "--from", server.address).code for _ in range(5)]
+        finally:
+            over.set()
+            taking.join()
+        assert server.process.poll() is None
+    assert (codes, taken) == ([0] * 5, [])
 
 
 def test_a_node_that_lost_everything_comes_from_two_servers(tree, tmp_path, recover_ckpt):

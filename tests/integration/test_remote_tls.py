@@ -13,9 +13,9 @@ from ms_recover.cli.options import PeerOptions
 from ms_recover.cli.peers import security_of
 from ms_recover.errors import UsageError
 from ms_recover.model.steps import Step
-from ms_recover.remote.tls import mismatch, with_certificates
+from ms_recover.remote.tls import mismatch
 from ms_recover.testing.trees import make_tree, save_manifests
-from ms_recover.worlds.security import Security
+from ms_recover.worlds.security import Security, with_certificates
 from tests.support.serving import Relay, Served, free_port, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
@@ -23,7 +23,7 @@ VARIABLES = {"CERTIFICATE": "node2.pem", "KEY": "node2.key", "AUTHORITY": "ours.
 TRUSTING = """
 import sys
 from ms_recover.remote.server import serve
-from ms_recover.worlds.security import Security
+from ms_recover.worlds.security import Security, with_certificates
 root, port, *files = sys.argv[1:]
 serve(root, port=int(port), security=Security().mutual_tls(*files), ready=lambda text: print(text, flush=True))
 """

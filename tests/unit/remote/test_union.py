@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.cli.tree import plan_code
 from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.inventory import Note
 from ms_recover.model.options import PlanOptions
 from ms_recover.remote.peer import DEFAULT_PORT, Address
 from ms_recover.remote.union import cut_down, unite
@@ -83,6 +85,45 @@ def test_only_given_ranks_need_a_slice():
     plan = planned(here, there, ranks=[0])
     assert plan.step == STEP
     assert [action.rank for action in plan.actions] == [0]
+
+
+NOT_ALLOWED = "permission denied for user nobody (uid 65534)"
+
+
+def test_a_directory_that_a_server_may_not_list_is_unreadable_with_its_host_and_not_missing():
+    denied = ((3, Note("ckpt_dir3", NOT_ALLOWED)),)
+    there = replace(node(slice_file(2), name="there:1"), ranks=(2, 3), denied=denied)
+    plan = planned(node(slice_file(0)), there)
+    assert plan.step is None
+    assert (plan.ranks[3].verdict, plan.ranks[3].state) == ("unrecoverable", "unreadable")
+    assert plan.ranks[3].reason.startswith(f"ckpt_dir3: {NOT_ALLOWED} at there:1")
+    assert plan.ranks[1].state == "missing"
+    assert plan_code(plan) == 1
+
+
+def test_a_directory_that_a_server_may_not_list_keeps_nobody_from_what_others_hold():
+    denied = ((3, Note("ckpt_dir3", NOT_ALLOWED)),)
+    there = replace(node(slice_file(2), name="there:1"), ranks=(2, 3), denied=denied)
+    plan = planned(node(slice_file(1), ranks=(0, 1)), there)
+    assert [action.rank for action in plan.actions] == [0]
+    assert "recover it there" in plan.ranks[3].reason
+    assert plan_code(plan) == 0
+
+
+def test_a_directory_of_this_node_that_may_not_be_listed_stays_denied():
+    here = replace(node(slice_file(0)), ranks=(0, 1), denied=((1, Note("ckpt_dir1", NOT_ALLOWED)),))
+    plan = planned(here, node(slice_file(2), slice_file(3), name="there:1"))
+    assert plan.ranks[1].state == "unreadable"
+    assert plan.ranks[1].reason.startswith(f"ckpt_dir1: {NOT_ALLOWED};")
+    assert plan_code(plan) == 1
+
+
+def test_a_slice_that_a_server_may_not_open_names_its_host():
+    shut = replace(slice_file(3, problem=NOT_ALLOWED), denied=True)
+    plan = planned(node(slice_file(0)), node(slice_file(2), shut, name="there:1"))
+    assert plan.ranks[3].state == "unreadable"
+    assert f"{shut.path}: {NOT_ALLOWED} at there:1" in plan.ranks[3].reason
+    assert plan_code(plan) == 1
 
 
 def test_lists_of_this_node_come_first():

@@ -7,9 +7,7 @@ import pytest
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.storage.atomic import (
     AtomicFile,
-    DirectorySyncs,
     FileForm,
-    make_directory,
     remove_unlocked,
     temporary_path,
     write_small,
@@ -57,27 +55,6 @@ def test_two_recoveries_never_write_one_target(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_directories_get_the_mode_of_their_model(tmp_path):
-    like = tmp_path / "ckpt_dir1"
-    like.mkdir(mode=0o750)
-    like.chmod(0o750)
-    make_directory(str(tmp_path / "ckpt_dir0"), str(like), str(tmp_path))
-    assert stat.S_IMODE((tmp_path / "ckpt_dir0").stat().st_mode) == 0o750
-
-
-def test_parents_of_a_directory_get_the_mode_of_the_models_parents_and_the_root_is_never_made(tmp_path):
-    like = tmp_path / "checkpoints" / "rank_1"
-    like.mkdir(parents=True)
-    like.parent.chmod(0o710)
-    like.chmod(0o750)
-    make_directory(str(tmp_path / "again" / "rank_0"), str(like), str(tmp_path))
-    assert stat.S_IMODE((tmp_path / "again").stat().st_mode) == 0o710
-    assert stat.S_IMODE((tmp_path / "again" / "rank_0").stat().st_mode) == 0o750
-    with pytest.raises(FileNotFoundError):
-        make_directory(str(tmp_path / "gone" / "rank_0"), str(tmp_path / "gone"), str(tmp_path / "gone"))
-    assert not (tmp_path / "gone").exists()
-
-
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("elsewhere", path), os.mkdir])
 def test_a_temporary_name_that_is_no_regular_file_is_neither_opened_nor_followed(make, tmp_path):
     target = str(tmp_path / "a.ckpt")
@@ -113,15 +90,6 @@ def test_a_small_file_that_cannot_be_written_leaves_the_old_one_and_nothing_else
     assert faults.count
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["plan.json"]
-
-
-def test_directories_noted_for_later_are_not_synced_at_once(tmp_path):
-    syncs = DirectorySyncs()
-    with Faults(str(tmp_path.parent), 0, "never", ("fsync",)).installed() as faults:
-        write_small(tmp_path / "b", b"x", syncs=syncs)
-        write_small(tmp_path / "a", b"x", syncs=syncs)
-        assert [call for call in faults.trace if call.endswith(tmp_path.name)] == []
-        assert syncs.paths == [str(tmp_path)]
 
 
 def test_only_temporary_files_without_a_writer_are_removed(tmp_path):
