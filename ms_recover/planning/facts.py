@@ -14,7 +14,8 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.claims import settle_claims
+from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
@@ -181,26 +182,31 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         check_rank(rank, world, "declared lost")
     inside = [file for file in inventory.slices if file.rank < world.ranks]
     listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
-    groups = merge_groups([_inside(file, world) for file in listing if (file.rank or 0) < world.ranks], inside)
-    steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
-    inside.sort(key=lambda file: (file.rank, file.step, file.path))
-    for one in _slice_facts(inside, world, groups, contents):
-        steps[one.file.step][one.rank].append(one)
-    counted = [file for file in inside if file.rank not in options.lost]
-    notes = [Note(path, f"{why}; it is not used") for path, why in world.rejected_lists.items()]
-    notes += _outside(inventory, world)
-    strategies = tuple(sorted(inventory.strategy_files, key=lambda file: file.path))
+    strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
     named = {
         file.manifest.strategy_digest
         for file in inside
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
+    claims = settle_claims(
+        [_inside(file, world) for file in listing if (file.rank or 0) < world.ranks],
+        inside,
+        find_stages(strategies, world.ranks, {name for name in named if name}),
+    )
+    steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
+    inside.sort(key=lambda file: (file.rank, file.step, file.path))
+    for one in _slice_facts(inside, world, claims.groups, contents):
+        steps[one.file.step][one.rank].append(one)
+    counted = [file for file in inside if file.rank not in options.lost]
+    rejected = world.rejected_lists | claims.rejected_lists
+    notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
+    notes += _outside(inventory, world)
     return Facts(
         inventory=inventory,
         options=options,
         world=world,
-        groups=groups,
-        stages=find_stages(strategies, groups, world.ranks, {name for name in named if name}),
+        groups=claims.groups,
+        stages=claims.stages,
         steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),

@@ -90,12 +90,16 @@ def test_the_json_form_says_the_same(cut_tree):
     assert slice_of(tree, 0).read_bytes() == truth
 
 
-def test_rank_lists_that_contradict_the_layouts_are_believed_and_told(cut_tree):
-    tree, _ = cut_tree()
+def test_rank_lists_that_contradict_the_layouts_and_the_other_lists_are_not_used(cut_tree):
+    tree, truth = cut_tree()
     strike(tree, "rank lists that contradict the layouts", 0)
     plan = api.plan(api.scan(tree))
-    assert [action.evidence for action in plan.actions] == ["structure"]
-    assert any("so that they do not; the rank lists are used" in note.reason for note in plan.notes)
+    assert [action.evidence for action in plan.actions] == ["layout"]
+    assert any(
+        "so that they do not, and 4 rank lists agree with that; it is not used" in note.reason for note in plan.notes
+    )
+    assert api.apply(plan).exit_code == 0
+    assert slice_of(tree, 0).read_bytes() == truth
 
 
 @pytest.mark.parametrize("lists", ["all", "some"])

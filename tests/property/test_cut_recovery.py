@@ -27,7 +27,7 @@ KINDS = {kind: strike for kind, strike in plain.KINDS.items() if "peer" not in k
 
 
 BELIEVED = "rank lists that contradict the layouts"
-"""Without manifests nothing says which is right; the plan goes by the lists and tells."""
+"""Without manifests nothing says which is right where most lists do so; the plan goes by the lists and says it."""
 
 
 class CutStrike(Strike):

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from ms_recover.model.inventory import SliceFile, StrategyFile
 from ms_recover.model.strategy import Layout
-from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.layouts import Cut, find_cuts
 
 
@@ -74,8 +73,8 @@ class Stages:
         return None
 
 
-def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int, saved_under: set[str]) -> Stages:
-    """Put strategy files together; MindSpore writes the same for all ranks of a stage, and rank lists must agree.
+def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set[str]) -> Stages:
+    """Put strategy files together; MindSpore writes the same for all ranks of a stage.
 
     Files that manifests do not name are not of these slices, where manifests name any: `saved_under` has these digests.
     """
@@ -115,8 +114,7 @@ def find_stages(files: Iterable[StrategyFile], groups: GroupMap, world_size: int
         layouts[stage] = {layout.parameter: layout for layout in plain.strategy.layouts}
         paths[stage] = kinds[0][0].path
         digests[stage] = frozenset(file.digest for file in kinds[0] if file.digest)
-    found = Stages(devices, layouts, paths, digests=digests)
-    return _contradiction(found, groups) or found
+    return Stages(devices, layouts, paths, digests=digests)
 
 
 def _cut_the_same(one: StrategyFile, other: StrategyFile) -> bool:
@@ -133,22 +131,3 @@ def _flat(file: StrategyFile) -> list[Layout]:
         axes = tuple(((axis,) if axis is not None else ()) for one in layout.tensor_map for axis in one or (None,))
         layouts.append(replace(layout, tensor_map=axes, tensor_shape=()))
     return layouts
-
-
-def _contradiction(stages: Stages, groups: GroupMap) -> Stages | None:
-    """Return where rank lists and layouts disagree about who holds the same."""
-    for stage, cuts in stages.cuts.items():
-        ranks = stages.ranks(stage)
-        for group in dict.fromkeys(groups.of(rank) for rank in ranks):
-            first = next(rank for rank in group if rank in ranks)
-            for cut in cuts if len(group) > 1 else ():
-                part = cut.parts[first - ranks.start]
-                odd = next((one for one in group if one not in ranks or cut.parts[one - ranks.start] != part), None)
-                if odd is not None:
-                    path = stages.paths[stage]
-                    problem = (
-                        f"the rank lists say that ranks {first} and {odd} hold the same slice, {path} "
-                        f"cuts {cut.layout.parameter!r} so that they do not"
-                    )
-                    return Stages(problem=problem, contradicts=path)
-    return None

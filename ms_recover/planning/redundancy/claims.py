@@ -1,0 +1,114 @@
+"""Rank lists and layouts compared: both claim which ranks hold the same slice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ms_recover.model.inventory import GroupFile, SliceFile
+from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
+from ms_recover.planning.redundancy.stages import Stages
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """The groups and layouts that are used, and the rank lists that are not, each path with the reason."""
+
+    groups: GroupMap
+    stages: Stages
+    rejected_lists: dict[str, str]
+
+
+def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages) -> Claims:
+    """Merge the rank lists, and settle what they and the layouts do not agree about.
+
+    A list that the layouts contradict is rejected when more lists name exactly the ranks that the layouts do, and no
+    manifest states it. Otherwise the layouts are not used.
+
+    Raises
+    ------
+    ContradictionError
+        When rank lists contradict each other.
+    """
+    told = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
+    alike = _alike(stages)
+    wrong = _contradictions((ranks for _, ranks in told), stages, alike, slices)
+    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None}
+    against = [(path, ranks) for path, ranks in told if ranks in wrong]
+    agreeing = sum(alike.get(ranks[0]) == ranks for _, ranks in told)
+    rejected = {}
+    if agreeing > len(against) and stated.isdisjoint(wrong):
+        rejected = {path: f"{wrong[ranks]}, and {agreeing} rank lists agree with that" for path, ranks in against}
+        wrong = {}
+    groups = merge_groups([file for file in lists if file.path not in rejected], slices)
+    wrong |= _contradictions(stated.intersection(groups.members.values()), stages, alike)
+    if wrong:
+        group, problem = next(iter(wrong.items()))
+        stages = Stages(problem=problem, contradicts=stages.paths[stages.of(group[0])])
+    return Claims(groups=groups, stages=stages, rejected_lists=rejected)
+
+
+def _alike(stages: Stages) -> dict[int, Group]:
+    """Return for each rank of a stage with layouts the ranks that hold the same part of every parameter."""
+    found: dict[int, Group] = {}
+    for stage, cuts in stages.cuts.items():
+        by_parts: dict[tuple[Group, ...], list[int]] = defaultdict(list)
+        for rank, *parts in zip(stages.ranks(stage), *(cut.parts for cut in cuts), strict=True):
+            by_parts[tuple(parts)].append(rank)
+        found |= {rank: tuple(held) for held in by_parts.values() for rank in held}
+    return found
+
+
+def _contradictions(
+    groups: Iterable[Group], stages: Stages, alike: dict[int, Group], slices: Sequence[SliceFile] = ()
+) -> dict[Group, str]:
+    """Return the groups that layouts contradict, each with the reason.
+
+    A group of fewer ranks than the layouts name contradicts them where they name every parameter of the slices; those
+    that they leave out may differ. Without slices it does not: a manifest that was written where no rank list was
+    names its own rank only.
+    """
+    found: dict[Group, str] = {}
+    for group in dict.fromkeys(groups):
+        if alike.keys().isdisjoint(group):
+            continue
+        first = next(rank for rank in group if rank in alike)
+        path = stages.paths[stages.of(first)]
+        same = frozenset(alike[first])
+        odd = next((rank for rank in group if rank not in same), None)
+        if odd is not None:
+            found[group] = (
+                f"the rank lists say that ranks {first} and {odd} hold the same slice, {path} "
+                f"cuts {_cut_between(stages, first, odd)!r} so that they do not"
+            )
+        elif slices and len(group) < len(same) and _is_complete(stages, stages.of(first), slices):
+            other = min(same.difference(group))
+            found[group] = (
+                f"the rank lists say that ranks {first} and {other} hold different slices, {path} cuts no parameter "
+                "so that they do"
+            )
+    return found
+
+
+def _cut_between(stages: Stages, one: int, other: int) -> str:
+    """Return a parameter of which two ranks hold different parts; of different stages all are different."""
+    cuts, devices = stages.cuts[stages.of(one)], stages.devices
+    differ = (
+        cut
+        for cut in cuts
+        if stages.of(other) != stages.of(one) or cut.parts[one % devices] != cut.parts[other % devices]
+    )
+    return next(differ).layout.parameter
+
+
+def _is_complete(stages: Stages, stage: int, slices: Sequence[SliceFile]) -> bool:
+    """Whether the layouts of a stage name every parameter of its slices but scalars."""
+    named = stages.layouts[stage]
+    lists = {file.parameters for file in slices if stages.of(file.rank) == stage}
+    return all(
+        parameter.name in named or prod(parameter.shape) == 1 for parameters in lists for parameter in parameters
+    )

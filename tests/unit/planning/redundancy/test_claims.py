@@ -1,0 +1,75 @@
+"""Rank lists and layouts that contradict each other."""
+
+import pytest
+
+from ms_recover.model.strategy import Layout
+from ms_recover.planning.redundancy.claims import settle_claims
+from ms_recover.planning.redundancy.stages import Stages
+from tests.support.inventories import group_file, slice_file
+from tests.unit.planning.test_contents import backed
+
+SLICES = [slice_file(rank) for rank in range(4)]
+NAMES = [parameter.name for parameter in SLICES[0].parameters]
+
+
+def stages(*cut, named=NAMES):
+    """Return the layouts of four ranks, 2 x 2: the parameters in `cut` over model parallelism, the others whole."""
+    layouts = {name: Layout(name, (2, 2), ((0,) if name in cut else (),)) for name in named}
+    return Stages(4, {0: layouts}, {0: "strategy.ckpt"})
+
+
+def lists(*groups):
+    return [group_file(rank, list(group)) for group in groups for rank in group]
+
+
+PAIRS = stages(*NAMES)
+"""Ranks 0 and 2 hold the same by these layouts, and 1 and 3."""
+
+
+def test_lists_and_layouts_that_agree_are_both_used():
+    claims = settle_claims(lists((0, 2), (1, 3)), SLICES, PAIRS)
+    assert claims.stages is PAIRS
+    assert claims.groups.of(0) == (0, 2)
+    assert not claims.rejected_lists
+
+
+def test_a_list_that_the_layouts_and_more_lists_contradict_is_not_used():
+    told = [*lists((1, 3)), group_file(0, [0, 2, 4])]
+    claims = settle_claims(told, SLICES, PAIRS)
+    assert list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]
+    assert "ranks 0 and 4 hold the same slice" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert "2 rank lists agree" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert not claims.groups.knows(0)
+    assert claims.stages is PAIRS
+
+
+def test_layouts_that_as_many_lists_contradict_as_agree_are_not_used():
+    claims = settle_claims([group_file(0, [0, 1]), group_file(3, [3])], SLICES, stages(*NAMES))
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "ranks 0 and 1 hold the same slice" in claims.stages.problem
+    assert claims.groups.of(0) == (0, 1)
+
+
+def test_a_list_that_a_manifest_states_too_stands_against_the_layouts():
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    told = [group_file(0, [0, 1]), *lists((2,), (3,))]
+    assert settle_claims(told, SLICES, layouts).rejected_lists
+    claims = settle_claims(told, [backed(SLICES[0], "a", group=(0, 1)), *SLICES[1:]], layouts)
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert claims.groups.of(0) == (0, 1)
+
+
+@pytest.mark.parametrize(("named", "used"), [(NAMES, False), (NAMES[1:], True)])
+def test_lists_of_fewer_ranks_contradict_layouts_that_leave_no_parameter_out(named, used):
+    """A strategy file in which nothing is cut, beside the lists of ranks that are alone."""
+    claims = settle_claims(lists((0,), (1,), (2,), (3,)), SLICES, stages(named=named))
+    assert (claims.stages.contradicts is None) == used
+    assert used or "hold different slices" in claims.stages.problem
+
+
+def test_the_manifest_of_a_slice_without_a_list_contradicts_no_layouts():
+    slices = [backed(SLICES[0], "a", group=(0,)), *SLICES[1:]]
+    claims = settle_claims([], slices, PAIRS)
+    assert claims.stages is PAIRS
+    assert not claims.rejected_lists
