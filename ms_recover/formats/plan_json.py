@@ -82,6 +82,7 @@ class RejectedFields(StepFields):
 
     reason: str
     another_run: bool = False
+    ranks: tuple[Rank, ...] = ()
 
 
 class PlanFields(Fields, kw_only=True):
@@ -222,7 +223,7 @@ def _plan(fields: PlanFields) -> Plan:
         group_files=make(tuple[GroupWrite, ...], fields.group_files),
         ranks=make(tuple[RankVerdict, ...], fields.ranks),
         rejected_steps=tuple(
-            RejectedStep(Step(one.epoch, one.step), one.reason, one.another_run) for one in fields.rejected_steps
+            make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),
     )

@@ -57,6 +57,8 @@ class RejectedStep:
     reason: str
     another_run: bool = False
     """Only an older run has slices of it: the planned run never reached it."""
+    ranks: tuple[int, ...] = ()
+    """The ranks without a source at it, where its best run is known."""
 
 
 @dataclass(frozen=True, slots=True)

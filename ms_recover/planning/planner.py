@@ -71,7 +71,8 @@ def plan_facts(facts: Facts) -> Planned:
         if found is not None:
             break
         reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
-        rejected.append(RejectedStep(step, "; ".join(reasons)))
+        lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
+        rejected.append(RejectedStep(step, "; ".join(reasons), ranks=lost))
         undecided = next((one for _, one in tried if one.disagreements), None)
         if undecided is not None:
             shown = undecided

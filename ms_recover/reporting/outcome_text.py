@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
-from ms_recover.reporting.plan_text import going_back
+from ms_recover.reporting.plan_text import given_up_lines, going_back
 from ms_recover.reporting.tables import page, section, size_text
 
 
@@ -20,6 +20,7 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += section("", ("rank", "status", "slice", "digest or error"), rows, width)
     title = "Sources that proved damaged and were passed over; run the command again to repair them"
     lines += section(title, ("for rank", "source"), dropped, width, right=("for rank",))
+    lines += given_up_lines(outcome.rejected_steps, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
     return page([*lines, *(f"error: {error}" for error in outcome.errors)])

@@ -32,10 +32,8 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", user: st
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
-    title = "Newer steps that were given up" if plan.step else "Steps that were rejected"
-    given_up = [(str(one.step), one.reason) for one in plan.given_up]
     other_runs = [(str(one.step), one.reason) for one in plan.rejected_steps if one.another_run]
-    lines += section(title, ("step", "why"), given_up, width)
+    lines += given_up_lines(plan.rejected_steps, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
     if plan.actions and next_command and not refused:
@@ -44,13 +42,26 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", user: st
 
 
 def going_back(rejected: Sequence[RejectedStep], step: Step) -> str:
-    """Return the clause of a headline about newer steps of the run that were given up, empty when there is none."""
+    """Return the clause of a headline about newer steps of the run that were given up, empty when there is none.
+
+    It gives the first clause of the newest one's reason; `given_up_lines` has all reasons.
+    """
     given_up = [one for one in rejected if not one.another_run]
     if not given_up:
         return ""
     newest = given_up[0]
+    why, cut, _ = newest.reason.partition("; ")
+    why = f"no source for ranks {ranks_text(newest.ranks)}; {why}" if len(newest.ranks) > 1 else why
     more = f" and {len(given_up) - 1} more" if len(given_up) > 1 else ""
-    return f"; going back from step {newest.step} ({newest.reason}){more} to step {step}"
+    return f"; going back from step {newest.step} ({why}{' ...' if cut else ''}){more} to step {step}"
+
+
+def given_up_lines(rejected: Sequence[RejectedStep], step: Step | None, width: int | None) -> list[str]:
+    """Return the newer steps of the run that were given up, each with its whole reason."""
+    title = "Newer steps that were given up" if step else "Steps that were rejected"
+    return section(
+        title, ("step", "why"), [(str(one.step), one.reason) for one in rejected if not one.another_run], width
+    )
 
 
 def _world(plan: Plan) -> str:

@@ -62,6 +62,15 @@ def test_the_headline_names_the_newest_step_that_was_given_up():
     assert text.endswith("; going back from step 3_10 (rank 2: no replica of its slice is left) and 1 more to step 3_8")
 
 
+def test_the_headline_gives_the_first_clause_of_a_long_reason_and_a_table_all_of_it():
+    long = RejectedStep(Step(3, 9), "rank 1: gone; its group is [1]; rank 4: gone; its group is [4]", ranks=(1, 4))
+    text = plan_text(replace(COMPLETE, rejected_steps=(long,)), None)
+    assert text.splitlines()[1].endswith(
+        "; going back from step 3_9 (no source for ranks 1, 4; rank 1: gone ...) to step 3_8"
+    )
+    assert f"Newer steps that were given up:\nstep  why\n3_9   {long.reason}" in text
+
+
 def test_a_step_of_another_run_is_listed_and_not_in_the_headline():
     text = plan_text(replace(COMPLETE, rejected_steps=(OTHER_RUN,)), None)
     assert "going back" not in text
