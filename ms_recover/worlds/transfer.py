@@ -32,11 +32,8 @@ class UnexpectedMessageError(Exception):
 async def join(manager: WorldManager, address: str, port: int, timeout: float) -> Channel:
     """Make the world with a server, at the next epoch when it existed before; waits while the server is busy or away.
 
-    Raises
-    ------
-    BrokenWorldError
-        When the world could not be made in `timeout` seconds, or cannot be made: its ``__cause__`` is then a
-        ``HandshakeRefusedError`` (another token) or, at once, a ``CertificateError``.
+    Raises BrokenWorldError when the world could not be made in `timeout` seconds, or cannot be made: its ``__cause__``
+    is then a ``HandshakeRefusedError`` (another token) or, at once, a ``CertificateError``.
     """
     clock = asyncio.get_running_loop().time
     deadline, refusals = clock() + timeout, 0
@@ -88,15 +85,8 @@ async def receive_file(
     `connect` returns the channel, and makes the world again when it is broken. `request` gives the message that asks
     for the bytes from an offset on. `write` is called with each chunk once, in order; its memory is reused afterwards.
     The world may break `tries` times in a row without a chunk in between. Returns the message after the last chunk.
-
-    Raises
-    ------
-    BrokenWorldError
-        When the world broke too often, or could not be made again.
-    UnexpectedMessageError
-        When a message came before the last chunk.
-    TransferError
-        When the chunks exceed the size or are invalid.
+    Raises BrokenWorldError when the world broke too often, or could not be made again, UnexpectedMessageError when a
+    message came before the last chunk, and TransferError when the chunks exceed the size or are invalid.
     """
     buffer = allocate(CHUNK)
     offset = failures = 0

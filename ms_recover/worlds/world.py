@@ -25,7 +25,6 @@ from ms_recover.worlds.instructions import (
     Key,
     Notify,
     PauseReading,
-    Phase,
     Transmit,
 )
 from ms_recover.worlds.link import Link
@@ -109,7 +108,7 @@ class World:
     @property
     def is_open(self) -> bool:
         """Whether operations can be started."""
-        return self.state.phase is Phase.OPEN
+        return self.state.phase == "open"
 
     def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
         """Start with the connections to all peers, by rank."""
