@@ -36,14 +36,10 @@ class Worker:
 
     def __init__(self, manager: WorldManager, job: Job) -> None:
         self._manager = manager
+        self.world = job.world
         self._job = job
         self.channel = MessageChannel(manager.communicator, job.world, 1)
         self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def world(self) -> str:
-        """Name of the world."""
-        return self._job.world
 
     @property
     def process_id(self) -> int | None:

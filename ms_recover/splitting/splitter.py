@@ -25,7 +25,7 @@ from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import summary
 from ms_recover.splitting.timeline.page import write_timeline
-from ms_recover.splitting.timeline.trace import trace_path, write_trace
+from ms_recover.splitting.timeline.trace import write_trace
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ class ModelSplitter:
         """
         happened = self._happened()
         write_timeline(path, *happened)
-        write_trace(trace_path(path), *happened)
+        write_trace(path, *happened)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""

@@ -66,12 +66,8 @@ def stages_of(model: Any) -> list[Stage]:
 
     The model is a ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList``
     of cells that compute the same one after the other: the first gets the arguments of the call, each other one the
-    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own.
-
-    Raises
-    ------
-    UsageError
-        When the model is neither, is in training mode or normalizes by the statistics of the batch.
+    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own. Raises
+    UsageError when the model is neither, is in training mode or normalizes by the statistics of the batch.
     """
     _check_cell(model)
     declared = getattr(model, "stages", None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import mindspore
 
 from ms_recover.errors import FormatError
-from ms_recover.splitting.batches import to_tensor
 from ms_recover.splitting.stages import ModelPart, parameters_of
 
 _MARK = "split.part."
@@ -26,23 +25,14 @@ def save(held: Mapping[str, Any], path: str) -> None:
     mindspore.save_checkpoint([{"name": name, "data": value} for name, value in held.items()], path)
 
 
-def load(part: ModelPart, path: str) -> None:
-    """Load the weights of a slice into a part; one that does not fit raises FormatError."""
-    _set(part, read(path), path)
-
-
 def read(path: str) -> dict[str, Any]:
     """Return the weights of a slice by name."""
     loaded: dict[str, Any] = mindspore.load_checkpoint(path)
     return {name: value for name, value in loaded.items() if not name.startswith(_MARK)}
 
 
-def load_received(part: ModelPart, names: Sequence[str], tensors: Sequence[Any]) -> None:
-    """Set weights that the splitter sent, like `load`."""
-    _set(part, dict(zip(names, map(to_tensor, tensors), strict=True)), "the splitter's message")
-
-
-def _set(part: ModelPart, held: Mapping[str, Any], where: str) -> None:
+def load(part: ModelPart, held: Mapping[str, Any], where: str) -> None:
+    """Load weights into a part; those that do not fit raise FormatError, which names their place."""
     wanted = parameters_of(part.stages)
     if set(held) != set(wanted):
         raise FormatError(

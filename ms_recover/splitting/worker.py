@@ -122,7 +122,8 @@ class PartRunner:
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
         part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
-        weights.load(part, message.fields["path"])
+        path = message.fields["path"]
+        weights.load(part, weights.read(path), path)
         return part
 
     def _run(self, message: Message) -> None:
