@@ -143,10 +143,7 @@ class SliceStore:
                 self._cleared = True
 
     def _repair(self, group: tuple[int, ...]) -> str:
-        """Let the recovery core restore the slices of one part; return a description of the outcome.
-
-        The other parts' slices are left out of the inventory, so that they need not be read.
-        """
+        """Let the recovery core restore one part, without reading the other parts; return the outcome as text."""
         try:
             found = api.scan(self.directory)
             slices = tuple(file for file in found.slices if file.rank in group)

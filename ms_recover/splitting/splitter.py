@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages, weights
+from ms_recover.splitting import batches, pickling, stages
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
@@ -163,8 +163,8 @@ class ModelSplitter:
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
-                held = weights.values(part, number)
-                self._store.save(number, partial(weights.save, held), held)
+                held = part.slice_values(number)
+                self._store.save(number, partial(stages.save_values, held), held)
             self._wait_for(self._engine.begin())
         except BaseException:
             self.close()

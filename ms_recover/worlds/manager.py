@@ -137,7 +137,7 @@ class WorldManager:
         self._check(name, rank, size, port, timeout)
         earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
-        world = World(name, rank, size, self._world_ended, self._peer_left)
+        world = World(name, rank, size, self._world_ended, self.watchdog.forget)
         self._making.add(name)
         self._worlds[name] = world
         try:
@@ -243,9 +243,6 @@ class WorldManager:
                 callback(error)
             except Exception:
                 _log.exception("a callback of on_broken failed")
-
-    def _peer_left(self, world: World, peer: int) -> None:
-        self.watchdog.forget(world.identity, world.epoch, peer)
 
     def _peer_lost(self, identity: bytes, epoch: int, peer: int, cause: str, accused: int) -> None:
         for world in list(self._worlds.values()):

@@ -67,7 +67,7 @@ class World:
     """One member of one world.
 
     `ended` is called with the error that broke the world, or None when it was closed in good order; `peer_left` with
-    the rank of a peer that left in good order.
+    identity, epoch and the rank of a peer that left in good order.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class World:
         rank: int,
         size: int,
         ended: Callable[[World, BrokenWorldError | None], None],
-        peer_left: Callable[[World, int], None],
+        peer_left: Callable[[bytes, int, int], None],
     ) -> None:
         self.name = name
         self.rank = rank
@@ -293,7 +293,7 @@ class World:
                     if peer in self._links:
                         self._links[peer].send_last(wire.encode(header), leaving=header.kind is FrameKind.LEAVE)
             elif isinstance(instruction, ForgetPeer):
-                self._peer_left(self, instruction.peer)
+                self._peer_left(self.identity, self.epoch, instruction.peer)
             else:
                 self._messages.clear()
                 if instruction.fault is not None:
