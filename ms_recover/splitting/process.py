@@ -68,7 +68,8 @@ class Worker:
 
     async def _start(self) -> None:
         for tries_left in reversed(range(_TRIES)):
-            port = _free_port(self._job.addr)
+            with socket.create_server((self._job.addr, 0)) as probe:
+                port = int(probe.getsockname()[1])
             joining = asyncio.ensure_future(
                 self._manager.initialize_world(self._job.world, 0, 2, self._job.addr, port, self._job.timeout)
             )
@@ -143,8 +144,3 @@ def _spawn(job: Job) -> subprocess.Popen[bytes]:
             env={**os.environ, **threads, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the splitter, which ends its workers
         )
-
-
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -14,15 +14,17 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def begin(self, work: Callable[[], None], name: str) -> None:
         """Start a task in a named thread; the outcome of the task before must have been asked for."""
 
         def run() -> None:
-            self.do_now(work)
-            if self._failure is not None:
-                _log.error("%s; the next save or the end of the training raises this error", self._failure)
+            try:
+                work()
+            except BaseException as error:  # the panic of an extension module is no Exception
+                self._failure = error
+                _log.error("%s; the next save or the end of the training raises this error", error)
 
         assert self._thread is None
         self._thread = Thread(target=run, name=name)
@@ -42,4 +44,6 @@ class Background:
             self._thread.join()
             self._thread = None
         failure, self._failure = self._failure, None
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
         return failure
