@@ -25,10 +25,9 @@ from ms_recover.remote.messages import (
     read_mode,
 )
 from ms_recover.worlds.authentication import HandshakeRefusedError
-from ms_recover.worlds.channel import Channel, TransferError
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import UnexpectedMessageError, join, leave, receive_file
+from ms_recover.worlds.transfer import Channel, TransferError, UnexpectedMessageError, join, leave, receive_file
 
 DEFAULT_PORT = 29610
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+))(?::(?P<port>\d{1,5}))?\Z", re.ASCII)

@@ -31,10 +31,9 @@ from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree, check_unchanged
 from ms_recover.storage.local import StoppedError
 from ms_recover.worlds import stream
-from ms_recover.worlds.channel import Channel, TransferError
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import TRANSFER_WORLD, send_file
+from ms_recover.worlds.transfer import TRANSFER_WORLD, Channel, TransferError, send_file
 
 _log = logging.getLogger(__name__)
 _MEETING_S = 30.0

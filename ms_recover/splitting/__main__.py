@@ -34,12 +34,13 @@ class _FactoryPartRunner(PartRunner):
         """Make a part, with the weights of the message."""
         import mindspore
 
-        from ms_recover.splitting import stages, weights
+        from ms_recover.splitting import batches, stages
 
         fields = message.fields
         mindspore.set_context(mode=fields["mode"])
         part = stages.ModelPart(self._stages[fields["split"]][slice(*fields["stages"])])
-        weights.load_received(part, fields["names"], message.tensors)
+        held = dict(zip(fields["names"], map(batches.to_tensor, message.tensors), strict=True))
+        part.load(held, "the splitter's message")
         return part
 
 

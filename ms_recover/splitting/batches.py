@@ -17,12 +17,8 @@ from ms_recover.worlds.tensors import is_tensor
 class Batch:
     """The arguments of a call, to be cut into chunks of rows.
 
-    Tensors become numpy arrays on their memory if numpy has the element type.
-
-    Raises
-    ------
-    UsageError
-        When an argument is invalid, or the tensors, apart from those in `Shared`, have no common length of axis 0.
+    Tensors become numpy arrays on their memory if numpy has the element type. Raises UsageError when an argument is
+    invalid, or the tensors, apart from those in `Shared`, have no common length of axis 0.
     """
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -46,12 +42,8 @@ class Batch:
 def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> Any:
     """Join the outputs of chunks, in order, along axis 0; `rows` are the numbers of their input rows.
 
-    The tensors of the result are of type ``mindspore.Tensor`` and have the outputs' element type.
-
-    Raises
-    ------
-    UsageError
-        When axis 0 of a tensor differs from its chunk's rows, or pieces differ in anything but their rows.
+    The tensors of the result are of type ``mindspore.Tensor`` and have the outputs' element type. Raises UsageError
+    when axis 0 of a tensor differs from its chunk's rows, or pieces differ in anything but their rows.
     """
     first = pieces[0]
     if all(map(is_leaf, pieces)):

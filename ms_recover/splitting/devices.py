@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
-from ms_recover.splitting import batches, weights
+from ms_recover.splitting import batches, stages
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
@@ -237,7 +237,7 @@ class Devices:
             if repaired:
                 self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
             if placement.worker.remote:
-                held = await asyncio.to_thread(weights.read, path)
+                held = await asyncio.to_thread(stages.read_weights, path)
                 tensors = [batches.to_host(value) for value in held.values()]
                 await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
             else:

@@ -40,10 +40,7 @@ class Engine:
     async def begin(self) -> None:
         """Start all workers, spares included, and wait until they are at work.
 
-        Raises
-        ------
-        DeviceLostError
-            When a device does not start and no other one takes its parts.
+        Raises DeviceLostError when a device does not start and no other one takes its parts.
         """
         self.devices.apply(self.state.begun())
         self.devices.begin()

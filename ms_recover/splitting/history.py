@@ -44,13 +44,7 @@ class History:
     def add_event(self, event: EmitEvent, rows: Rows | None, ready_at: float | None = None, proof: float = 0.0) -> None:
         """Add an event, log it and report it.
 
-        Parameters
-        ----------
-        event : EmitEvent
-        rows : tuple of int or None
-            Rows of its chunk.
-        ready_at, proof : float
-            Of a device that is back: when its process was connected, and the seconds spent on proving its slices.
+        Of a device that is back: its process was connected at `ready_at`, `proof` seconds went into proving its slices.
         """
         now = self.now
         lost_at = now if event.device is None else self._lost_at.get(event.device, now)

@@ -29,25 +29,17 @@ def flatten(value: Any, shared: set[int] | None = None) -> tuple[Any, list[Any]]
     In the skeleton None, truth values, real numbers (NaN and infinities, too) and texts stand for themselves,
     everything else is a list that starts with its kind: ``["tuple", ...]``, ``["list", ...]``,
     ``["dict", [key, value], ...]``, ``["tensor", index]``, ``["complex", real, imaginary]``. Named tuples become plain.
-    What is in a `Shared` is taken apart where a set is given, which gets the indexes of its tensors.
-
-    Raises
-    ------
-    UsageError
-        When it contains other types than tuples, lists, dicts with text keys, mindspore.Tensor, numpy arrays, numbers,
-        truth values, texts and None, or is nested too deeply.
+    What is in a `Shared` is taken apart where a set is given, which gets the indexes of its tensors. Raises UsageError
+    when the value contains other types than these, or is nested too deeply.
     """
     leaves: list[Any] = []
     return _flatten(value, leaves, shared, 0), leaves
 
 
 def unflatten(skeleton: Any, leaves: Sequence[Any]) -> Any:
-    """Build the value that `flatten` took apart; the skeleton is not trusted.
+    """Build the value that `flatten` took apart.
 
-    Raises
-    ------
-    InputError
-        When the skeleton is invalid, or does not name every leaf once and in order.
+    The skeleton is not trusted: one that is invalid, or does not name every leaf once and in order, raises InputError.
     """
     unused = iter(range(len(leaves)))
     value = _unflatten(skeleton, leaves, unused, 0)

@@ -15,12 +15,8 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
     """Cut a row of stages, by their costs, into contiguous nonempty parts so that the costliest part costs least.
 
     Ties go to the least sum of the parts' squared costs, then to the least sum of their squared numbers of stages, then
-    to the shortest parts from the front. Sums are exact, so that the order of additions has no influence.
-
-    Raises
-    ------
-    UsageError
-        When there are no stages, a cost is negative or not finite, or the number of parts is out of range.
+    to the shortest parts from the front. Sums are exact, so that the order of additions has no influence. Raises
+    UsageError when there are no stages, a cost is negative or not finite, or the number of parts is out of range.
     """
     prefix = [0, *accumulate(_whole(costs))]
     stages = len(costs)
@@ -65,20 +61,11 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Assign parts to devices, of which there may be more; `costs` are those of the stages.
+    """Return for each device its parts, which is one part; `costs` are those of the stages.
 
     The first devices hold the parts in order. Each further one holds the part with the greatest cost per holder; ties
-    go to the part with fewer holders, then to the first.
-
-    Returns
-    -------
-    tuple of tuple of int
-        For each device its parts: one.
-
-    Raises
-    ------
-    UsageError
-        When there are fewer devices than parts, or a cost is negative or not finite.
+    go to the part with fewer holders, then to the first. Raises UsageError when there are fewer devices than parts,
+    or a cost is invalid.
     """
     if not 1 <= len(parts) <= devices:
         raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")

@@ -36,12 +36,8 @@ def dump_stages(stages: Sequence[Stage]) -> bytes:
 
     Classes and functions of ``__main__`` and local ones are pickled by value, importable ones by name. Parameters keep
     name, shape, element type, ``requires_grad`` and ``layerwise_parallel``, and a shared one stays shared. Other
-    tensors, and parameters that no cell registers, keep their contents.
-
-    Raises
-    ------
-    UsageError
-        When a stage cannot be pickled; the message names the attribute.
+    tensors, and parameters that no cell registers, keep their contents. What cannot be pickled raises UsageError, which
+    names the attribute.
     """
     without_contents = {id(parameter) for stage in stages for parameter in stage.parameters.values()}
     try:
@@ -54,10 +50,7 @@ def dump_stages(stages: Sequence[Stage]) -> bytes:
 def load_stages(data: bytes) -> list[Stage]:
     """Return the stages that `dump_stages` pickled in a process of this machine; their weights are not set.
 
-    Raises
-    ------
-    UsageError
-        When a class or function of the stages cannot be imported here, or does not fit the bytes.
+    Raises UsageError when a class or function of the stages cannot be imported here, or does not fit the bytes.
     """
     absorb_first_operator_error()
     try:
@@ -78,12 +71,8 @@ def load_stages(data: bytes) -> list[Stage]:
 def from_factory(name: str) -> Any:
     """Return the model that a function without arguments makes, by its name: ``package.module:function``.
 
-    After the colon dots are allowed, such as in ``Class.method``.
-
-    Raises
-    ------
-    UsageError
-        When the name is invalid, the function cannot be imported or called, raises, or returns no cell.
+    After the colon dots are allowed, such as in ``Class.method``. Raises UsageError when the name is invalid, or the
+    function cannot be imported or called, raises, or returns no cell.
     """
     module_name, _, path = name.partition(":")
     if not all(word.isidentifier() for word in [*module_name.split("."), *path.split(".")]):

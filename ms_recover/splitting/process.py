@@ -36,14 +36,10 @@ class Worker:
 
     def __init__(self, manager: WorldManager, job: Job) -> None:
         self._manager = manager
+        self.world = job.world
         self._job = job
         self.channel = MessageChannel(manager.communicator, job.world, 1)
         self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def world(self) -> str:
-        """Name of the world."""
-        return self._job.world
 
     @property
     def process_id(self) -> int | None:
@@ -72,7 +68,8 @@ class Worker:
 
     async def _start(self) -> None:
         for tries_left in reversed(range(_TRIES)):
-            port = _free_port(self._job.addr)
+            with socket.create_server((self._job.addr, 0)) as probe:
+                port = int(probe.getsockname()[1])
             joining = asyncio.ensure_future(
                 self._manager.initialize_world(self._job.world, 0, 2, self._job.addr, port, self._job.timeout)
             )
@@ -147,8 +144,3 @@ def _spawn(job: Job) -> subprocess.Popen[bytes]:
             env={**os.environ, **threads, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the splitter, which ends its workers
         )
-
-
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as probe:
-        return int(probe.getsockname()[1])

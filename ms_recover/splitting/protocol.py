@@ -52,13 +52,7 @@ class MessageChannel:
                 await self._communicator.send(tensor, self._peer, world=self._world)
 
     async def receive(self) -> Message:
-        """Wait for the next message of the other end.
-
-        Raises
-        ------
-        InputError
-            When it is invalid.
-        """
+        """Wait for the next message of the other end; an invalid one raises InputError."""
         data = await self._communicator.recv(self._peer, world=self._world)
         try:
             head = json.loads(bytes(data))

@@ -42,13 +42,7 @@ def open_directory(
     """Make and claim a directory, by default a temporary one; return its real path and the end of the claim.
 
     The claim also ends when its owner is garbage or the interpreter exits. A temporary directory is removed with it.
-
-    Raises
-    ------
-    UsageError
-        When another splitter uses the directory, or it holds other files than a splitter's.
-    StorageError
-        When it cannot be made or read.
+    Raises UsageError when another splitter uses the directory, or it holds other files than a splitter's.
     """
     with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
         if directory is None:

@@ -32,23 +32,9 @@ from ms_recover.system_errors import explained
 class SliceStore:
     """The slices of a split model's parts; its methods may be called from several threads.
 
-    Parameters
-    ----------
-    directory : str or path-like, optional
-        The directory of the slices; made if missing, and kept. The slices of an earlier splitter in it, with any number
-        of parts, stay until the first is saved. By default a temporary one, removed by `close`, or when the store is
-        garbage or the interpreter exits.
-    parts : int
-        Number of parts.
-    replicas : int
-        Slices of each part.
-
-    Raises
-    ------
-    UsageError
-        When another splitter uses the directory, it holds other files than a splitter's, or a number is too small.
-    StorageError
-        When the directory cannot be made or read.
+    The directory is made if missing, and kept. The slices of an earlier splitter in it, with any number of parts, stay
+    until the first is saved. By default it is a temporary one, removed by `close`, or when the store is garbage or the
+    interpreter exits. Raises what `open_directory` raises, and UsageError when a number is too small.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, parts: int, replicas: int = 2) -> None:
@@ -61,32 +47,14 @@ class SliceStore:
         self._locks = tuple(threading.Lock() for _ in range(parts))
         self._tree = threading.Lock()
         self._cleared = False
-        self._directory, self._finalizer = open_directory(self, directory)
-
-    @property
-    def directory(self) -> str:
-        """Absolute path of the tree: ``recover-ckpt plan`` and the other commands take it."""
-        return self._directory
+        self.directory, self._finalizer = open_directory(self, directory)
 
     def save(self, part: int, write: Callable[[str], None], expected: Collection[str]) -> None:
         """Commit all slices of a part durably; they replace those saved before.
 
-        Parameters
-        ----------
-        part : int
-        write : callable
-            Writes the slice to the path of its argument, like ``mindspore.save_checkpoint``; called once.
-        expected : collection of str
-            Names of the parameters that `write` saves; at least one: MindSpore cannot load a slice without any.
-
-        Raises
-        ------
-        UsageError
-            When there is no such part, the store is closed, or the directory holds other files than a splitter's.
-        StorageError
-            When the file system refuses.
-        VerificationError
-            When the written slice is incomplete, or a replica differs.
+        `write` is called once with the path of the slice to write, `expected` are the names of the parameters in it: at
+        least one, because MindSpore cannot load a slice without any. Raises VerificationError when the written slice is
+        incomplete, or a replica differs.
         """
         self._check(part)
         with self._locks[part]:
@@ -100,7 +68,7 @@ class SliceStore:
         with explained("saving", path):
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-                sync_directory(self._directory)
+                sync_directory(self.directory)
             withdraw([path])
         if len(group) > 1:
             write_group_info(os.path.join(folder, GROUP_INFO_NAME), group)
@@ -130,24 +98,15 @@ class SliceStore:
     def path(self, part: int) -> tuple[str, str | None]:
         """Return a slice of a part whose bytes were verified now; the recovery core repairs damaged ones.
 
-        Returns
-        -------
-        (str, str or None)
-            The path of the first copy, or of an undamaged one if that cannot be written. And a description of the
-            repair, or of its failure; None when the first copy was undamaged, and then no other one is read.
-
-        Raises
-        ------
-        UsageError
-            When there is no such part, it was never saved, or the store is closed.
-        UnrecoverableError
-            When every slice of the part is damaged.
+        It is the first copy, or an undamaged one if that cannot be written. Beside it stands a description of the
+        repair, or of its failure; None when the first copy was undamaged, and then no other one is read. Raises
+        UnrecoverableError when every slice of the part is damaged.
         """
         self._check(part)
         with self._locks[part]:
             saved = self._saved.get(part)
             if saved is None:
-                raise UsageError(f"part {part} was never saved to {self._directory}: save it first")
+                raise UsageError(f"part {part} was never saved to {self.directory}: save it first")
             if _is_committed(self._path(part), saved):
                 return self._path(part), None
             with self._tree:
@@ -156,7 +115,7 @@ class SliceStore:
                 if _holds(self._path(rank), saved):
                     return self._path(rank), f"part {part}: {words}"
         raise UnrecoverableError(
-            f"part {part}: none of its {self._replicas} slice(s) in {self._directory} is whole: {words}. "
+            f"part {part}: none of its {self._replicas} slice(s) in {self.directory} is whole: {words}. "
             "Split the model again; more replicas, on other disks, outlive more"
         )
 
@@ -168,28 +127,25 @@ class SliceStore:
         if not 0 <= part < self._parts:
             raise UsageError(f"there is no part {part}: the parts are 0 to {self._parts - 1}")
         if not self._finalizer.alive:
-            raise UsageError(f"the slices in {self._directory} are closed: make a new splitter")
+            raise UsageError(f"the slices in {self.directory} are closed: make a new splitter")
 
     def _group(self, part: int) -> tuple[int, ...]:
         return tuple(range(part, self._parts * self._replicas, self._parts))
 
     def _path(self, rank: int) -> str:
-        return os.path.join(self._directory, f"rank_{rank}", NAME)
+        return os.path.join(self.directory, f"rank_{rank}", NAME)
 
     def _clear_once(self) -> None:
         """Before the first save, remove the slices of an earlier splitter."""
         with self._tree:
             if not self._cleared:
-                clear_directory(self._directory)
+                clear_directory(self.directory)
                 self._cleared = True
 
     def _repair(self, group: tuple[int, ...]) -> str:
-        """Let the recovery core restore the slices of one part; return a description of the outcome.
-
-        The other parts' slices are left out of the inventory, so that they need not be read.
-        """
+        """Let the recovery core restore one part, without reading the other parts; return the outcome as text."""
         try:
-            found = api.scan(self._directory)
+            found = api.scan(self.directory)
             slices = tuple(file for file in found.slices if file.rank in group)
             lists = tuple(file for file in found.group_files if file.rank in group)
             size = self._parts * self._replicas

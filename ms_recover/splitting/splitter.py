@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages, weights
+from ms_recover.splitting import batches, pickling, stages
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
@@ -25,7 +25,7 @@ from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import summary
 from ms_recover.splitting.timeline.page import write_timeline
-from ms_recover.splitting.timeline.trace import trace_path, write_trace
+from ms_recover.splitting.timeline.trace import write_trace
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -163,8 +163,8 @@ class ModelSplitter:
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
-                held = weights.values(part, number)
-                self._store.save(number, partial(weights.save, held), held)
+                held = part.slice_values(number)
+                self._store.save(number, partial(stages.save_values, held), held)
             self._wait_for(self._engine.begin())
         except BaseException:
             self.close()
@@ -269,7 +269,7 @@ class ModelSplitter:
         """
         happened = self._happened()
         write_timeline(path, *happened)
-        write_trace(trace_path(path), *happened)
+        write_trace(path, *happened)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""

@@ -6,16 +6,19 @@ import contextlib
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mindspore as ms
 from mindspore import nn
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import FormatError, UsageError
 
 _REPEATS = 3
+_MARK = "split.part."
+"""Start of the name of an extra value in every slice; the part's number ends it. It gives parts without parameters a
+slice, and keeps the list of a short part from looking like the truncated list of a long one."""
 _HOW = (
     "give it a method stages() that returns its cells in order (each takes the output of the one before as its only "
     'argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no model'
@@ -47,6 +50,22 @@ class ModelPart:
             raise UsageError(f"invalid stages {indexes} of a part: expected consecutive ones")
         self.stages = tuple(stages)
 
+    def slice_values(self, number: int) -> dict[str, Any]:
+        """Return the values of the slice of this part, which has this number, by name."""
+        return {**parameters_of(self.stages), f"{_MARK}{number}": ms.Tensor(number, ms.int32)}
+
+    def load(self, held: Mapping[str, Any], where: str) -> None:
+        """Set the weights; those that do not fit raise FormatError, which names their place."""
+        wanted = parameters_of(self.stages)
+        if set(held) != set(wanted):
+            raise FormatError(
+                f"{where} does not fit this part: {len(held)} parameters, expected {len(wanted)} with other names"
+            )
+        for name, parameter in wanted.items():
+            if tuple(held[name].shape) != tuple(parameter.shape):
+                raise FormatError(f"{where} has {name} of shape {held[name].shape}, expected {parameter.shape}")
+            parameter.set_data(held[name])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the last stage."""
         first, *others = self.stages
@@ -66,12 +85,8 @@ def stages_of(model: Any) -> list[Stage]:
 
     The model is a ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList``
     of cells that compute the same one after the other: the first gets the arguments of the call, each other one the
-    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own.
-
-    Raises
-    ------
-    UsageError
-        When the model is neither, is in training mode or normalizes by the statistics of the batch.
+    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own. Raises
+    UsageError when the model is neither, is in training mode or normalizes by the statistics of the batch.
     """
     _check_cell(model)
     declared = getattr(model, "stages", None)
@@ -102,6 +117,17 @@ def whole_model(model: Any) -> list[Stage]:
 def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
     """Return the parameters of stages of one model by name, in order; one that several stages share appears once."""
     return {name: parameter for stage in stages for name, parameter in stage.parameters.items()}
+
+
+def save_values(held: Mapping[str, Any], path: str) -> None:
+    """Write a slice of these values."""
+    ms.save_checkpoint([{"name": name, "data": value} for name, value in held.items()], path)
+
+
+def read_weights(path: str) -> dict[str, Any]:
+    """Return the weights of a slice by name."""
+    loaded: dict[str, Any] = ms.load_checkpoint(path)
+    return {name: value for name, value in loaded.items() if not name.startswith(_MARK)}
 
 
 def estimated_costs(stages: Sequence[Stage]) -> list[float]:

@@ -36,16 +36,9 @@ DEPTH = 2
 class SplitterState:
     """The parts, the work and the remaining work of every device.
 
-    Parameters
-    ----------
-    holders : sequence of sequence of int
-        For each device its parts.
-    costs : sequence of float
-        Cost of each part; a part without device moves to the survivor with the least total cost.
-    policy : Policy
-    max_restarts : int
-        Most fresh processes of a device before it retires, under "recover". At most `IN_A_ROW` of them in a row may
-        fail before they hold their parts, or fail over the same chunk.
+    `holders` are each device's parts, `costs` those of each part: a part without device moves to the survivor with the
+    least total cost. Under "recover" a device retires after `max_restarts` fresh processes. At most `IN_A_ROW` of them
+    in a row may fail before they hold their parts, or fail over the same chunk.
     """
 
     def __init__(

@@ -115,14 +115,15 @@ class PartRunner:
 
     def make_part(self, message: Message) -> Any:
         """Make a part, with the weights of its slice."""
-        from ms_recover.splitting import pickling, stages, weights
+        from ms_recover.splitting import pickling, stages
 
         device = message.fields["device"]
         take_device(self._job.target, device)  # a spare learns only now which device it serves
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
         part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
-        weights.load(part, message.fields["path"])
+        path = message.fields["path"]
+        part.load(stages.read_weights(path), path)
         return part
 
     def _run(self, message: Message) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 
 _log = logging.getLogger(__name__)
 
@@ -13,40 +13,37 @@ class Background:
     """A task in a thread of its own, which ends with it; the interpreter waits for it at its end."""
 
     def __init__(self) -> None:
-        self._future: Future[None] | None = None
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
 
     def begin(self, work: Callable[[], None], name: str) -> None:
         """Start a task in a named thread; the outcome of the task before must have been asked for."""
-        assert self._future is None
-        pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._future = pool.submit(_run, work)
-        pool.shutdown(wait=False)
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # the panic of an extension module is no Exception
+                self._failure = error
+                _log.error("%s; the next save or the end of the training raises this error", error)
+
+        assert self._thread is None
+        self._thread = Thread(target=run, name=name)
+        self._thread.start()
 
     def do_now(self, work: Callable[[], None]) -> None:
         """Run a task at once, and keep its exception until the outcome is asked for."""
-        assert self._future is None
-        done: Future[None] = Future()
+        assert self._failure is None
         try:
             work()
         except Exception as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        self._future = done
+            self._failure = error
 
     def outcome(self) -> Exception | None:
         """Wait for the task; return its exception, None when it had none or there was no task."""
-        if self._future is None:
-            return None
-        error, self._future = self._future.exception(), None
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        return error
-
-
-def _run(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:
-        _log.error("%s; the next save or the end of the training raises this error", error)
-        raise
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        return failure

@@ -161,7 +161,8 @@ def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
                 f"layouts: {name} has the shape {list(shapes[name])}, its layout is for {len(layout.tensor_map)} "
                 "dimension(s)"
             )
-    weights = _optimized(network)
+    optimized = (getattr(cell, "parameters", ()) for _, cell in network.cells_and_names())
+    weights = {parameter.name for parameters in optimized if isinstance(parameters, tuple) for parameter in parameters}
     unknown = sorted(weights - given.keys())
     if unknown:
         raise UsageError(
@@ -180,9 +181,3 @@ def with_states(layouts: Sequence[Layout], network: Any) -> list[Layout]:
                 "have the same layout"
             )
     return [*layouts, *states]
-
-
-def _optimized(network: Any) -> set[str]:
-    """Return the names of the weights that a network's optimizers update."""
-    listed = (getattr(cell, "parameters", None) for _, cell in network.cells_and_names())
-    return {parameter.name for parameters in listed if isinstance(parameters, tuple) for parameter in parameters}

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, VerificationError
@@ -27,43 +26,23 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeEvidence:
-    """The scan of a tree, what its slices show about each other, and the digests of those that were read so far."""
-
-    inventory: Inventory
-    compared: Comparison
-    contents: Contents = NOTHING_READ
-
-    def read(self, files: tuple[SliceFile, ...]) -> TreeEvidence:
-        """Return the evidence with the contents of more slices."""
-        contents = self.contents.merged(read_contents(self.inventory.root, files))
-        facts = gather_facts(self.inventory, self.compared.facts.options, contents)
-        return replace(self, compared=compare_slices(facts), contents=contents)
-
-
-@dataclass(frozen=True, kw_only=True)
 class RankView:
-    """The tree as one rank sees it, without `evidence` where it sees none; other ranks may see other parts.
-
-    Parameters
-    ----------
-    assessments : mapping of Step to StepAssessment
-        Newest step first. Only the verdict on this rank counts.
-    withdrawn : mapping of Step to str
-        Steps that are not resumed from, and the reasons: they belong to an older run, or an attempt failed.
-    source_ranks : mapping of Step to int
-        Steps whose slice was copied or composed just now, and the rank it came from, the first of several.
-    outdated : bool
-        Whether slices may have been written since the scan.
-    """
+    """The tree as one rank sees it; other ranks may see other parts."""
 
     rank: int
-    evidence: TreeEvidence | None = None
+    comparison: Comparison | None = None
+    """What the slices show about each other; None where the rank sees no tree."""
+    contents: Contents = NOTHING_READ
+    """Digests of the slices that were read so far."""
     scanning: ScanOptions = DEFAULT_SCAN
-    assessments: Mapping[Step, StepAssessment] = field(default_factory=lambda: MappingProxyType({}))
-    withdrawn: Mapping[Step, str] = field(default_factory=lambda: MappingProxyType({}))
-    source_ranks: Mapping[Step, int] = field(default_factory=lambda: MappingProxyType({}))
+    assessments: Mapping[Step, StepAssessment] = field(default_factory=dict)
+    """Newest step first. Only the verdict on this rank counts."""
+    withdrawn: Mapping[Step, str] = field(default_factory=dict)
+    """Steps that are not resumed from, and the reasons: they belong to an older run, or an attempt failed."""
+    source_ranks: Mapping[Step, int] = field(default_factory=dict)
+    """Steps whose slice was copied or composed just now, and the rank it came from, the first of several."""
     outdated: bool = False
+    """Whether slices may have been written since the scan."""
 
     @property
     def available_steps(self) -> list[Step]:
@@ -83,10 +62,15 @@ class RankView:
         return {step: reasons[step] for step in sorted(reasons, reverse=True)}
 
     @property
-    def tree(self) -> TreeEvidence:
-        """The evidence; only for a rank that sees a tree."""
-        assert self.evidence is not None
-        return self.evidence
+    def compared(self) -> Comparison:
+        """The comparison; only for a rank that sees a tree."""
+        assert self.comparison is not None
+        return self.comparison
+
+    @property
+    def inventory(self) -> Inventory:
+        """The scan; only for a rank that sees a tree."""
+        return self.compared.facts.inventory
 
     def verdict(self, step: Step) -> RankVerdict:
         """Return the verdict on this rank at a step."""
@@ -96,7 +80,7 @@ class RankView:
         """Return this rank's slice of an available step; where it is to be copied or composed, its target."""
         path = self.verdict(step).path
         assert path is not None
-        return OwnSlice(self.rank, step, os.path.join(self.tree.inventory.root, path))
+        return OwnSlice(self.rank, step, os.path.join(self.inventory.root, path))
 
     def run_fingerprint(self, step: Step) -> int:
         """Return a 32-bit number that differs between runs, 0 when the run of the step's slices is unknown."""
@@ -116,9 +100,10 @@ class RankView:
         """
         view = self
         while unread := view._unread(step):
-            evidence = view.tree.read(unread)
-            assessments = {**view.assessments, step: assess_step(evidence.compared, step)}
-            view = replace(view, evidence=evidence, assessments=assessments)
+            contents = view.contents.merged(read_contents(view.inventory.root, unread))
+            compared = compare_slices(gather_facts(view.inventory, view.compared.facts.options, contents))
+            assessments = {**view.assessments, step: assess_step(compared, step)}
+            view = replace(view, comparison=compared, contents=contents, assessments=assessments)
         for newer, assessment in view.assessments.items():
             if newer >= step and assessment.disagreements:
                 raise VerificationError(
@@ -128,8 +113,8 @@ class RankView:
         return view
 
     def _unread(self, step: Step) -> tuple[SliceFile, ...]:
-        required = required_reads_of_rank(self.tree.compared, self.assessments[step], self.rank)
-        return tuple(file for file in required if not self.tree.contents.knows(file))
+        required = required_reads_of_rank(self.compared, self.assessments[step], self.rank)
+        return tuple(file for file in required if not self.contents.knows(file))
 
 
 def make_rank_view(
@@ -150,7 +135,7 @@ def make_rank_view(
     older = {step: why for step in inventory.steps if (why := compared.facts.why_older(step)) is not None}
     return RankView(
         rank=rank,
-        evidence=TreeEvidence(inventory=inventory, compared=compared),
+        comparison=compared,
         scanning=scanning,
         assessments={step: assess_step(compared, step) for step in inventory.steps if step not in older},
         withdrawn=older,

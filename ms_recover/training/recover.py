@@ -25,26 +25,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resumption:
-    """The result of `recover_train`.
-
-    Parameters
-    ----------
-    step, path : Step and str, or None
-        Step that training resumed from, and this rank's slice of it; None when training started afresh.
-    source_rank : int or None
-        Rank that the slice was copied from, or the first of several that it was composed from; None when this rank had
-        it.
-    epochs : int
-        Epochs in total, those before the resume included.
-    trained : bool
-        False when all epochs were done already.
-    """
+    """The result of `recover_train`."""
 
     step: Step | None
+    """Step that training resumed from; None when training started afresh, like `path`."""
     path: str | None
+    """This rank's slice of that step."""
     source_rank: int | None
+    """Rank that the slice was copied from, or the first of several it was composed from; None when this rank had it."""
     epochs: int
+    """Epochs in total, those before the resume included."""
     trained: bool
+    """False when all epochs were done already."""
 
 
 def recover_train(

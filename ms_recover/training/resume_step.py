@@ -102,8 +102,7 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
 
 def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
     """Apply the action of this rank alone; return the rank whose slice it used, the first of several."""
-    tree = view.tree
-    plan = plan_for_rank(tree.compared, view.assessments[step], view.rank)
+    plan = plan_for_rank(view.compared, view.assessments[step], view.rank)
     outcome = api.apply(plan, ranks={view.rank})
     (result,) = outcome.results
     for error in [*([result.error] if result.error else []), *outcome.errors]:
@@ -118,7 +117,7 @@ def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
 
 def supersede_newer_slices(view: RankView, step: Step) -> None:
     """Rename this rank's slices that are newer than the step that training resumes from, with their manifests."""
-    inventory = _scan_again(view) if view.outdated else view.tree.inventory
+    inventory = _scan_again(view) if view.outdated else view.inventory
     while newer := [file for file in inventory.slices if file.rank == view.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
@@ -134,7 +133,7 @@ def supersede_newer_slices(view: RankView, step: Step) -> None:
 
 def _scan_again(view: RankView) -> Inventory:
     options = ScanOptions(pattern=view.scanning.pattern, crc=False, may_be_empty=True)
-    return api.scan(view.tree.inventory.root, options)
+    return api.scan(view.inventory.root, options)
 
 
 def _free_name(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import struct
 from collections.abc import Callable, Mapping
 
 from ms_recover.errors import UsageError
@@ -15,6 +16,8 @@ RUN_ID = "MS_RECOVER_RUN_ID"
 """Environment variable that launchers set to the same new value for all ranks."""
 
 _BYTES = 16
+_NUMBERS = struct.Struct(">4i")
+"""The bytes as signed 32-bit numbers, as `TrainingJob.gather` takes them."""
 
 
 def agree_run_id(
@@ -31,7 +34,7 @@ def agree_run_id(
     if job.size > 1 and not job.connected:
         return given
     own = hashlib.blake2b(given.encode(), digest_size=_BYTES).digest() if given else draw(_BYTES)
-    answers = job.gather([bool(given), *to_numbers(own)])
+    answers = job.gather([bool(given), *_NUMBERS.unpack(own)])
     if given and len(set(answers)) == 1:
         return given
     if any(set_there for set_there, *_ in answers):
@@ -40,14 +43,4 @@ def agree_run_id(
             f"rank {job.rank} has {RUN_ID}={given!r}, which differs from rank(s) {list_some(ranks)}: "
             "set it to the same value for all ranks, or for none"
         )
-    return to_bytes(answers[0][1:]).hex()
-
-
-def to_numbers(data: bytes) -> list[int]:
-    """Return bytes as signed 32-bit numbers, as `TrainingJob.gather` takes them; the length is a multiple of four."""
-    return [int.from_bytes(data[start : start + 4], "big", signed=True) for start in range(0, len(data), 4)]
-
-
-def to_bytes(numbers: tuple[int, ...]) -> bytes:
-    """Undo `to_numbers`."""
-    return b"".join(number.to_bytes(4, "big", signed=True) for number in numbers)
+    return _NUMBERS.pack(*answers[0][1:]).hex()

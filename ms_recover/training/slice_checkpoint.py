@@ -36,18 +36,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The time that training stood still for a save.
-
-    Parameters
-    ----------
-    step : Step
-        The saved step.
-    seconds : float
-        Duration, including the wait for the save before and for the other ranks.
-    """
+    """The time that training stood still for a save."""
 
     step: Step
+    """The saved step."""
     seconds: float
+    """Duration, including the wait for the save before and for the other ranks."""
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]

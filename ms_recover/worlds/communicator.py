@@ -64,14 +64,8 @@ class WorldCommunicator:
     ) -> Tensor:
         """Receive the next tensor from a rank with this tag.
 
-        Parameters
-        ----------
-        src, world, tag, timeout
-            Rank, and as for every method.
-        out : numpy.ndarray, mindspore.Tensor or writable buffer, optional
-            Filled and returned; another type or shape than the sent tensor's breaks the world.
-        as_tensor : bool
-            Return a ``mindspore.Tensor``.
+        A given `out`, an array, tensor or writable buffer, is filled and returned; another type or shape than the sent
+        tensor's breaks the world.
         """
         member = self._open(world, tag, src)
         expected, buffer, finish = Expected(), None, None

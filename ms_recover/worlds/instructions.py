@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ms_recover.worlds.wire import FrameKind, Header
 
-
-class Phase(Enum):
-    """Where a world stands."""
-
-    FORMING = "forming"
-    OPEN = "open"
-    BROKEN = "broken"
-    CLOSED = "closed"
+Phase = Literal["forming", "open", "broken", "closed"]
 
 
 class Fault(NamedTuple):

@@ -11,29 +11,18 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.worlds import wire
-from ms_recover.worlds.instructions import Instruction
-from ms_recover.worlds.state import WorldState
 from ms_recover.worlds.stream import AGAIN
 from ms_recover.worlds.wire import ProtocolError
+
+if TYPE_CHECKING:
+    from ms_recover.worlds.world import World  # which imports this module
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
 _TCP_CLOSE = 7
-
-
-class Shell(Protocol):
-    """What a link knows of its `World`."""
-
-    state: WorldState
-
-    def apply(self, instructions: list[Instruction]) -> None:
-        """Carry out the instructions of the state, on this link among others."""
-
-    def failed(self, error: Exception) -> None:
-        """Break the world, and close this link, because of an unexpected error of this process."""
 
 
 class _Outgoing(NamedTuple):
@@ -44,10 +33,10 @@ class _Outgoing(NamedTuple):
 class Link:
     """A connected non-blocking socket, plain or TLS, on the running event loop; the link owns it from now on."""
 
-    def __init__(self, sock: socket.socket, peer: int, shell: Shell) -> None:
+    def __init__(self, sock: socket.socket, peer: int, world: World) -> None:
         self.peer = peer
         self._sock = sock
-        self._shell = shell
+        self._world = world
         self._descriptor = sock.fileno()
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
@@ -189,7 +178,7 @@ class Link:
         try:
             handle(*args)
         except Exception as error:
-            self._shell.failed(error)
+            self._world.failed(error)
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):
@@ -230,7 +219,7 @@ class Link:
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
         self._loop.remove_reader(self._descriptor)
-        self._shell.apply(self._shell.state.lost(self.peer, cause, words))
+        self._world.apply(self._world.state.lost(self.peer, cause, words))
 
     def _parse(self) -> None:
         """Pass complete headers and payloads to the state."""
@@ -241,11 +230,11 @@ class Link:
                     if header is None:
                         return
                     self._start += wire.FIXED_SIZE + 8 * len(header.shape)
-                    self._shell.apply(self._shell.state.header_received(self.peer, header))
+                    self._world.apply(self._world.state.header_received(self.peer, header))
                 elif self._target:
                     return
                 else:
                     self._target = None
-                    self._shell.apply(self._shell.state.payload_received(self.peer))
+                    self._world.apply(self._world.state.payload_received(self.peer))
         except ProtocolError as error:
-            self._shell.apply(self._shell.state.lost(self.peer, "protocol", str(error)))
+            self._world.apply(self._world.state.lost(self.peer, "protocol", str(error)))

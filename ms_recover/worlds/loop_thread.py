@@ -17,12 +17,7 @@ _END_S = 10.0
 class LoopThread:
     """Runs coroutines in an event loop of its own thread; a context manager that may be entered again.
 
-    Parameters
-    ----------
-    owner : str
-        Name of the class whose coroutines run here, for messages and the thread's name.
-    loop_factory : callable
-        Returns a new event loop, for example ``uvloop.new_event_loop``.
+    Messages and the thread have the name of the `owner`, the class whose coroutines run here.
     """
 
     def __init__(
@@ -56,19 +51,9 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
         """Run a coroutine in the loop and wait for its result, from any other thread.
 
-        An interrupt (Ctrl-C) or an error of `check` cancels the work and is raised when the work has ended: only then
-        may its caller close or reuse what the work writes to.
-
-        Parameters
-        ----------
-        work : coroutine
-        check : callable, optional
-            Called several times a second; raises an error to cancel the work.
-
-        Raises
-        ------
-        UsageError
-            When the loop does not run, or this is its thread.
+        An interrupt (Ctrl-C), or an error of `check`, which is called several times a second, cancels the work and is
+        raised when the work has ended: only then may its caller close or reuse what the work writes to. Raises
+        UsageError when the loop does not run, or this is its thread.
         """
         if self._running is None or self.here:
             work.close()

@@ -48,12 +48,19 @@ class WorldManager:
         Seconds of silence after which a frozen or unreachable peer is lost.
     security : Security, optional
         ``Security.from_environment()`` by default.
+
+    Attributes
+    ----------
+    communicator : WorldCommunicator
+        Sends and receives in the worlds of this process.
+    watchdog : WatchDog
+        Detects frozen and unreachable peers.
     """
 
     def __init__(self, *, heartbeat: float = 3.0, security: Security | None = None) -> None:
         self._security = Security.from_environment() if security is None else security
-        self._watchdog = WatchDog(heartbeat, self._peer_lost)
-        self._communicator = WorldCommunicator(self._find)
+        self.watchdog = WatchDog(heartbeat, self._peer_lost)
+        self.communicator = WorldCommunicator(self._find)
         self._worlds: dict[str, World] = {}
         self._making: set[str] = set()
         self._epochs: dict[str, int] = {}
@@ -67,23 +74,13 @@ class WorldManager:
         try:
             await asyncio.gather(*(world.close(_LINGER_S) for world in worlds.values()))
         finally:
-            await self._watchdog.close()
+            await self.watchdog.close()
 
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
         made = [world for name, world in self._worlds.items() if name not in self._making]
         return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
-
-    @property
-    def communicator(self) -> WorldCommunicator:
-        """Sends and receives in the worlds of this process."""
-        return self._communicator
-
-    @property
-    def watchdog(self) -> WatchDog:
-        """Detects frozen and unreachable peers."""
-        return self._watchdog
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
         """Call a function, in the event loop, with the error whenever a world breaks."""
@@ -140,7 +137,7 @@ class WorldManager:
         self._check(name, rank, size, port, timeout)
         earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
-        world = World(name, rank, size, self._world_ended, self._peer_left)
+        world = World(name, rank, size, self._world_ended, self.watchdog.forget)
         self._making.add(name)
         self._worlds[name] = world
         try:
@@ -210,7 +207,7 @@ class WorldManager:
             self._epochs[world.name] = epoch
             world.open(epoch, {})
             return
-        heartbeat = int(self._watchdog.heartbeat * 1000)
+        heartbeat = int(self.watchdog.heartbeat * 1000)
         hello = Hello(Purpose.RENDEZVOUS, epoch, world.rank, world.size, 0, 0, heartbeat, b"", world.name)
         if world.rank:
             joining = join_rendezvous(addresses, port, hello, self._security, on_status)
@@ -223,8 +220,8 @@ class WorldManager:
             world.open(epoch, sockets)
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
         interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
-        self._watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
-        await self._communicator.barrier(world=world.name)
+        self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
+        await self.communicator.barrier(world=world.name)
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -235,9 +232,9 @@ class WorldManager:
 
     def _world_ended(self, world: World, error: BrokenWorldError | None) -> None:
         if error is None:
-            self._watchdog.leave(world.identity, world.epoch)
+            self.watchdog.leave(world.identity, world.epoch)
             return
-        self._watchdog.leave(world.identity, world.epoch, error.cause, error.rank)
+        self.watchdog.leave(world.identity, world.epoch, error.cause, error.rank)
         if world.name in self._making:
             return
         _log.warning("%s", error)
@@ -247,9 +244,6 @@ class WorldManager:
             except Exception:
                 _log.exception("a callback of on_broken failed")
 
-    def _peer_left(self, world: World, peer: int) -> None:
-        self._watchdog.forget(world.identity, world.epoch, peer)
-
     def _peer_lost(self, identity: bytes, epoch: int, peer: int, cause: str, accused: int) -> None:
         for world in list(self._worlds.values()):
             if (world.identity, world.epoch) != (identity, epoch) or not world.is_open:
@@ -257,7 +251,7 @@ class WorldManager:
             if peer == world.rank:
                 world.handle(world.state.lost, peer, cause, "the heartbeat helper cannot be kept running")
             elif peer == accused and cause in ("heartbeat", "eof"):
-                silence = f"rank {peer} was silent for {self._watchdog.heartbeat:g} s"
+                silence = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
                 words = silence if cause == "heartbeat" else f"rank {peer} is dead"
                 world.handle(world.state.lost, peer, cause, words)
             else:

@@ -36,13 +36,6 @@ class Security:
     In the handshake both sides prove that they know the token, for this world, epoch, rank and connection. It does not
     protect the bytes that follow: use TLS on networks where others can change them.
 
-    Parameters
-    ----------
-    token : bytes
-        At least 16 bytes; may be empty on loopback only.
-    host_tls, guest_tls : ssl.SSLContext, optional
-        Contexts for accepted and for opened connections, both or neither; see `mutual_tls`.
-
     Raises
     ------
     UsageError
@@ -50,8 +43,11 @@ class Security:
     """
 
     token: bytes = field(default=b"", repr=False)
+    """At least 16 bytes; may be empty on loopback only."""
     host_tls: ssl.SSLContext | None = None
+    """For accepted connections; given together with `guest_tls`, see `mutual_tls`."""
     guest_tls: ssl.SSLContext | None = None
+    """For opened connections."""
 
     def __post_init__(self) -> None:
         if self.token and len(self.token) < _MIN_TOKEN_BYTES:
@@ -146,13 +142,7 @@ class Security:
         return Security(self.token, host_tls=server, guest_tls=client)
 
     def allow(self, address: str) -> None:
-        """Refuse an address that other hosts can reach when there is no token.
-
-        Raises
-        ------
-        UsageError
-            When the address is not loopback and there is no token.
-        """
+        """Raise UsageError when there is no token and other hosts can reach the address."""
         if not self.token and not is_loopback(address):
             raise UsageError(
                 f"{address} is not loopback, so a token is needed: put it into a file of mode 600 and the file's name "

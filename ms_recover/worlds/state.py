@@ -37,7 +37,6 @@ MAX_KEPT_UNASKED = 1 << 24
 """Bytes kept per peer while no receive from it is pending; beyond, its connection is not read until one is."""
 MAX_KEPT = 1 << 30
 """Bytes kept per peer while a receive waits for a later message; more break the world."""
-_OPEN = Phase.OPEN  # before Python 3.12 the lookup of an enumeration's member is slow
 T = TypeVar("T")
 _KeyTuple = tuple[FrameKind, int, int]
 
@@ -77,7 +76,7 @@ class WorldState:
         self.rank = rank
         self.size = size
         self.epoch = 0
-        self.phase = Phase.FORMING
+        self.phase: Phase = "forming"
         self.fault: Fault | None = None
         self._peers = {peer: _PeerState() for peer in range(size) if peer != rank}
         self._pending: dict[int, _Pending] = {}
@@ -89,15 +88,15 @@ class WorldState:
 
     def formed(self, epoch: int) -> list[Instruction]:
         """Open the world: every connection stands."""
-        if self.phase is Phase.FORMING:
-            self.epoch, self.phase = epoch, Phase.OPEN
+        if self.phase == "forming":
+            self.epoch, self.phase = epoch, "open"
         return []
 
     def send_requested(
         self, operation: int, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], length: int
     ) -> list[Instruction]:
         """Send a frame."""
-        if self.phase is not _OPEN:
+        if self.phase != "open":
             return [FailOperation(operation, self._ended())]
         peer_state = self._peers[peer]
         if peer_state.left:
@@ -112,7 +111,7 @@ class WorldState:
 
     def receive_requested(self, operation: int, peer: int, key: Key, expected: Expected) -> list[Instruction]:
         """Receive the next frame with this key."""
-        if self.phase is not _OPEN:
+        if self.phase != "open":
             return [FailOperation(operation, self._ended())]
         peer_state = self._peers[peer]
         self._pending[operation] = _Pending(peer, key, expected)
@@ -135,7 +134,7 @@ class WorldState:
 
     def header_received(self, peer: int, header: Header) -> list[Instruction]:
         """Check the header of a frame and choose where its payload goes."""
-        if self.phase is not _OPEN:
+        if self.phase != "open":
             return []
         peer_state = self._peers[peer]
         if header.sequence != peer_state.to_receive or header.epoch != self.epoch or header.world != self.world:
@@ -158,7 +157,7 @@ class WorldState:
 
     def payload_received(self, peer: int) -> list[Instruction]:
         """Deliver or keep the last frame from this peer, whose payload is complete."""
-        if self.phase is not _OPEN:
+        if self.phase != "open":
             return []
         peer_state = self._peers[peer]
         incoming, peer_state.incoming = peer_state.incoming, None
@@ -178,7 +177,7 @@ class WorldState:
     def cancelled(self, operation: int) -> list[Instruction]:
         """Drop an operation that was cancelled; break the world when it has begun to move data."""
         pending = self._pending.get(operation)
-        if pending is None or self.phase is not _OPEN:
+        if pending is None or self.phase != "open":
             return []
         waiting = self._peers[pending.peer].waiting
         if pending.key and operation in waiting.get(pending.key, ()):
@@ -191,7 +190,7 @@ class WorldState:
 
     def aborted(self, fault: Fault) -> list[Instruction]:
         """Break the world: this member cannot continue, or a peer is at fault."""
-        return self._end(Phase.BROKEN, fault, FrameKind.ABORT, CAUSES.index(fault.cause))
+        return self._end("broken", fault, FrameKind.ABORT, CAUSES.index(fault.cause))
 
     def lost(self, peer: int, cause: str, words: str = "") -> list[Instruction]:
         """Break the world because the connection to a peer, or its heartbeats, ended."""
@@ -206,20 +205,20 @@ class WorldState:
     def closed(self) -> list[Instruction]:
         """Leave in good order."""
         fault = Fault(self.rank, "closed", "this process removed the world")
-        return self._end(Phase.CLOSED, fault, FrameKind.LEAVE, 0)
+        return self._end("closed", fault, FrameKind.LEAVE, 0)
 
     def _end(self, phase: Phase, fault: Fault, kind: FrameKind, detail: int) -> list[Instruction]:
         """End the world: inform the peers with a last frame, and fail all operations."""
-        if self.phase in (Phase.BROKEN, Phase.CLOSED):
+        if self.phase in ("broken", "closed"):
             return []
         last = Key(kind, 0, fault.rank if kind is FrameKind.ABORT else 0)
-        informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase is Phase.OPEN else []
+        informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase == "open" else []
         headers = tuple((peer, self._header(peer, last, "", (), 0, detail)) for peer in informed)
         failed = [FailOperation(operation, fault) for operation in self._pending]
         self.phase, self.fault = phase, fault
         self._pending.clear()
         self._peers.clear()
-        return [Notify(headers), *failed, CloseLinks(fault if phase is Phase.BROKEN else None)]
+        return [Notify(headers), *failed, CloseLinks(fault if phase == "broken" else None)]
 
     def _peer_left(self, peer: int) -> list[Instruction]:
         peer_state = self._peers[peer]

@@ -12,7 +12,6 @@ from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.loop_thread import LoopThread
 from ms_recover.worlds.manager import WorldInfo, WorldManager
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.watchdog import WatchDog
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -70,6 +69,11 @@ class SyncWorldManager(_Waiting[WorldManager]):
         As for `WorldManager`.
     loop_factory : callable
         Returns a new event loop, for example ``uvloop.new_event_loop``.
+
+    Attributes
+    ----------
+    communicator, watchdog
+        As those of `WorldManager`.
     """
 
     def __init__(
@@ -81,7 +85,8 @@ class SyncWorldManager(_Waiting[WorldManager]):
     ) -> None:
         manager = WorldManager(heartbeat=heartbeat, security=security)
         super().__init__(manager, LoopThread("SyncWorldManager", loop_factory))
-        self._communicator = SyncWorldCommunicator(manager.communicator, self._loop_thread)
+        self.communicator = SyncWorldCommunicator(manager.communicator, self._loop_thread)
+        self.watchdog = manager.watchdog
 
     def __enter__(self) -> SyncWorldManager:
         self._loop_thread.__enter__()
@@ -97,16 +102,6 @@ class SyncWorldManager(_Waiting[WorldManager]):
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name."""
         return self._target.worlds
-
-    @property
-    def communicator(self) -> SyncWorldCommunicator:
-        """Sends and receives in the worlds of this process."""
-        return self._communicator
-
-    @property
-    def watchdog(self) -> WatchDog:
-        """Detects frozen and unreachable peers."""
-        return self._target.watchdog
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
         """Call a function, in the thread of the event loop, with the error whenever a world breaks."""

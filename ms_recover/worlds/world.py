@@ -25,7 +25,6 @@ from ms_recover.worlds.instructions import (
     Key,
     Notify,
     PauseReading,
-    Phase,
     Transmit,
 )
 from ms_recover.worlds.link import Link
@@ -68,7 +67,7 @@ class World:
     """One member of one world.
 
     `ended` is called with the error that broke the world, or None when it was closed in good order; `peer_left` with
-    the rank of a peer that left in good order.
+    identity, epoch and the rank of a peer that left in good order.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class World:
         rank: int,
         size: int,
         ended: Callable[[World, BrokenWorldError | None], None],
-        peer_left: Callable[[World, int], None],
+        peer_left: Callable[[bytes, int, int], None],
     ) -> None:
         self.name = name
         self.rank = rank
@@ -109,7 +108,7 @@ class World:
     @property
     def is_open(self) -> bool:
         """Whether operations can be started."""
-        return self.state.phase is Phase.OPEN
+        return self.state.phase == "open"
 
     def open(self, epoch: int, sockets: Mapping[int, socket.socket]) -> None:
         """Start with the connections to all peers, by rank."""
@@ -294,7 +293,7 @@ class World:
                     if peer in self._links:
                         self._links[peer].send_last(wire.encode(header), leaving=header.kind is FrameKind.LEAVE)
             elif isinstance(instruction, ForgetPeer):
-                self._peer_left(self, instruction.peer)
+                self._peer_left(self.identity, self.epoch, instruction.peer)
             else:
                 self._messages.clear()
                 if instruction.fault is not None:

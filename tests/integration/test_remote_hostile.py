@@ -21,9 +21,8 @@ from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree
 from ms_recover.remote.server import Server
 from ms_recover.testing.trees import make_tree, save_manifests
-from ms_recover.worlds.channel import PayloadKind
 from ms_recover.worlds.security import Security
-from ms_recover.worlds.transfer import TRANSFER_WORLD
+from ms_recover.worlds.transfer import TRANSFER_WORLD, PayloadKind
 from tests.support.serving import free_port, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"

@@ -5,14 +5,13 @@ Horizontal positions are percentages: the page zooms by changing the drawing's w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from html import escape
 from math import ceil, floor
 
 from ms_recover.reporting.tables import one_line, ranks_text
 from ms_recover.splitting import summary
 from ms_recover.splitting.activity import (
-    BusyTimes,
     Outage,
     busy_times,
     chunk_positions,
@@ -21,8 +20,7 @@ from ms_recover.splitting.activity import (
     outages,
     redone_spans,
 )
-from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
-from ms_recover.splitting.timeline.markup import Markup, element, joined
+from ms_recover.splitting.events import Event, ForwardReport, Span
 
 SPANS = 4000
 """Number of spans drawn, the last ones: browsers still move them smoothly, in about 1.5 MB."""
@@ -42,54 +40,58 @@ _CHARACTER = 6.4
 """Width of the drawing and of a character before the page's script measures them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class Markup(str):
+    """Text that is markup already: `element` and `joined` do not escape it."""
+
+    __slots__ = ()
+
+
+def element(name: str, *children: str, **attributes: object) -> Markup:
+    """Return an element; children and attributes are escaped, children of type `Markup` excepted.
+
+    In names of attributes an underscore stands for a hyphen, and one at the end is left out: ``class_``, ``data_at``.
+    """
+    named = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
+    if not children:
+        return Markup(f"<{name}{named}/>")
+    return Markup(f"<{name}{named}>{joined(children)}</{name}>")
+
+
+def joined(children: Iterable[str]) -> Markup:
+    """Return children one after the other; those that are no `Markup` are escaped."""
+    return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children))
+
+
 class View:
-    """The content of a drawing; spans and events are in order of time."""
+    """The content of a drawing: the last `SPANS` spans, and the faults meanwhile; all are in order of time."""
 
-    spans: list[Span]
-    events: list[Event]
-    """Events that get a mark."""
-    devices: list[int]
-    """From top to bottom."""
-    outages: dict[int, list[Outage]]
-    start: float
-    """Time at the left edge."""
-    length: float
-    """Seconds from the left edge to the right one."""
-    colours: dict[tuple[int, Rows], int]
-    """The hue of each chunk of each forward."""
-    redone: set[int]
-    """Indexes of the spans that repeat a chunk."""
-    busy: BusyTimes
-
-    @classmethod
-    def over(cls, spans: list[Span], events: list[Event]) -> View:
-        """Return the view of the last `SPANS` spans and the faults meanwhile; both arguments are in order of time."""
-        drawn = spans[-SPANS:]
+    def __init__(self, spans: list[Span], events: list[Event]) -> None:
+        self.spans = spans[-SPANS:]
         faults = [event for event in events if event.kind != "ready"]
-        times = [span.began for span in drawn]
-        if len(drawn) == len(spans):
+        times = [span.began for span in self.spans]
+        if len(self.spans) == len(spans):
             times += [event.at for event in faults]
         first = min(times, default=0.0)
-        last = max([first, *(span.ended for span in drawn), *(event.at for event in faults)])
+        last = max([first, *(span.ended for span in self.spans), *(event.at for event in faults)])
         margin = max(last - first, 1e-3) * 0.012  # marks at the very begin or end would be cut
-        start = max(first - margin, 0.0) if first >= 0 else first - margin
-        marked = [event for event in faults if event.at >= first]
-        devices = {span.device for span in drawn} | {event.device for event in events if event.device is not None}
-        return cls(
-            spans=drawn,
-            events=marked,
-            devices=sorted(devices),
-            outages=outages(events),
-            start=start,
-            length=last + margin - start,
-            colours={
-                chunk: position * _HUES // count if count < _HUES else position % _HUES
-                for chunk, (position, count) in chunk_positions(drawn).items()
-            },
-            redone=redone_spans(drawn, marked),
-            busy=busy_times(drawn),
-        )
+        self.start = max(first - margin, 0.0) if first >= 0 else first - margin
+        """Time at the left edge."""
+        self.length = last + margin - self.start
+        """Seconds from the left edge to the right one."""
+        self.events = [event for event in faults if event.at >= first]
+        """Events that get a mark."""
+        devices = {span.device for span in self.spans} | {event.device for event in events if event.device is not None}
+        self.devices = sorted(devices)
+        """From top to bottom."""
+        self.outages = outages(events)
+        self.colours = {
+            chunk: position * _HUES // count if count < _HUES else position % _HUES
+            for chunk, (position, count) in chunk_positions(self.spans).items()
+        }
+        """The hue of each chunk of each forward."""
+        self.redone = redone_spans(self.spans, self.events)
+        """Indexes of the spans that repeat a chunk."""
+        self.busy = busy_times(self.spans)
 
     @property
     def height(self) -> int:

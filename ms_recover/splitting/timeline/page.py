@@ -17,8 +17,7 @@ from ms_recover.reporting.tables import one_line
 from ms_recover.splitting import summary
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.timeline import drawing
-from ms_recover.splitting.timeline.drawing import View
-from ms_recover.splitting.timeline.markup import Markup, element, joined
+from ms_recover.splitting.timeline.drawing import Markup, View, element, joined
 from ms_recover.storage.atomic import write_small
 
 EVENTS = 1000
@@ -31,12 +30,7 @@ def write_timeline(
 ) -> None:
     """Write the page of `timeline_html` whole or not at all; an existing file is replaced.
 
-    Raises
-    ------
-    UsageError
-        When `path` is empty, a directory, or in a directory that does not exist.
-    StorageError
-        When it cannot be written.
+    Raises UsageError when `path` is empty, a directory, or in a directory that does not exist.
     """
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
@@ -56,7 +50,7 @@ def timeline_html(spans: Sequence[Span], events: Sequence[Event], reports: Seque
     last. Events meanwhile are marked, the last `EVENTS` are in the table.
     """
     events = sorted(events, key=lambda event: event.at)
-    view = View.over(sorted(spans, key=lambda span: (span.began, span.device)), events)
+    view = View(sorted(spans, key=lambda span: (span.began, span.device)), events)
     return _template("page.html").substitute(
         style=_resource("page.css"),
         notes=escape(" ".join(_notes(view, spans, reports))),

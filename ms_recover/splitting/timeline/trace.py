@@ -19,17 +19,12 @@ from ms_recover.splitting.summary import rows_text
 from ms_recover.storage.atomic import write_small
 
 
-def trace_path(page: str | os.PathLike[str]) -> str:
-    """Return the path of the trace beside a page: ``timeline.trace.json`` beside ``timeline.html``."""
-    return str(Path(page).with_suffix(".trace.json"))
-
-
 def write_trace(
-    path: str | os.PathLike[str], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
+    page: str | os.PathLike[str], spans: Sequence[Span], events: Sequence[Event], reports: Sequence[ForwardReport]
 ) -> None:
-    """Write the trace events whole or not at all, like `write_timeline`; an existing file is replaced."""
+    """Write the trace events beside a page, ``timeline.trace.json`` beside ``timeline.html``, like `write_timeline`."""
     trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(spans, events, reports)}
-    write_small(path, (json.dumps(trace, separators=(",", ":")) + "\n").encode())
+    write_small(Path(page).with_suffix(".trace.json"), (json.dumps(trace, separators=(",", ":")) + "\n").encode())
 
 
 def trace_events(

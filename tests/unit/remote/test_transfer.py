@@ -9,8 +9,15 @@ import xxhash
 
 from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import transfer
-from ms_recover.worlds.channel import Channel, PayloadKind, TransferError
-from ms_recover.worlds.transfer import TRANSFER_WORLD, UnexpectedMessageError, receive_file, send_file
+from ms_recover.worlds.transfer import (
+    TRANSFER_WORLD,
+    Channel,
+    PayloadKind,
+    TransferError,
+    UnexpectedMessageError,
+    receive_file,
+    send_file,
+)
 
 DATA = bytes(range(256)) * 40
 

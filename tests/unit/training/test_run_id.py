@@ -6,7 +6,7 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.run_id import RUN_ID, agree_run_id, to_bytes, to_numbers  # noqa: E402
+from ms_recover.training.run_id import RUN_ID, agree_run_id  # noqa: E402
 
 
 class FixedJob(TrainingJob):
@@ -40,9 +40,9 @@ def draw(number):
 
 def test_numbers_fit_and_come_back():
     data = bytes(range(120, 136))
-    numbers = to_numbers(data)
-    assert all(-(1 << 31) <= number < 1 << 31 for number in numbers)
-    assert to_bytes(tuple(numbers)) == data
+    heard = said({}, lambda count: data)
+    assert all(-(1 << 31) <= number < 1 << 31 for number in heard)
+    assert agree_run_id(FixedJob(1, [heard]), {}) == data.hex()
 
 
 def test_alone():

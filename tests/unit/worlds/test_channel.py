@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ms_recover.worlds.channel import Channel, PayloadKind, TransferError
+from ms_recover.worlds.transfer import Channel, PayloadKind, TransferError
 
 pytestmark = pytest.mark.processes
 
