@@ -177,15 +177,21 @@ def _open_locked(path: str, target: str) -> int:
                 raise denied from None
             writable = False
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            opened = os.fstat(descriptor)
+            if not stat.S_ISREG(opened.st_mode):
                 raise StorageError(f"{path} is in the way of a temporary file and no regular file: move it away")
             _lock(descriptor, target)
-            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                if writable:
-                    os.ftruncate(descriptor, 0)
-                    os.fchmod(descriptor, 0o600)
+            with suppress(FileNotFoundError):
+                there = os.stat(path)
+                ours = os.path.samestat(there, opened)
+                if ours and writable:
+                    if there.st_size:
+                        os.ftruncate(descriptor, 0)
+                    if stat.S_IMODE(there.st_mode) != 0o600:
+                        os.fchmod(descriptor, 0o600)
                     return descriptor
-                os.unlink(path)
+                if ours:
+                    os.unlink(path)
         except BaseException:
             os.close(descriptor)
             raise
