@@ -7,7 +7,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 import xxhash
 
@@ -71,9 +70,7 @@ class OpenSlice(ABC):
     def __enter__(self) -> OpenSlice:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:  # noqa: B027 (nothing to close is an ordinary case)
@@ -81,23 +78,16 @@ class OpenSlice(ABC):
 
     @abstractmethod
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
-        """Read a range of bytes.
+        """Give `take` the bytes from `start` up to `end`, in order and each once, in memory that is used again.
 
-        Parameters
-        ----------
-        start, end : int
-            First offset, and the one behind the last; no more than `size`.
-        take : callable
-            Given the bytes in order, each once; the memory is used again. Fewer where the file ends too early.
-        stop : callable
-            True ends it.
+        `end` is no more than `size`; there are fewer bytes where the file ends too early.
 
         Raises
         ------
         MsRecoverError
             When they cannot be read.
         StoppedError
-            When asked to stop.
+            When `stop` returns True.
         """
 
     @abstractmethod

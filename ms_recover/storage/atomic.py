@@ -13,7 +13,6 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from ms_recover.errors import StorageError
 from ms_recover.file_names import TEMPORARY_SUFFIX, temporary_name
@@ -66,9 +65,7 @@ class AtomicFile:
             self.descriptor = _open_locked(self.path, self.target)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             if os.lstat(self.path).st_ino == os.fstat(self.descriptor).st_ino:
                 os.unlink(self.path)
@@ -112,14 +109,7 @@ def write_small(
 ) -> None:
     """Write a small file, whole or not at all, and durably; one that is there is replaced.
 
-    Parameters
-    ----------
-    path, data, mode
-        The file, its contents and its permissions.
-    owner_of : str, optional
-        File or directory whose owner it gets when root writes it.
-    syncs : DirectorySyncs, optional
-        As for `sync_directory`.
+    Written by root it gets the owner of the file or directory `owner_of`. `syncs` is as for `sync_directory`.
 
     Raises
     ------
