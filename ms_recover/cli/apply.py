@@ -60,7 +60,6 @@ def command(
     from ms_recover import api
     from ms_recover.reporting.outcome_text import outcome_text
     from ms_recover.reporting.plan_text import plan_text
-    from ms_recover.system_errors import user_name
 
     def show(made: Plan, *, refused: bool = False) -> None:
         if as_json:
@@ -68,7 +67,7 @@ def command(
 
             print_json(plan_to_json(made))
         else:
-            print_text(plan_text(made, text_width(), user=user_name(), refused=refused))
+            print_text(plan_text(made, text_width(), refused=refused))
 
     def carry_out(made: Plan, run: Callable[..., Outcome]) -> int:
         if dry_run or not (made.recoverable or (partial and made.partials)):

@@ -21,21 +21,13 @@ _KEYS = frozenset(("version", "root", "world_size", "step", "actions", "ranks", 
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """A place that a plan may be written to.
-
-    Parameters
-    ----------
-    kind : {"stdout", "descriptor", "stream", "file"}
-        Standard output, another open descriptor, a device or named pipe, or a regular file.
-    path : str
-        Its path; for a file with links resolved.
-    descriptor : int
-        Number of the open descriptor, for the first two kinds.
-    """
+    """Standard output, another open descriptor, a device or named pipe, or a regular file."""
 
     kind: Literal["stdout", "descriptor", "stream", "file"]
     path: str
+    """For a regular file with links resolved."""
     descriptor: int = -1
+    """Of the first two kinds."""
 
 
 def plan_target(path: str) -> PlanTarget:

@@ -19,7 +19,7 @@ from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.slice_source import LocalSource, SliceSource
-from ms_recover.execution.targets import check_names
+from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of

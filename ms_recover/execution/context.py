@@ -23,41 +23,22 @@ def _ignore(count: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionContext:
-    """The plan's facts and the means of an action.
-
-    Parameters
-    ----------
-    root : str
-        The tree.
-    elsewhere : mapping of str to SliceSource
-        Sources of the slices that do not lie below the root, by path.
-    step : Step or None
-        Step of the plan; None where no manifest is written.
-    world_size : int
-        Number of ranks.
-    run_id : str or None
-        Run of the plan.
-    verify : bool
-        Read each file back from the device and compare its digest before it gets its final name.
-    stop : callable
-        True ends an action without a trace.
-    progress : callable
-        Given the bytes written since the last call.
-    syncs : DirectorySyncs or None
-        Directories that the caller syncs when everything is done; None to sync them at once.
-    journal : Journal or None
-        Actions that an interrupted recovery finished.
-    """
+    """The plan's facts and the means of an action."""
 
     root: str
     elsewhere: Mapping[str, SliceSource] = field(default_factory=dict)
+    """Sources of the slices that do not lie below the root, by path."""
     step: Step | None = None
+    """None where no manifest is written."""
     world_size: int = 0
     run_id: str | None = None
     verify: bool = True
+    """Read each file back from the device and compare its digest before it gets its final name."""
     stop: Callable[[], bool] = never
     progress: Callable[[int], None] = _ignore
+    """Given the bytes written since the last call."""
     syncs: DirectorySyncs | None = None
+    """Directories that the caller syncs when everything is done; None to sync them at once."""
     journal: Journal | None = None
 
     def source(self, path: str) -> SliceSource:

@@ -19,12 +19,7 @@ _POLL_SECONDS = 0.1
 def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Iterator[None]:
     """Hold the lock of a tree: ``flock`` on its directory, so that nothing is left behind.
 
-    Parameters
-    ----------
-    shared : bool
-        Several holders of the shared lock go together; they exclude exclusive ones.
-    timeout : float
-        Seconds to wait for it.
+    Several holders of the `shared` lock go together; they exclude exclusive ones. It is waited for `timeout` seconds.
 
     Raises
     ------

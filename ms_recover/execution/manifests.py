@@ -112,21 +112,11 @@ def check_against(
     whole: bool = True,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Compare recovered parameters with the manifest that the slice itself left.
+    """Compare the digests of recovered parameters, by name, with the manifest that the slice itself left.
 
     A manifest that fits the file beside it is that file's, which the plan has rejected for another reason: it proves
-    nothing about the bytes that are recovered.
-
-    Parameters
-    ----------
-    own : Manifest
-        As from `own_manifest`.
-    digests : mapping of str to str
-        Digest of each recovered parameter, by name.
-    borrowed : collection of str
-        Parameters whose values come from another rank and may differ.
-    whole : bool
-        Whether every parameter was recovered.
+    nothing about the bytes that are recovered. The `borrowed` parameters have values from another rank and may differ;
+    without `whole`, parameters may be missing.
 
     Raises
     ------

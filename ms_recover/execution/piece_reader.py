@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from types import TracebackType
 
 import xxhash
 
@@ -40,9 +39,7 @@ class PieceReader:
     def __enter__(self) -> PieceReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for opened in self._open.values():
             opened.close()
 

@@ -24,21 +24,9 @@ def write_group_info(
 ) -> None:
     """Write a ``group_info.pb`` that holds nothing but a restore list, whole or not at all; one there is replaced.
 
-    Parameters
-    ----------
-    restore_ranks : iterable of int
-        Global ranks that hold the same slice, the owner among them; written in ascending order.
-    mode : int
-        Permissions; MindSpore's own files have 0600.
-    path, owner_of, syncs
-        As for `ms_recover.storage.atomic.write_small`.
-
-    Raises
-    ------
-    UsageError
-        As `encode_group_info`.
-    StorageError, MissingInputError
-        As `write_small`.
+    The `restore_ranks` are the global ranks that hold the same slice, the owner among them, and are written in
+    ascending order. MindSpore's own files have mode 0600. Other parameters and errors are those of
+    `ms_recover.storage.atomic.write_small` and `encode_group_info`.
     """
     data = encode_group_info(GroupInfo(tuple(sorted(restore_ranks))))
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)

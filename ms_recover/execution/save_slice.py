@@ -26,16 +26,9 @@ from ms_recover.system_errors import explained
 
 @dataclass(frozen=True)
 class SliceOrder:
-    """A slice to be saved.
+    """A slice to be saved under its final, absolute path; the facts are those of `Manifest`.
 
-    Parameters
-    ----------
-    path : str
-        Final name, absolute.
-    rank, world_size, step, cumulative_step, run_id, group
-        See `Manifest`.
-    expected : frozenset of str
-        Parameters that the slice must hold.
+    It must hold the parameters that are `expected`.
     """
 
     path: str
@@ -54,12 +47,7 @@ class SliceOrder:
 def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
     """Write a slice and its manifest, which is returned; both are durable then.
 
-    Parameters
-    ----------
-    order : SliceOrder
-        The slice.
-    write : callable
-        Writes the slice under the path it is given.
+    `write` writes the slice under the path it is given.
 
     Raises
     ------
@@ -125,10 +113,7 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
 def withdraw(paths: Collection[str]) -> None:
     """Remove slices of one directory: first their manifests, so that none is committed without its bytes.
 
-    Raises
-    ------
-    OSError
-        When one cannot be removed.
+    An OSError says that one cannot be removed.
     """
     for suffix in (MANIFEST_SUFFIX, ""):
         there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
@@ -141,10 +126,7 @@ def withdraw(paths: Collection[str]) -> None:
 def clear_leftovers(folder: str) -> None:
     """Remove what an interrupted save left in a directory, and nothing that another process is writing.
 
-    Raises
-    ------
-    OSError
-        When something cannot be removed.
+    An OSError says that something cannot be removed.
     """
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with suppress(FileNotFoundError):

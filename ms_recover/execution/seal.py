@@ -26,28 +26,11 @@ def seal_slices(
     world_size: int,
     digests: Mapping[str, Digests],
 ) -> list[str]:
-    """Write the manifests of sound slices; they are durable when this returns.
+    """Write the manifests of sound slices, and return the paths of these slices; all is durable when this returns.
 
-    Parameters
-    ----------
-    root, world_size
-        The tree, and its number of ranks.
-    slices : iterable of (SliceFile, Evidence)
-        The slices to seal, and the ground for each.
-    groups : mapping of int to tuple of int
-        Rank to the ranks that hold the same slice.
-    digests : mapping of str to Digests
-        Of these slices, by path; the manifest names the bytes that were judged, even if the file changes now.
-
-    Returns
-    -------
-    list of str
-        Paths of the slices that were sealed.
-
-    Raises
-    ------
-    MsRecoverError
-        When a slice is gone or a manifest cannot be written.
+    Each slice comes with the ground for sealing it; `groups` has the ranks that hold the same slice, by rank. The
+    `digests`, by path, are of the bytes that were judged, and the manifest names these even if the file changes now. A
+    MsRecoverError says that a slice is gone or a manifest cannot be written.
     """
     syncs = DirectorySyncs()
 

@@ -7,7 +7,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 import xxhash
 
@@ -71,9 +70,7 @@ class OpenSlice(ABC):
     def __enter__(self) -> OpenSlice:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:  # noqa: B027 (nothing to close is an ordinary case)
@@ -81,23 +78,16 @@ class OpenSlice(ABC):
 
     @abstractmethod
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
-        """Read a range of bytes.
+        """Give `take` the bytes from `start` up to `end`, in order and each once, in memory that is used again.
 
-        Parameters
-        ----------
-        start, end : int
-            First offset, and the one behind the last; no more than `size`.
-        take : callable
-            Given the bytes in order, each once; the memory is used again. Fewer where the file ends too early.
-        stop : callable
-            True ends it.
+        `end` is no more than `size`; there are fewer bytes where the file ends too early.
 
         Raises
         ------
         MsRecoverError
             When they cannot be read.
         StoppedError
-            When asked to stop.
+            When `stop` returns True.
         """
 
     @abstractmethod
@@ -172,20 +162,6 @@ class SliceSource(ABC):
     """
 
     host: str | None = None
-
-    @abstractmethod
-    def list_paths(self) -> list[str]:
-        """Return the paths of its files, slices at least, relative to its root and sorted."""
-
-    @abstractmethod
-    def stat(self, path: str) -> FileState:
-        """Return size and modification time of a slice.
-
-        Raises
-        ------
-        MissingInputError
-            When there is none of that path.
-        """
 
     @abstractmethod
     def open(self, path: str, expected: FileState) -> OpenSlice:
@@ -267,21 +243,6 @@ class LocalSource(SliceSource):
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def list_paths(self) -> list[str]:
-        """Walk the tree, not through links."""
-        found: list[str] = []
-        with explained("reading", self.root):
-            os.stat(self.root)
-            for folder, _, names in os.walk(self.root):
-                paths = (os.path.join(folder, name) for name in names)
-                found += [os.path.relpath(path, self.root) for path in paths if os.path.isfile(path)]
-        return sorted(found)
-
-    def stat(self, path: str) -> FileState:
-        """Return the state of a file below the root."""
-        with explained("reading", os.path.join(self.root, path), _HINT):
-            return _state(os.stat(os.path.join(self.root, path)))
-
     def open(self, path: str, expected: FileState) -> LocalSlice:
         """Open a file below the root."""
         return LocalSlice(os.path.join(self.root, path), expected)
@@ -293,13 +254,9 @@ class LocalSource(SliceSource):
 
 def check_unchanged(status: os.stat_result, expected: FileState, name: str) -> None:
     """Raise a VerificationError unless a source is a regular file with the state that the plan saw."""
-    now = _state(status)
+    now = FileState(status.st_size, status.st_mtime_ns)
     if not stat.S_ISREG(status.st_mode) or now != expected:
         raise VerificationError(
             f"{name} is not what the plan saw (now {now.bytes} bytes, modified {now.mtime_ns} ns; "
             f"then {expected.bytes} bytes, modified {expected.mtime_ns} ns): plan again"
         )
-
-
-def _state(status: os.stat_result) -> FileState:
-    return FileState(status.st_size, status.st_mtime_ns)

@@ -113,18 +113,18 @@ def decode(data: bytes, kind: type[_T]) -> _T:
         return convert(_loads(data), kind)
 
 
-def json_text(data: dict[str, Any]) -> str:
-    """Return one JSON object as indented text, in ASCII: names that steer terminals are escaped.
+def json_text(value: Any, indent: int = 2) -> str:
+    """Return a JSON value as text, in ASCII: names that steer terminals are escaped; one line where `indent` is 0.
 
-    Python's own encoder takes many times as long, which counts for plans of thousands of ranks.
+    Python's own encoder takes many times as long, which counts for thousands of ranks.
     """
     try:
-        compact = msgspec.json.encode(data).decode()
+        compact = msgspec.json.encode(value).decode()
         if not compact.isascii() or "\x7f" in compact:
-            compact = json.dumps(data)
-        return msgspec.json.format(compact, indent=2)
+            compact = json.dumps(value)
+        return msgspec.json.format(compact, indent=indent)
     except (UnicodeEncodeError, msgspec.DecodeError):  # a name that is not UTF-8 has half a surrogate pair
-        return json.dumps(data, indent=2)
+        return json.dumps(value, indent=indent or None)
 
 
 def schema(kind: type) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import get_args
@@ -78,8 +77,8 @@ def encode(manifest: Manifest) -> bytes:
     digest, version = manifest.digests.file, MANIFEST_VERSION
     fields = codec.fill(ManifestFields, manifest.step, manifest, version=version, digest=digest, parameters=parameters)
     head = codec.to_json(fields)
-    rows = ",".join(f"\n  {json.dumps(row)}" for row in head.pop("parameters"))
-    return f'{json.dumps(head, indent=1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
+    rows = ",".join(f"\n  {codec.json_text(row, 0)}" for row in head.pop("parameters"))
+    return f'{codec.json_text(head, 1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
 
 
 def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:

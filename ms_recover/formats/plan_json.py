@@ -32,7 +32,7 @@ from ms_recover.formats.codec import (
     make_with,
     to_json,
 )
-from ms_recover.formats.plan_paths import check_group_path, check_slice_path
+from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
@@ -190,6 +190,7 @@ def plan_from_json(text: str, where: str) -> Plan:
         _check(plan)
     except ValueError as error:
         raise FormatError(f"{where} is not a plan that can be trusted ({error}): plan again") from None
+    check_names(plan, where)
     return plan
 
 
@@ -245,17 +246,11 @@ def _check(plan: Plan) -> None:
         for action in wave:
             if any(one.path in replaced and one.path != action.target for one in action.replicas):
                 raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
-    step = plan.step if plan.actions else plan.considered
-    if step is None and every:
+    if every and (plan.step if plan.actions else plan.considered) is None:
         raise ValueError("it has actions but no step")
-    if step is not None:
-        for action in every:
-            for path, rank in ((action.target, action.rank), *((one.path, one.rank) for one in action.replicas)):
-                check_slice_path(path, rank, step)
     for write in plan.group_files:
         if write.rank not in write.restore_ranks:
             raise ValueError(f"the rank list of rank {write.rank} is {list(write.restore_ranks)}")
-        check_group_path(write.target, write.rank)
 
 
 def _missing_share(verdict: RankVerdict) -> float | None:

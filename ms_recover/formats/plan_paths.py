@@ -1,4 +1,4 @@
-"""Whether the paths of a plan name the rank and the step that it claims for them (pure).
+"""Whether the paths of a plan name the rank, the step and the kind of file that they are for (pure).
 
 A plan comes from a file that anyone may have edited, and its paths are written to. Slices lie in a directory, or have a
 name, that holds their rank; so another rank's slice cannot be replaced by a plan that a slip of the hand has changed.
@@ -7,45 +7,77 @@ name, that holds their rank; so another rank's slice cannot be replaced by a pla
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Iterator
 
-from ms_recover.file_names import GROUP_INFO_NAME
+from ms_recover.errors import FormatError
+from ms_recover.file_names import GROUP_INFO_NAME, PARTIAL_MARK, marked
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
-_RANK_DIRECTORY = re.compile(r"(?:ckpt_dir|rank_)(\d+)\Z", re.ASCII)
-_RANK_IN_NAME = re.compile(r"_rank_(\d+)", re.ASCII)
-_STEP_IN_NAME = re.compile(r".*-(\d+)_(\d+)(?:\.partial)?\.(?:ckpt|safetensors)\Z", re.ASCII | re.DOTALL)
-_NUMBER = re.compile(r"\d+", re.ASCII)
+RANK_DIRECTORY = re.compile(r"(?:ckpt_dir|rank_)(\d+)\Z", re.ASCII)
+_RANK_IN_NAME = re.compile(r".+_rank_(\d+)(?=-\d+_\d+\.)", re.ASCII | re.DOTALL)
+_STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
+_NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
-def check_slice_path(path: str, rank: int, step: Step) -> None:
-    """Refuse the path of a slice, with a ValueError, that does not name its rank and its step.
+def check_names(plan: Plan, where: str = "the plan") -> None:
+    """Check that every path of a plan names the rank, the step and the kind of file that it is for.
 
-    Names as MindSpore gives them, ``{prefix}-{epoch}_{step}.ckpt``, state the step; in other layouts both numbers must
-    be in the path.
+    The message begins with `where`.
+
+    Raises
+    ------
+    FormatError
+        When one names another rank or step, or none; it names the path.
     """
-    named = _STEP_IN_NAME.match(path.rpartition("/")[2])
-    numbers = Counter(_NUMBER.findall(path))
-    of_step = Counter((str(step.epoch), str(step.step)))
-    if (named is not None and named.groups() != (str(step.epoch), str(step.step))) or not of_step <= numbers:
-        raise ValueError(f"{path!r} does not name step {step}")
-    _check_rank(path, rank, numbers - of_step)
+    for what, path, problem in _names(plan):
+        if problem is not None:
+            raise FormatError(f"{where} is to {what}, and {path!r} {problem}: plan again")
 
 
-def check_group_path(path: str, rank: int) -> None:
-    """Refuse the path of a rank list, with a ValueError, that does not name its rank or is not ``group_info.pb``."""
-    if path.rpartition("/")[2] != GROUP_INFO_NAME:
-        raise ValueError(f"{path!r} is not called {GROUP_INFO_NAME}")
-    _check_rank(path, rank, Counter(_NUMBER.findall(path)))
+def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the use of each path, the path, and its problem."""
+    step = plan.step if plan.step is not None else plan.considered
+    for action in (*plan.actions, *plan.partials):
+        use, target = f"write a slice of rank {action.rank}", action.target
+        partial = isinstance(action, ComposeAction) and action.kind == "partial"
+        if partial != (target == marked(target.replace(PARTIAL_MARK, ""), PARTIAL_MARK)):
+            yield use, target, "is no name for parts of a slice" if partial else "is a name for parts of a slice"
+        yield use, target, name_problem(target, action.rank, step)
+        for replica in action.replicas:
+            use = f"read a slice of rank {replica.rank}"
+            yield use, replica.path, name_problem(replica.path, replica.rank, step)
+    for write in plan.group_files:
+        use = f"write the rank list of rank {write.rank}"
+        if write.target.rpartition("/")[2] != GROUP_INFO_NAME:
+            yield use, write.target, f"is not called {GROUP_INFO_NAME}"
+        yield use, write.target, name_problem(write.target, write.rank, None)
 
 
-def _check_rank(path: str, rank: int, numbers: Counter[str]) -> None:
-    """Refuse a path that names another rank where ranks are named, or does not have the rank among its `numbers`."""
-    *directories, name = path.split("/")
-    found = [match[1] for match in map(_RANK_DIRECTORY.match, directories) if match]
-    found += _RANK_IN_NAME.findall(name)
-    for other in found:
+def name_problem(path: str, rank: int, step: Step | None) -> str | None:
+    """Return why a path is not one of this rank and step, None when it is.
+
+    Rank directories (``ckpt_dir3``, ``rank_3``) and MindFormers' ``_rank_3`` in the file name count first; in paths of
+    other patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the file name, or, in
+    other patterns, as two numbers; it is None where the name holds none.
+    """
+    *folders, name = path.split("/")
+    ranks = [match[1] for match in map(RANK_DIRECTORY.match, folders) if match]
+    ranks += [match[1] for match in [_RANK_IN_NAME.match(name)] if match]
+    for other in ranks:
         if other != str(rank):
-            raise ValueError(f"{path!r} names rank {other}, it is to be of rank {rank}")
-    if not found and str(rank) not in numbers:
-        raise ValueError(f"{path!r} does not name rank {rank}")
+            return f"names rank {other}"
+    named = _STEP_IN_NAME.match(name)
+    if step is not None and named is not None and (named[1], named[2]) != (str(step.epoch), str(step.step)):
+        return f"names step {named[1]}_{named[2]}, not {step}"
+    numbers = _NUMBERS.findall(path)
+    if named is not None:
+        numbers.remove(named[1])
+        numbers.remove(named[2])
+    elif step is not None:
+        for number in (str(step.epoch), str(step.step)):
+            if number not in numbers:
+                return f"does not name step {step}"
+            numbers.remove(number)
+    return None if str(rank) in numbers else f"does not name rank {rank}"

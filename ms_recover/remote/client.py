@@ -37,19 +37,11 @@ class RemotePlan:
 
 
 class Peers:
-    """The nodes that serve their trees; a context manager.
+    """The nodes that serve their trees at the `addresses`; a context manager.
 
     Everything that waits for the network runs in an event loop of its own thread, so that other threads can ask for
-    slices at the same time.
-
-    Parameters
-    ----------
-    addresses : sequence of Address
-        Where they serve.
-    security : Security, optional
-        With the token; from the environment by default.
-    timeout : float
-        Seconds to wait for a server to answer at all.
+    slices at the same time. The security is by default that of the environment; a server has `timeout` seconds to
+    answer at all.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import xxhash
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, to_json
+from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, make_with, to_json
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
@@ -123,8 +123,7 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         denied=tuple((rank, note.path, note.reason) for rank, note in inventory.denied),
         orphans=tuple(fill(_OrphanFields, orphan, **_placed(orphan)) for orphan in inventory.orphans),
     )
-    data: dict[str, Any] = to_json(fields)
-    return data
+    return to_json(fields)
 
 
 def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
@@ -174,35 +173,22 @@ def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], 
     parameters, sound = tables[fields.parameters]
     if not sound and fields.problem is None:
         raise ValueError(f"{path} has parameters of an impossible size")
-    return SliceFile(
-        rank=fields.rank,
+    return make_with(
+        SliceFile,
+        fields,
         step=Step(fields.epoch, fields.step),
         place=place,
-        prefix=fields.prefix,
         size=fields.bytes,
-        mtime_ns=fields.mtime_ns,
         parameters=parameters,
-        problem=fields.problem,
-        encryption=fields.encryption,
-        crc=fields.crc,
         manifest=_read_manifest(fields.manifest, path, parameters),
-        manifest_problem=fields.manifest_problem,
-        denied=fields.denied,
         inode=None if fields.inode is None else (device, fields.inode),
     )
 
 
 def _read_orphan(fields: _OrphanFields) -> OrphanManifest:
     place = RankPath(fields.place)
-    path = convert(place.of(fields.rank), Path)
-    return OrphanManifest(
-        rank=fields.rank,
-        step=Step(fields.epoch, fields.step),
-        place=place,
-        prefix=fields.prefix,
-        manifest=_read_manifest(fields.manifest, path, ()),
-        problem=fields.problem,
-    )
+    manifest = _read_manifest(fields.manifest, convert(place.of(fields.rank), Path), ())
+    return make_with(OrphanManifest, fields, step=Step(fields.epoch, fields.step), place=place, manifest=manifest)
 
 
 def _read_manifest(text: str | None, path: str, like: tuple[Parameter, ...]) -> Manifest | None:

@@ -62,12 +62,7 @@ class Address:
 class Peer:
     """A server; created and used in one event loop.
 
-    Parameters
-    ----------
-    address, security
-        Of the server.
-    timeout : float
-        Seconds to wait for it to answer at all, whenever the world has to be made.
+    Whenever the world with it has to be made, it has `timeout` seconds to answer at all.
     """
 
     def __init__(self, address: Address, security: Security, timeout: float) -> None:
@@ -114,24 +109,9 @@ class Peer:
                     progress(found)
 
     async def fetch(self, wanted: SliceRequest, take: Callable[[memoryview], None]) -> int:
-        """Receive bytes of a slice; when the connection breaks, connect again and request the rest.
+        """Receive bytes of a slice, and return the file's permissions; when the connection breaks, request the rest.
 
-        Parameters
-        ----------
-        wanted : SliceRequest
-            The slice, and which bytes of it.
-        take : callable
-            Given the next bytes, each once.
-
-        Returns
-        -------
-        int
-            The file's permissions.
-
-        Raises
-        ------
-        StorageError, InputError
-            As for `inventory`.
+        `take` is given the next bytes, each once. Errors are those of `inventory`.
         """
 
         def request(offset: int) -> bytes:

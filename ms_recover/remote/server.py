@@ -67,8 +67,6 @@ def serve(
         Threads that digest slices.
     ready : callable
         Called with the line that says which tree is served at which address.
-    root, options
-        The tree, and how it is laid out.
 
     Raises
     ------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, VerificationError
 from ms_recover.execution.slice_source import OpenSlice, SliceSource, Stop, never
@@ -15,41 +15,24 @@ from ms_recover.remote.messages import SliceRequest
 from ms_recover.remote.peer import Peer
 from ms_recover.storage.atomic import FileForm
 
+if TYPE_CHECKING:
+    from ms_recover.remote.client import Peers
+
 _LEAST_AHEAD = 64 << 10
 _MOST_AHEAD = 4 << 20
-_T = TypeVar("_T")
-
-
-class Waiter(Protocol):
-    """Runs coroutines in the event loop that the peers live in."""
-
-    def wait(self, work: Coroutine[Any, Any, _T], stop: Stop = ...) -> _T:
-        """Run something and wait for it, from any thread."""
-        ...
 
 
 class RemoteSource(SliceSource):
     """The slices that the inventory of one server lists."""
 
-    def __init__(self, peer: Peer, inventory: Inventory, waiter: Waiter) -> None:
+    def __init__(self, peer: Peer, inventory: Inventory, peers: Peers) -> None:
         self.host = peer.name
-        self._peer, self._waiter = peer, waiter
+        self._peer, self._peers = peer, peers
         self._files = {file.path: file for file in inventory.slices}
-
-    def list_paths(self) -> list[str]:
-        """Return the paths of the served slices."""
-        return sorted(self._files)
-
-    def stat(self, path: str) -> FileState:
-        """Return the state that the server named, once it confirms it."""
-        file = self._file(path)
-        state = FileState(file.size, file.mtime_ns)
-        self.open(path, state).check_unchanged()
-        return state
 
     def open(self, path: str, expected: FileState) -> RemoteSlice:
         """Open a slice; the server compares its state at each request."""
-        return RemoteSlice(self._peer, self._waiter, self._file(path), expected)
+        return RemoteSlice(self._peer, self._peers, self._file(path), expected)
 
     def manifest(self, path: str) -> Manifest | None:
         """Return the manifest that came with the inventory."""
@@ -66,16 +49,16 @@ class RemoteSlice(OpenSlice):
 
     near = False
 
-    def __init__(self, peer: Peer, waiter: Waiter, file: SliceFile, expected: FileState) -> None:
+    def __init__(self, peer: Peer, peers: Peers, file: SliceFile, expected: FileState) -> None:
         super().__init__(f"{peer.name}/{file.path}", expected.bytes)
-        self._peer, self._waiter, self._file, self._expected = peer, waiter, file, expected
+        self._peer, self._peers, self._file, self._expected = peer, peers, file, expected
         self._mode: int | None = None
         self._block, self._start, self._ahead = b"", 0, _LEAST_AHEAD
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Ask for a range of bytes; see `OpenSlice.read_range`."""
         request = SliceRequest(self._file.path, self._expected, start, end)
-        self._mode = self._waiter.wait(self._peer.fetch(request, take), stop)
+        self._mode = self._peers.wait(self._peer.fetch(request, take), stop)
 
     def read(self, offset: int, into: memoryview) -> int:
         """Read from the block at hand, or ask for the next one; see `OpenSlice.read`."""
@@ -104,7 +87,7 @@ class RemoteSlice(OpenSlice):
     def digest(self, stop: Stop) -> str:
         """Let the server read the slice; see `OpenSlice.digest`."""
         file = replace(self._file, size=self._expected.bytes, mtime_ns=self._expected.mtime_ns)
-        contents = self._waiter.wait(self._peer.digests([file], None), stop)
+        contents = self._peers.wait(self._peer.digests([file], None), stop)
         if file.path not in contents.digests:
             raise VerificationError(f"{self.name} cannot be read: {contents.problems.get(file.path)}")
         return contents.digests[file.path].file

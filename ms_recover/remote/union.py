@@ -99,16 +99,8 @@ def cut_down(
 ) -> Plan:
     """Return the part of a plan over a union that this node carries out.
 
-    Parameters
-    ----------
-    plan, union
-        The plan, and the union whose inventory it is of.
-    ranks : collection of int or None
-        The ranks that live here; None for those that have no files on other nodes only.
-    names : sequence of str
-        Names of the nodes that serve.
-    digests : dict of str to Digests
-        Of slices that were read.
+    The `ranks` that live here are by default those that have files not only on other nodes; `names` are those of the
+    nodes that serve, and `digests` those of the slices that were read, by path.
     """
     hosts = {path: names[number] for path, number in union.holders.items()}
     files = {file.path: file for file in union.inventory.slices}

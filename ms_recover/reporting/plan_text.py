@@ -14,19 +14,17 @@ _MOST_ROWS = 32
 """Ranks up to which every rank has a row, also the ones that keep their slice."""
 
 
-def plan_text(plan: Plan, width: int | None, *, next_command: str = "", user: str = "", refused: bool = False) -> str:
+def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused: bool = False) -> str:
     """Return a plan: the answer first, then warnings, each rank, and the reasons why steps were rejected.
 
     Parameters
     ----------
     next_command : str
         The command that carries the plan out.
-    user : str
-        The user of this process, for files that cannot be read.
     refused : bool
         The plan goes back behind a newer step, which ``--require-newest`` forbids.
     """
-    lines = [_world(plan), *_headline(plan, user, refused)]
+    lines = [_world(plan), *_headline(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
     if plan.group_files:
@@ -71,10 +69,10 @@ def _world(plan: Plan) -> str:
     return f"{plan.root}: {plan.world_size} ranks, {by}{plan.world_size_from}"
 
 
-def _headline(plan: Plan, user: str, refused: bool) -> list[str]:
+def _headline(plan: Plan, refused: bool) -> list[str]:
     bad = [rank for rank in plan.ranks if rank.verdict == "unrecoverable"]
     if plan.step is None and any(rank.state == "unreadable" for rank in bad):
-        return _unreadable_lines(plan, bad, user)
+        return _unreadable_lines(plan, bad)
     if plan.disagreements:
         return [
             "UNDECIDED: ranks that should hold the same slice hold different contents, and no evidence settles it",
@@ -108,14 +106,11 @@ def _guess(plan: Plan) -> str:
     return f"; the world size is a guess (by {plan.world_size_from}): give --world-size"
 
 
-def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict], user: str) -> list[str]:
+def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict]) -> list[str]:
     denied = [rank for rank in bad if rank.state == "unreadable"]
     others = [rank.rank for rank in bad if rank.state != "unreadable"]
     ranks = ranks_text(rank.rank for rank in denied)
-    who = f"user {user}" if user else "this user"
-    lines = [
-        f"PERMISSION DENIED at step {plan.considered}: {who} cannot read the slice of rank {ranks}; no other source"
-    ]
+    lines = [f"PERMISSION DENIED at step {plan.considered}: the slice of rank {ranks} cannot be read; no other source"]
     lines += [
         f"  rank {rank.rank}: {plan.root}/{rank.path}: {rank.reason}"
         if rank.path
@@ -126,7 +121,7 @@ def _unreadable_lines(plan: Plan, bad: Sequence[RankVerdict], user: str) -> list
         lines.append(f"  and {len(denied) - _MOST_ROWS} more")
     if others:
         lines.append(f"No source is known for rank {ranks_text(others)} either")
-    return [*lines, "Run the command as the owner of these files, or let this user read them"]
+    return [*lines, "Run the command as the owner of these files, or let the user named above read them"]
 
 
 def _rank_table(plan: Plan, width: int | None) -> list[str]:

@@ -13,7 +13,6 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from ms_recover.errors import StorageError
 from ms_recover.file_names import TEMPORARY_SUFFIX, temporary_name
@@ -66,9 +65,7 @@ class AtomicFile:
             self.descriptor = _open_locked(self.path, self.target)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             if os.lstat(self.path).st_ino == os.fstat(self.descriptor).st_ino:
                 os.unlink(self.path)
@@ -112,14 +109,7 @@ def write_small(
 ) -> None:
     """Write a small file, whole or not at all, and durably; one that is there is replaced.
 
-    Parameters
-    ----------
-    path, data, mode
-        The file, its contents and its permissions.
-    owner_of : str, optional
-        File or directory whose owner it gets when root writes it.
-    syncs : DirectorySyncs, optional
-        As for `sync_directory`.
+    Written by root it gets the owner of the file or directory `owner_of`. `syncs` is as for `sync_directory`.
 
     Raises
     ------
@@ -177,15 +167,21 @@ def _open_locked(path: str, target: str) -> int:
                 raise denied from None
             writable = False
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            opened = os.fstat(descriptor)
+            if not stat.S_ISREG(opened.st_mode):
                 raise StorageError(f"{path} is in the way of a temporary file and no regular file: move it away")
             _lock(descriptor, target)
-            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                if writable:
-                    os.ftruncate(descriptor, 0)
-                    os.fchmod(descriptor, 0o600)
+            with suppress(FileNotFoundError):
+                there = os.stat(path)
+                ours = os.path.samestat(there, opened)
+                if ours and writable:
+                    if there.st_size:
+                        os.ftruncate(descriptor, 0)
+                    if stat.S_IMODE(there.st_mode) != 0o600:
+                        os.fchmod(descriptor, 0o600)
                     return descriptor
-                os.unlink(path)
+                if ours:
+                    os.unlink(path)
         except BaseException:
             os.close(descriptor)
             raise

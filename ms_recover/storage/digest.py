@@ -58,16 +58,9 @@ def digest_file(
     progress: Callable[[int], None] = lambda count: None,
     from_device: bool = False,
 ) -> Digests:
-    """Digest a file and the parameters in it.
+    """Digest a file and the parameters in it; `contents` has the ranges of each parameter's contents.
 
-    Parameters
-    ----------
-    contents : sequence of sequence of ByteRange
-        For each parameter the ranges of its contents.
-    progress : callable
-        Given the bytes read since the last call.
-    stop, from_device
-        See `read_through`.
+    `progress` is given the bytes read since the last call; `stop` and `from_device` are those of `read_through`.
 
     Raises
     ------

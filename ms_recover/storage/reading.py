@@ -22,14 +22,10 @@ WINDOW = 4 << 20
 def read_through(
     descriptor: int, stop: Callable[[], bool], *, from_device: bool = False, buffer: memoryview | None = None
 ) -> Iterator[memoryview]:
-    """Read a file from its start to its end.
+    """Read a file from its start to its end; the position of the descriptor does not matter and stays.
 
     Parameters
     ----------
-    descriptor : int
-        Open for reading; its position does not matter and stays.
-    stop : callable
-        True ends it.
     from_device : bool
         Read from the device, not from the cache. Pages that are not written yet stay in the cache: fsync before.
     buffer : memoryview, optional

@@ -25,21 +25,10 @@ WINDOWS_IN_FLIGHT = 4
 
 
 def copy_bytes(source: int, target: int, stop: Callable[[], bool], progress: Callable[[int], None]) -> tuple[int, str]:
-    """Copy a file into an empty one and digest on the way; the caller syncs.
+    """Copy a file into an empty one, and return the number of bytes and their digest; the caller syncs.
 
-    Parameters
-    ----------
-    source, target : int
-        Descriptors; an OSError when reading or writing fails.
-    stop : callable
-        True ends it, with a StoppedError.
-    progress : callable
-        Given the bytes copied since the last call.
-
-    Returns
-    -------
-    (int, str)
-        Bytes copied and their digest.
+    `progress` is given the bytes copied since the last call. An OSError says that reading or writing fails, a
+    StoppedError that `stop` returned True.
     """
     size = os.fstat(source).st_size
     if clone(source, target):

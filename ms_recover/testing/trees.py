@@ -15,11 +15,9 @@ from pathlib import Path
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.strategy import encode_strategy
 from ms_recover.formats.wire import encode_field
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
-from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning.scan import scan
 
 SLICE_MODE = 0o400
@@ -98,9 +96,3 @@ def save_manifests(root: Path, run_id: str = "run-1") -> None:
             str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, provenance=SAVED
         )
         write_manifest(str(path), manifest)
-
-
-def strategy_bytes(device_matrix: Sequence[int], parameters: Iterable[str]) -> bytes:
-    """Return a strategy file of one stage in which no parameter is split."""
-    layouts = tuple(Layout(name, tuple(device_matrix), ((),)) for name in parameters)
-    return encode_strategy(Strategy((0,), 1, layouts, 1))

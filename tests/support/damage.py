@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ms_recover.formats.ckpt import parse_header
 from ms_recover.formats.proto import message_class
+from ms_recover.formats.strategy import encode_strategy
 from ms_recover.formats.wire import encode_varint
-from ms_recover.testing.trees import crc_trailer, record, strategy_bytes
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.testing.trees import crc_trailer, record
 
 STRUCK = {"embedding": 48, "dense.weight": 96, "bn.moving_mean": 8, "moment1.dense.weight": 96, "global_step": 1}
 """Parameters that every kind of damage finds a place in; one of them may differ between peers by default."""
 
 STRUCK_PIECES = {"dense.weight": 3}
+
+
+def strategy_bytes(device_matrix: Sequence[int], parameters: Iterable[str]) -> bytes:
+    """Return a strategy file of one stage in which no parameter is split."""
+    layouts = tuple(Layout(name, tuple(device_matrix), ((),)) for name in parameters)
+    return encode_strategy(Strategy((0,), 1, layouts, 1))
 
 
 def struck_layout_bytes(data_parallel: int, model_parallel: int) -> bytes:

@@ -14,8 +14,8 @@ from pathlib import Path
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
-from ms_recover.testing.trees import record, slice_bytes, strategy_bytes
-from tests.support.damage import STRUCK, noise
+from ms_recover.testing.trees import record, slice_bytes
+from tests.support.damage import STRUCK, noise, strategy_bytes
 from tests.support.mishaps import (
     FOREIGN_SEED,
     Mishap,

@@ -15,8 +15,7 @@ from pathlib import Path
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.strategy import encode_strategy, read_strategy
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.testing.trees import strategy_bytes
-from tests.support.damage import STRUCK, noise, patch, piece_of
+from tests.support.damage import STRUCK, noise, patch, piece_of, strategy_bytes
 from tests.support.mishaps import Mishap, Victim, overwrite
 
 

@@ -12,14 +12,15 @@ from typing import Any
 NOBODY = 65534
 _DROP = f"""
 import json, os, sys
+import ms_recover.execution.apply, ms_recover.execution.seal, ms_recover.planning.explain, ms_recover.scanning.inspect
 import ms_recover.formats.manifest_json, ms_recover.formats.plan_json, ms_recover.formats.report_json
+import ms_recover.planning.judging.verification, ms_recover.planning.planner, ms_recover.scanning.scan
 from ms_recover import api
 from ms_recover.errors import *
 from ms_recover.formats.group_info import encode_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.options import *
 encode_group_info(GroupInfo((0,)))  # loads what is loaded on use: the interpreter may lie where nobody else can read
-api.scan
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 """

@@ -5,55 +5,12 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import FormatError, VerificationError
-from ms_recover.execution.targets import check_place, check_target, name_problem
+from ms_recover.execution.targets import check_place, check_target
 from ms_recover.model.actions import FileState
 from ms_recover.model.plan import GroupWrite
-from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree
 
 NAME = "test-1_8.ckpt"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "ckpt_dir3/test-1_8.ckpt",
-        "ckpt_dir3/test_1-1_8.safetensors",
-        "rank_3/test_rank_3-1_8.ckpt",
-        "checkpoints/rank_3/test_rank_3_1-1_8.ckpt",
-        "ckpt_dir3/test-1_8.partial.ckpt",
-        "job7/3/model-1_8.ckpt",
-        "all/test_rank_3-1_8.ckpt",
-        "host-3/epoch1/step8.ckpt",
-    ],
-)
-def test_a_path_that_names_its_rank_and_step_is_right(path):
-    assert name_problem(path, 3, Step(1, 8)) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        ("ckpt_dir2/test-1_8.ckpt", "names rank 2"),
-        ("rank_30/test-1_8.ckpt", "names rank 30"),
-        ("ckpt_dir3/test_rank_2-1_8.ckpt", "names rank 2"),
-        ("ckpt_dir2/test_rank_3-1_8.ckpt", "names rank 2"),
-        ("ckpt_dir3/test-1_9.ckpt", "names step 1_9"),
-        ("ckpt_dir3/test-8_1.ckpt", "names step 8_1"),
-        ("ckpt_dir3/test.ckpt", "does not name step 1_8"),
-        ("job/33/model-1_8.ckpt", "does not name rank 3"),
-        ("job/test-3_8.ckpt", "names step 3_8"),
-        ("host-3/epoch1/step9.ckpt", "does not name step 1_8"),
-    ],
-)
-def test_a_path_of_another_rank_or_step_is_named(path, problem):
-    assert problem in name_problem(path, 3, Step(1, 8))
-
-
-def test_a_rank_that_stands_only_in_the_step_is_not_named():
-    assert name_problem("job/test-3_8.ckpt", 3, Step(3, 8)) == "does not name rank 3"
-    assert name_problem("lists/3.pb", 3, None) is None
-    assert name_problem("ckpt_dir4/group_info.pb", 3, None) == "names rank 4"
 
 
 @pytest.fixture
@@ -98,7 +55,7 @@ def test_a_source_of_another_rank_than_the_plan_says_is_refused(tree, plan):
 
 def test_a_rank_list_under_the_name_of_another_file_is_refused(tree, plan):
     for name in ("notes.txt", NAME):
-        with pytest.raises(FormatError, match=r"does not end in \.pb"):
+        with pytest.raises(FormatError, match=r"is not called group_info\.pb"):
             api.apply(replace(plan, group_files=(GroupWrite(0, f"ckpt_dir0/{name}", (0, 2)),)))
 
 
