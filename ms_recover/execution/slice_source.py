@@ -164,6 +164,20 @@ class SliceSource(ABC):
     host: str | None = None
 
     @abstractmethod
+    def list_paths(self) -> list[str]:
+        """Return the paths of its files, slices at least, relative to its root and sorted."""
+
+    @abstractmethod
+    def stat(self, path: str) -> FileState:
+        """Return size and modification time of a slice.
+
+        Raises
+        ------
+        MissingInputError
+            When there is none of that path.
+        """
+
+    @abstractmethod
     def open(self, path: str, expected: FileState) -> OpenSlice:
         """Open a slice, by its path relative to the root of the tree, that the plan saw as `expected`.
 
@@ -243,6 +257,21 @@ class LocalSource(SliceSource):
     def __init__(self, root: str) -> None:
         self.root = root
 
+    def list_paths(self) -> list[str]:
+        """Walk the tree, not through links."""
+        found: list[str] = []
+        with explained("reading", self.root):
+            os.stat(self.root)
+            for folder, _, names in os.walk(self.root):
+                paths = (os.path.join(folder, name) for name in names)
+                found += [os.path.relpath(path, self.root) for path in paths if os.path.isfile(path)]
+        return sorted(found)
+
+    def stat(self, path: str) -> FileState:
+        """Return the state of a file below the root."""
+        with explained("reading", os.path.join(self.root, path), _HINT):
+            return _state(os.stat(os.path.join(self.root, path)))
+
     def open(self, path: str, expected: FileState) -> LocalSlice:
         """Open a file below the root."""
         return LocalSlice(os.path.join(self.root, path), expected)
@@ -254,9 +283,13 @@ class LocalSource(SliceSource):
 
 def check_unchanged(status: os.stat_result, expected: FileState, name: str) -> None:
     """Raise a VerificationError unless a source is a regular file with the state that the plan saw."""
-    now = FileState(status.st_size, status.st_mtime_ns)
+    now = _state(status)
     if not stat.S_ISREG(status.st_mode) or now != expected:
         raise VerificationError(
             f"{name} is not what the plan saw (now {now.bytes} bytes, modified {now.mtime_ns} ns; "
             f"then {expected.bytes} bytes, modified {expected.mtime_ns} ns): plan again"
         )
+
+
+def _state(status: os.stat_result) -> FileState:
+    return FileState(status.st_size, status.st_mtime_ns)

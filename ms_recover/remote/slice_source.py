@@ -30,6 +30,17 @@ class RemoteSource(SliceSource):
         self._peer, self._peers = peer, peers
         self._files = {file.path: file for file in inventory.slices}
 
+    def list_paths(self) -> list[str]:
+        """Return the paths of the served slices."""
+        return sorted(self._files)
+
+    def stat(self, path: str) -> FileState:
+        """Return the state that the server named, once it confirms it."""
+        file = self._file(path)
+        state = FileState(file.size, file.mtime_ns)
+        self.open(path, state).check_unchanged()
+        return state
+
     def open(self, path: str, expected: FileState) -> RemoteSlice:
         """Open a slice; the server compares its state at each request."""
         return RemoteSlice(self._peer, self._peers, self._file(path), expected)

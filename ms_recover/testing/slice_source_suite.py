@@ -60,7 +60,16 @@ class SliceSourceSuite:
         opened.read_range(start, end, data.extend, lambda: False)
         return bytes(data)
 
+    def test_every_slice_is_listed(self, source: SliceSource) -> None:
+        assert {f"ckpt_dir{rank}/{NAME}" for rank in range(4)} <= set(source.list_paths())
+        assert source.list_paths() == sorted(source.list_paths())
+
+    def test_stat_is_size_and_modification_time(self, source: SliceSource, tree: Path) -> None:
+        assert source.stat(PATH) == self.state(tree)
+
     def test_a_path_without_slice_is_missing_input(self, source: SliceSource) -> None:
+        with pytest.raises(MissingInputError):
+            source.stat("ckpt_dir9/test-1_8.ckpt")
         with pytest.raises(MissingInputError):
             source.open("ckpt_dir9/test-1_8.ckpt", FileState(5, 5))
 

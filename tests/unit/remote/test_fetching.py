@@ -12,6 +12,7 @@ from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.apply import apply_plan
 from ms_recover.execution.slice_source import OpenSlice, SliceSource
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.remote.union import cut_down, unite
@@ -58,6 +59,12 @@ class Host(SliceSource):
     def __init__(self, tree, bad=()):
         self.tree, self.bad, self.fetched = tree, dict(bad), []
         self.files = {file.path: file for file in scan(tree).slices}
+
+    def list_paths(self):
+        return sorted(self.files)
+
+    def stat(self, path):
+        return FileState(self.files[path].size, self.files[path].mtime_ns)
 
     def open(self, path, expected):
         return HostSlice(self, self.files[path].rank, path, expected)
