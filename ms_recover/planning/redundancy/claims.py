@@ -26,30 +26,44 @@ class Claims:
 def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages) -> Claims:
     """Merge the rank lists, and settle what they and the layouts do not agree about.
 
-    A list that the layouts contradict is rejected when more lists name exactly the ranks that the layouts do, and no
-    manifest states it. Otherwise the layouts are not used.
+    A list that the layouts contradict is rejected when more lists, and manifests of training, name exactly the ranks
+    that the layouts do, and no manifest states it. Otherwise the layouts are not used.
 
     Raises
     ------
     ContradictionError
         When rank lists contradict each other.
     """
-    told = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
     alike = _alike(stages)
+    told = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
     wrong = _contradictions((ranks for _, ranks in told), stages, alike, slices)
-    stated = {tuple(sorted(file.manifest.group)) for file in slices if file.manifest is not None}
-    against = [(path, ranks) for path, ranks in told if ranks in wrong]
-    agreeing = sum(alike.get(ranks[0]) == ranks for _, ranks in told)
-    rejected = {}
-    if agreeing > len(against) and stated.isdisjoint(wrong):
-        rejected = {path: f"{wrong[ranks]}, and {agreeing} rank lists agree with that" for path, ranks in against}
-        wrong = {}
+    rejected = _outvoted(told, wrong, alike, slices) if wrong else {}
     groups = merge_groups([file for file in lists if file.path not in rejected], slices)
-    wrong |= _contradictions(stated.intersection(groups.members.values()), stages, alike)
+    if not wrong or rejected:
+        wrong = _contradictions({ranks[0]: ranks for ranks in groups.members.values()}.values(), stages, alike)
     if wrong:
-        group, problem = next(iter(wrong.items()))
-        stages = Stages(problem=problem, contradicts=stages.paths[stages.of(group[0])])
+        group, problem = min(wrong.items())
+        stage = next(stages.of(rank) for rank in group if rank in alike)
+        stages = Stages(problem=problem, contradicts=stages.paths[stage])
     return Claims(groups=groups, stages=stages, rejected_lists=rejected)
+
+
+def _outvoted(
+    told: Sequence[tuple[str, Group]], wrong: dict[Group, str], alike: dict[int, Group], slices: Sequence[SliceFile]
+) -> dict[str, str]:
+    """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts."""
+    stated = {
+        (file.rank, tuple(sorted(file.manifest.group))): file.manifest.provenance.kind
+        for file in slices
+        if file.manifest is not None
+    }
+    against = [(path, ranks) for path, ranks in told if ranks in wrong]
+    agreeing = [ranks for _, ranks in told if alike.get(ranks[0]) == ranks]
+    agreeing += [ranks for (rank, ranks), kind in stated.items() if kind == "saved" and alike.get(rank) == ranks]
+    if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks in stated):
+        return {}
+    agreed = f"{len(agreeing)} rank lists and manifests agree with that"
+    return {path: f"{wrong[ranks]}, and {agreed}" for path, ranks in against}
 
 
 def _alike(stages: Stages) -> dict[int, Group]:

@@ -38,7 +38,7 @@ def test_a_list_that_the_layouts_and_more_lists_contradict_is_not_used():
     claims = settle_claims(told, SLICES, PAIRS)
     assert list(claims.rejected_lists) == ["ckpt_dir0/group_info.pb"]
     assert "ranks 0 and 4 hold the same slice" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
-    assert "2 rank lists agree" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+    assert "2 rank lists and manifests agree" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
     assert not claims.groups.knows(0)
     assert claims.stages is PAIRS
 
@@ -60,6 +60,22 @@ def test_a_list_that_a_manifest_states_too_stands_against_the_layouts():
     assert claims.groups.of(0) == (0, 1)
 
 
+def test_manifests_that_training_saved_outvote_lists():
+    alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
+    layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
+    saved = [backed(file, "a", group=(file.rank,)) for file in SLICES]
+    claims = settle_claims(lists((0, 1)), saved, layouts)
+    assert len(claims.rejected_lists) == 2
+    assert claims.stages is layouts
+    sealed = [backed(file, "a", group=(file.rank,), origin="sealed, by vote") for file in SLICES]
+    assert settle_claims(lists((0, 1)), sealed, layouts).stages.contradicts == "strategy.ckpt"
+
+
+@pytest.mark.parametrize("many", [lists((2, 3), (0, 1)), lists((0, 1), (2, 3))])
+def test_the_reason_does_not_depend_on_the_order_of_lists(many):
+    assert "ranks 0 and 1 hold the same" in settle_claims(many, SLICES, PAIRS).stages.problem
+
+
 @pytest.mark.parametrize(("named", "used"), [(NAMES, False), (NAMES[1:], True)])
 def test_lists_of_fewer_ranks_contradict_layouts_that_leave_no_parameter_out(named, used):
     """A strategy file in which nothing is cut, beside the lists of ranks that are alone."""
@@ -73,3 +89,10 @@ def test_the_manifest_of_a_slice_without_a_list_contradicts_no_layouts():
     claims = settle_claims([], slices, PAIRS)
     assert claims.stages is PAIRS
     assert not claims.rejected_lists
+
+
+def test_a_list_over_two_stages_of_which_one_has_layouts_is_named():
+    layouts = Stages(4, {1: PAIRS.layouts[0]}, {1: "strategy.ckpt"})
+    claims = settle_claims([group_file(0, [0, 4])], SLICES, layouts)
+    assert claims.stages.contradicts == "strategy.ckpt"
+    assert "ranks 4 and 0 hold the same slice" in claims.stages.problem
