@@ -155,7 +155,7 @@ def _fill(
                     f"{opened.name} holds other bytes ({digest}) than its manifest or the plan says ({expected}): "
                     "it is damaged, plan again to repair it"
                 )
-        # The source is still cached, of the copy's pages most are dropped; the target's name tells the format.
+        # The source is still cached, of the copy's pages most are dropped; the target's name states the format.
         read_at = opened.read_at if opened.near else pread(file.descriptor)
         header = parse_header(read_at, opened.size, name=file.target)
         problem = (*header.problems, crc_problem(read_at, opened.size, header, stop=context.stop))[0]

@@ -78,7 +78,7 @@ class MissingRegion:
     parameter: str
     region: tuple[tuple[int, int], ...]
     """First index and the one behind the last, for each dimension of the global tensor; of the slice's own tensor
-    where no layout tells the global one.
+    where no layout states the global one.
     """
     bytes: int
     reason: str

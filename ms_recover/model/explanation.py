@@ -16,7 +16,7 @@ class ExplainedParameter:
     parameter: Parameter
     """As the rank's slice lists it."""
     region: tuple[tuple[int, int], ...] | None
-    """First index and the one behind the last for each dimension of the global tensor; None where no layout tells
+    """First index and the one behind the last for each dimension of the global tensor; None where no layout states
     and all ranks of the stage hold the same.
     """
     holders: tuple[int, ...]
@@ -36,6 +36,6 @@ class Explanation:
     parameters: tuple[ExplainedParameter, ...] = ()
     """In the order of the slice; empty when `problem` is set."""
     layouts: str | None = None
-    """The strategy file that tells the layouts, relative to the root."""
+    """The strategy file with the layouts, relative to the root."""
     problem: str | None = None
-    """Why nothing can be told by parameter."""
+    """The reason why there is no explanation by parameter."""

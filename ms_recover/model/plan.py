@@ -34,7 +34,7 @@ class RankVerdict:
     evidence: Evidence | None = None
     """The ground for the slice, or for its sources."""
     missing: tuple[MissingRegion, ...] = ()
-    """What of an unrecoverable slice nobody holds, where layouts tell."""
+    """The part of an unrecoverable slice that nobody holds, where layouts are known."""
     bytes: int | None = None
     """Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be."""
 
@@ -111,7 +111,7 @@ class Plan:
     partials: tuple[ComposeAction, ...] = ()
     """Where no step is recoverable: what survives of the slices that are gone, for ``apply --partial``."""
     considered: Step | None = None
-    """The step that `ranks` tells of."""
+    """The step of `ranks`."""
     world_size_guessed: bool = False
     """Nothing states the world size: more ranks may be missing than the plan can know."""
     warnings: tuple[str, ...] = ()

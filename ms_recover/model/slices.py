@@ -20,7 +20,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One entry of a slice as its header tells it."""
+    """One entry of a slice by its header."""
 
     name: str
     """MindSpore's tag."""

@@ -95,7 +95,7 @@ def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
 
     A prefix that at most half as many ranks have as another is a leftover. Of several that are left, one whose slices
     were all written after all slices of the others is the present one; otherwise times prove nothing and all are
-    present. Prefixes of manifests with a run id are present: their runs are told apart by these.
+    present. Prefixes of manifests with a run id are present: these tell their runs apart.
     """
     by_base: dict[str, list[SliceFile]] = defaultdict(list)
     by_id: dict[str, list[SliceFile]] = defaultdict(list)

@@ -159,7 +159,7 @@ def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifes
 
 
 def _slice_file(name: SliceName, status: os.stat_result | None, **found: Any) -> SliceFile:
-    """Return a slice; its size is 0 where the operating system does not tell it."""
+    """Return a slice; its size is 0 where the operating system does not state it."""
     place = (name.rank, name.step, name.place, name.prefix)
     if status is None:
         return SliceFile(*place, 0, 0, **found)

@@ -234,7 +234,7 @@ def test_without_a_strategy_file_the_plan_says_what_was_not_tried(tmp_path, reco
         (tree / f"ckpt_dir{rank}" / "strategy.ckpt").unlink()
     found = recover_ckpt("plan", tree, "--world-size", 4)
     assert found.code == 4
-    assert "parameter by parameter was not tried: no strategy file tells how parameters are cut" in found.out
+    assert "parameter by parameter was not tried: no strategy file states how parameters are cut" in found.out
 
 
 def test_explain_tells_who_holds_what(tmp_path, recover_ckpt):

@@ -37,7 +37,7 @@ def _is_backed(one: SliceFacts) -> bool:
 class ContentIndex:
     """Find other slices with the bytes of a slice, in time that does not grow with their number.
 
-    `are_alike` tells whether two ranks hold the same by the layouts of their parameters.
+    `are_alike` says whether two ranks hold the same by the layouts of their parameters.
     """
 
     def __init__(self, slices: Iterable[SliceFacts], are_alike: Callable[[int, int], bool]) -> None:
@@ -56,7 +56,7 @@ class ContentIndex:
         A slice is misplaced if its bytes are those of an older slice of its own group, which a manifest or all others
         of that step confirm; or those of a slice of another group, which a manifest or another of that group confirms.
         Slices that were copied from this one do not count, and ranks that are alike by layouts are of one group. Where
-        another of its group holds the same it is `confirmed`: only an older slice's manifest speaks against both.
+        another of its group holds the same it is `confirmed`: only an older slice's manifest is evidence against both.
         """
         classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
         for (group, step), holders in classes.items():

@@ -35,9 +35,9 @@ def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stage
         When rank lists contradict each other.
     """
     alike = _alike(stages)
-    told = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
-    wrong = _contradictions((ranks for _, ranks in told), stages, alike, slices)
-    rejected = _outvoted(told, wrong, alike, slices) if wrong else {}
+    listed = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
+    wrong = _contradictions((ranks for _, ranks in listed), stages, alike, slices)
+    rejected = _outvoted(listed, wrong, alike, slices) if wrong else {}
     groups = merge_groups([file for file in lists if file.path not in rejected], slices)
     if not wrong or rejected:
         wrong = _contradictions({ranks[0]: ranks for ranks in groups.members.values()}.values(), stages, alike)
@@ -49,7 +49,7 @@ def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stage
 
 
 def _outvoted(
-    told: Sequence[tuple[str, Group]], wrong: dict[Group, str], alike: dict[int, Group], slices: Sequence[SliceFile]
+    listed: Sequence[tuple[str, Group]], wrong: dict[Group, str], alike: dict[int, Group], slices: Sequence[SliceFile]
 ) -> dict[str, str]:
     """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts."""
     stated = {
@@ -57,8 +57,8 @@ def _outvoted(
         for file in slices
         if file.manifest is not None
     }
-    against = [(path, ranks) for path, ranks in told if ranks in wrong]
-    agreeing = [ranks for _, ranks in told if alike.get(ranks[0]) == ranks]
+    against = [(path, ranks) for path, ranks in listed if ranks in wrong]
+    agreeing = [ranks for _, ranks in listed if alike.get(ranks[0]) == ranks]
     agreeing += [ranks for (rank, ranks), kind in stated.items() if kind == "saved" and alike.get(rank) == ranks]
     if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks in stated):
         return {}

@@ -37,7 +37,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     """Merge rank lists; a lost rank's group comes from its peers' lists.
 
     Holding the same contents is an equivalence, so all lists that name a rank must be the same list. Malformed lists
-    are passed over. Manifests tell the group of ranks that no list names, those of the newest step first.
+    are passed over. Manifests state the group of ranks that no list names, those of the newest step first.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
         else:
             lists.setdefault(ranks, []).append(file)
     named = {rank for ranks in lists for rank in ranks}
-    for run in _told_by_manifests(manifests):
+    for run in _stated_by_manifests(manifests):
         new = {ranks: file for ranks, file in run.items() if named.isdisjoint(ranks)}
         named.update(rank for ranks in new for rank in ranks)
         lists |= {ranks: [file] for ranks, file in new.items()}
@@ -82,7 +82,7 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
     return GroupMap(members, sources)
 
 
-def _told_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...], GroupFile]]:
+def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...], GroupFile]]:
     """Return the lists that the manifests of each run hold, the run of the newest step first.
 
     Of lists that exclude each other the one stands that more of the run's manifests hold, both when as many do.
@@ -94,7 +94,7 @@ def _told_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...]
             run, ranks = file.manifest.run_id, tuple(sorted(set(file.manifest.group)))
             votes[run][ranks] += 1
             newest[run, ranks] = file
-    told = []
+    found = []
     for run, count in votes.items():
         most: dict[int, int] = {}
         standing = {}
@@ -103,8 +103,8 @@ def _told_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...]
                 most |= dict.fromkeys(ranks, count[ranks])
                 file = newest[run, ranks]
                 standing[ranks] = GroupFile(file.rank, file.path + MANIFEST_SUFFIX, None, GroupInfo(ranks))
-        told.append((max(newest[run, ranks].step for ranks in count), run, standing))
-    return [standing for _, _, standing in sorted(told, key=lambda item: item[:2], reverse=True)]
+        found.append((max(newest[run, ranks].step for ranks in count), run, standing))
+    return [standing for _, _, standing in sorted(found, key=lambda item: item[:2], reverse=True)]
 
 
 def _disagreement(one: GroupFile, other: GroupFile) -> str:

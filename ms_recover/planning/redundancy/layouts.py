@@ -92,7 +92,7 @@ def cut_alike(layout: Layout) -> Layout:
 def fit(layout: Layout, parameter: Parameter) -> Layout | None:
     """Return a layout with one entry per dimension of the slice's tensor, None when it cannot be that tensor's.
 
-    JSON strategy files cut nested dimensions into several and tell the shape after that; here they are put together
+    JSON strategy files cut nested dimensions into several and state the shape after that; here they are put together
     again.
     """
     if len(layout.tensor_map) == len(parameter.shape):

@@ -37,7 +37,7 @@ class Stages:
         return range(stage * self.devices, (stage + 1) * self.devices)
 
     def covers(self, file: SliceFile) -> bool:
-        """Whether a slice was saved under the strategy file that is used, as far as its manifest tells."""
+        """Whether a slice was saved under the strategy file that is used, as far as its manifest states it."""
         digest = file.manifest.strategy_digest if file.manifest is not None else None
         known = self.digests.get(self.of(file.rank))
         return digest is None or not known or digest in known
@@ -84,21 +84,21 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
         if file.devices_per_stage and (not saved_under or file.digest in saved_under or not file.digest)
     ]
     if not usable:
-        return Stages(problem="no strategy file tells how parameters are cut")
+        return Stages(problem="no strategy file states how parameters are cut")
     sizes = Counter(file.devices_per_stage for file in usable)
     (devices, most), *others = sizes.most_common()
     if (others and others[0][1] == most) or world_size % devices:
         what = " and ".join(str(size) for size in sorted(sizes))
-        return Stages(problem=f"strategy files tell of {what} ranks in a stage, which does not fit {world_size} ranks")
-    told: dict[int, list[StrategyFile]] = defaultdict(list)
+        return Stages(problem=f"strategy files state {what} ranks in a stage, which does not fit {world_size} ranks")
+    by_stage: dict[int, list[StrategyFile]] = defaultdict(list)
     for file in usable:
         stage = file.rank // devices
         if file.devices_per_stage != devices:
             continue  # of another world: most are of this one
         if not file.stages or stage in file.stages:
-            told[stage].append(file)
+            by_stage[stage].append(file)
     layouts, paths, digests = {}, {}, {}
-    for stage, held in sorted(told.items()):
+    for stage, held in sorted(by_stage.items()):
         kinds: list[list[StrategyFile]] = []  # scans share equal strategies, so that comparing is cheap
         for file in held:
             same = next((kind for kind in kinds if _cut_the_same(kind[0], file)), None)

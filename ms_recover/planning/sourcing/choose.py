@@ -70,7 +70,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
         verdicts.append(_mended(rank, holding, reason, found))
         if found.action is not None:
             actions.append(found.action)
-            load.update(_givers(found.action, rank))
+            load.update(_source_ranks(found.action, rank))
     disagreements = [text for _, text in sorted(judgement.disagreements.items())]
     return StepAssessment(
         step=judgement.step,
@@ -88,7 +88,7 @@ def sound_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts
     return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Sound)}
 
 
-def _givers(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
+def _source_ranks(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
     if isinstance(action, CopyAction):
         return (action.source_rank,)
     return (source for source in action.source_ranks if source != rank)
