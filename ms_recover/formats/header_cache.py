@@ -38,7 +38,7 @@ class _Known:
 
 
 class KnownHeaders:
-    """Headers that were read before, by which `read` recognises others."""
+    """Headers that were read before, by which `read` recognises others; threads may share them, as they only grow."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[_Known]] = defaultdict(list)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.header import read_header
+from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
@@ -29,12 +29,12 @@ def read_contents(
     bytes read since its last call, from any thread; `from_device` drops cached pages first. An interrupt is raised when
     the threads have ended.
     """
-    stop = threading.Event()
+    stop, headers = threading.Event(), KnownHeaders()
 
     def read(file: SliceFile) -> Digests | str:
         path = os.path.join(root, file.path)
         try:
-            header = read_header(path)
+            header = headers.read(path)
             digests = digest_file(
                 path,
                 header.contents,
