@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
 
@@ -33,6 +34,7 @@ def seal_slices(
     MsRecoverError says that a slice is gone or a manifest cannot be written.
     """
     syncs = DirectorySyncs()
+    strategy_of = functools.cache(strategy_digest)  # one strategy file, slices of many steps
 
     def seal(one: tuple[SliceFile, Evidence]) -> str:
         file, evidence = one
@@ -51,7 +53,7 @@ def seal_slices(
             digests=digests[file.path],
             parameters=file.parameters,
             group=groups.get(file.rank, (file.rank,)),
-            strategy_digest=strategy_digest(folder),
+            strategy_digest=strategy_of(folder),
             provenance=Provenance(kind="sealed", evidence=evidence),
             tool=TOOL,
         )
