@@ -120,9 +120,9 @@ def _cut_between(stages: Stages, one: int, other: int) -> str:
 
 
 def _is_complete(stages: Stages, stage: int, slices: Sequence[SliceFile]) -> bool:
-    """Whether the layouts of a stage name every parameter of its slices but scalars."""
+    """Whether the layouts of a stage name every parameter of its slices but scalars, as far as these can be read."""
     named = stages.layouts[stage]
-    lists = {file.parameters for file in slices if stages.of(file.rank) == stage}
-    return all(
+    lists = {file.parameters for file in slices if file.parameters and stages.of(file.rank) == stage}
+    return bool(lists) and all(
         parameter.name in named or prod(parameter.shape) == 1 for parameters in lists for parameter in parameters
     )

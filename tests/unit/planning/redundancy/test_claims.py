@@ -84,6 +84,11 @@ def test_lists_of_fewer_ranks_contradict_layouts_that_leave_no_parameter_out(nam
     assert used or "hold different slices" in claims.stages.problem
 
 
+def test_encrypted_slices_do_not_show_that_layouts_leave_nothing_out():
+    slices = [slice_file(rank, names=()) for rank in range(4)]
+    assert settle_claims(lists((0,), (1,), (2,), (3,)), slices, stages()).stages.contradicts is None
+
+
 def test_the_manifest_of_a_slice_without_a_list_contradicts_no_layouts():
     slices = [backed(SLICES[0], "a", group=(0,)), *SLICES[1:]]
     claims = settle_claims([], slices, PAIRS)
