@@ -311,6 +311,21 @@ TAKEOVER = Scene(
     False,
 )
 """A conflict, and a newer file of another prefix that equals one side of it."""
+WRONG_LISTS = Scene(
+    2,
+    2,
+    SAVED,
+    (
+        *(
+            Strike("bit flip in the first parameter", rank, STEPS[-1], STEPS[0], 1 - rank, (rank + 2,))
+            for rank in (0, 1)
+        ),
+        *(Strike("bit flip in the rank list", rank, STEPS[-1], STEPS[0], 1, ((rank + 2) % 4,)) for rank in (0, 1, 2)),
+    ),
+    frozenset(),
+    False,
+)
+"""Lists that only manifests outvote, some of which the recovery writes anew."""
 
 
 @settings(
@@ -319,6 +334,7 @@ TAKEOVER = Scene(
 @given(scenes(SAVED))
 @example(scene(SAVED, "manifest of a larger world", BESIDE))
 @example(scene(SAVED, "a slice of another layout", BESIDE))
+@example(WRONG_LISTS)
 def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
     """Or a refusal that is documented; and nothing is left to do, nothing mixed, nothing taken from a stranger."""
     recover(scene)

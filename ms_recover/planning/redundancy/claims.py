@@ -26,8 +26,9 @@ class Claims:
 def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages) -> Claims:
     """Merge the rank lists, and settle what they and the layouts do not agree about.
 
-    A list that the layouts contradict is rejected when more lists, and manifests of training, name exactly the ranks
-    that the layouts do, and no manifest states it. Otherwise the layouts are not used.
+    A list that the layouts contradict is rejected when more lists, and manifests of training and recovery, name exactly
+    the ranks that the layouts do, and no manifest states it. Otherwise the layouts are not used. Sealed manifests do
+    not count: sealing takes its groups from the lists.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def _outvoted(
     }
     against = [(path, ranks) for path, ranks in listed if ranks in wrong]
     agreeing = [ranks for _, ranks in listed if alike.get(ranks[0]) == ranks]
-    agreeing += [ranks for (rank, ranks), kind in stated.items() if kind == "saved" and alike.get(rank) == ranks]
+    agreeing += [ranks for (rank, ranks), kind in stated.items() if kind != "sealed" and alike.get(rank) == ranks]
     if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks in stated):
         return {}
     agreed = f"{len(agreeing)} rank lists and manifests agree with that"

@@ -60,11 +60,12 @@ def test_a_list_that_a_manifest_states_too_stands_against_the_layouts():
     assert claims.groups.of(0) == (0, 1)
 
 
-def test_manifests_that_training_saved_outvote_lists():
+@pytest.mark.parametrize("origin", ["saved", "recovered from rank 3 (ckpt_dir3/test-2_8.ckpt), by manifest"])
+def test_manifests_of_training_and_recovery_outvote_lists(origin):
     alone = {name: Layout(name, (4,), ((0,),)) for name in NAMES}
     layouts = Stages(4, {0: alone}, {0: "strategy.ckpt"})
-    saved = [backed(file, "a", group=(file.rank,)) for file in SLICES]
-    claims = settle_claims(lists((0, 1)), saved, layouts)
+    stated = [backed(file, "a", group=(file.rank,), origin=origin) for file in SLICES]
+    claims = settle_claims(lists((0, 1)), stated, layouts)
     assert len(claims.rejected_lists) == 2
     assert claims.stages is layouts
     sealed = [backed(file, "a", group=(file.rank,), origin="sealed, by vote") for file in SLICES]
