@@ -22,6 +22,7 @@ def without_doubles(
 
     The bytes of equal contents differ between formats, and MindSpore writes the metadata of safetensors files in any
     order. Slices that may be the same are read once each, until `stop` returns true; `notes` names those left out.
+    Slices whose manifests name different runs are both kept: each may be all that its run has on this rank.
     """
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
@@ -45,13 +46,17 @@ def _without_doubles(root: str, group: list[SliceFile], notes: Notes, stop: Call
         if keys and keys[0] not in contents:
             keys += _digests(os.path.join(root, file.path), encrypted=file.encryption is not None, stop=stop)
         same = next((key for key in keys if key in contents), None)
-        if same is None:
+        if same is None or _of_two_runs(file, contents[same]):
             kept.append(file)
-            contents |= dict.fromkeys(keys, file)
+            contents = dict.fromkeys(keys, file) | contents
         else:
             contents |= dict.fromkeys(keys, contents[same])
             notes.add(file.path, f"holds the same {same[0]} as {contents[same].path}", "double")
     return kept
+
+
+def _of_two_runs(one: SliceFile, other: SliceFile) -> bool:
+    return one.manifest is not None and other.manifest is not None and one.manifest.run_id != other.manifest.run_id
 
 
 def _digests(path: str, *, encrypted: bool, stop: Callable[[], bool]) -> list[tuple[str, object]]:

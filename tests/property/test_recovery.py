@@ -311,6 +311,20 @@ TAKEOVER = Scene(
     False,
 )
 """A conflict, and a newer file of another prefix that equals one side of it."""
+TWO_RUNS = Scene(
+    3,
+    1,
+    SEALED,
+    (
+        Strike("bit flip in the first parameter", 0, STEPS[-1], STEPS[0], 0, (1, 2)),
+        Strike("a foreign run's slice with its manifest beside it", 0, STEPS[-1], STEPS[0], 0, (1, 2)),
+        Strike("bit flip in the first parameter", 1, STEPS[-1], STEPS[0], 1, (0, 2)),
+        Strike("a foreign run's contents", 2, STEPS[-1], STEPS[0], 2, (0, 1)),
+    ),
+    frozenset(),
+    False,
+)
+"""A slice that is recovered beside one of another run with the same bytes."""
 WRONG_LISTS = Scene(
     2,
     2,
@@ -347,6 +361,7 @@ def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
 @example(scene(SEALED, "manifest of a larger world", BESIDE))
 @example(scene(SEALED, "bit flip in the first byte", BESIDE, data_parallel=3))
 @example(TAKEOVER)
+@example(TWO_RUNS)
 def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     recover(scene)
 
