@@ -96,8 +96,7 @@ def test_rank_lists_that_contradict_the_layouts_and_the_other_lists_are_not_used
     plan = api.plan(api.scan(tree))
     assert [action.evidence for action in plan.actions] == ["layout"]
     assert any(
-        "so that they do not, and 4 rank lists and manifests agree with that; it is not used" in note.reason
-        for note in plan.notes
+        "by ckpt_dir0/strategy.ckpt and 4 rank lists or manifests; it is not used" in note.reason for note in plan.notes
     )
     assert api.apply(plan).exit_code == 0
     assert slice_of(tree, 0).read_bytes() == truth

@@ -24,7 +24,7 @@ class Claims:
 
 
 def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages) -> Claims:
-    """Merge the rank lists, and settle what they and the layouts do not agree about.
+    """Merge the rank lists, and settle the contradictions between them and the layouts.
 
     A list that the layouts contradict is rejected when more lists, and manifests of training and recovery, name exactly
     the ranks that the layouts do, and no manifest states it. Otherwise the layouts are not used. Sealed manifests do
@@ -54,17 +54,16 @@ def _outvoted(
 ) -> dict[str, str]:
     """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts."""
     stated = {
-        (file.rank, tuple(sorted(file.manifest.group))): file.manifest.provenance.kind
+        (file.rank, tuple(sorted(file.manifest.group)), file.manifest.provenance.kind == "sealed")
         for file in slices
         if file.manifest is not None
     }
     against = [(path, ranks) for path, ranks in listed if ranks in wrong]
     agreeing = [ranks for _, ranks in listed if alike.get(ranks[0]) == ranks]
-    agreeing += [ranks for (rank, ranks), kind in stated.items() if kind != "sealed" and alike.get(rank) == ranks]
-    if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks in stated):
+    agreeing += [ranks for rank, ranks, sealed in stated if not sealed and alike.get(rank) == ranks]
+    if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks, _ in stated):
         return {}
-    agreed = f"{len(agreeing)} rank lists and manifests agree with that"
-    return {path: f"{wrong[ranks]}, and {agreed}" for path, ranks in against}
+    return {path: f"{wrong[ranks]} and {len(agreeing)} rank lists or manifests" for path, ranks in against}
 
 
 def _alike(stages: Stages) -> dict[int, Group]:
@@ -96,15 +95,15 @@ def _contradictions(
         same = frozenset(alike[first])
         odd = next((rank for rank in group if rank not in same), None)
         if odd is not None:
+            parameter = _cut_between(stages, first, odd)
             found[group] = (
-                f"the rank lists say that ranks {first} and {odd} hold the same slice, {path} "
-                f"cuts {_cut_between(stages, first, odd)!r} so that they do not"
+                f"ranks {first} and {odd} hold the same slice by their rank lists, but different parts of "
+                f"{parameter!r} by {path}"
             )
         elif slices and len(group) < len(same) and _is_complete(stages, stages.of(first), slices):
             other = min(same.difference(group))
             found[group] = (
-                f"the rank lists say that ranks {first} and {other} hold different slices, {path} cuts no parameter "
-                "so that they do"
+                f"ranks {first} and {other} hold different slices by their rank lists, but the same one by {path}"
             )
     return found
 
