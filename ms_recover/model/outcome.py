@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ms_recover.model.plan import RejectedStep
+from ms_recover.model.plan import RejectedStep, of_this_run
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import ActionStatus
 
@@ -55,3 +55,8 @@ class Outcome:
     """Whether only parts of slices were written, because they cannot be had whole."""
     rejected_steps: tuple[RejectedStep, ...] = ()
     """Newer steps that the plan gave up, newest first."""
+
+    @property
+    def given_up(self) -> tuple[RejectedStep, ...]:
+        """Newer steps of the planned run."""
+        return of_this_run(self.rejected_steps)

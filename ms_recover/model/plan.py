@@ -61,6 +61,11 @@ class RejectedStep:
     """The ranks without a source at it, where its best run is known."""
 
 
+def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
+    """Return the rejected steps that the planned run reached."""
+    return tuple(one for one in rejected if not one.another_run)
+
+
 @dataclass(frozen=True, slots=True)
 class StepAssessment:
     """Every rank's verdict at one step."""
@@ -120,7 +125,7 @@ class Plan:
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:
         """Steps of the planned run that are newer than the planned one."""
-        return tuple(rejected for rejected in self.rejected_steps if not rejected.another_run)
+        return of_this_run(self.rejected_steps)
 
     @property
     def recoverable(self) -> bool:

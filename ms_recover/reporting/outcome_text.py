@@ -11,7 +11,7 @@ from ms_recover.reporting.tables import page, section, size_text
 
 def outcome_text(outcome: Outcome, width: int | None) -> str:
     """Return the outcome of a plan: the answer first, then each action."""
-    lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.rejected_steps, outcome.step)}"]
+    lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.given_up, outcome.step)}"]
     rows = [
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
         for result in outcome.results
@@ -20,7 +20,7 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += section("", ("rank", "status", "slice", "digest or error"), rows, width)
     title = "Sources that proved damaged and were passed over; run the command again to repair them"
     lines += section(title, ("for rank", "source"), dropped, width, right=("for rank",))
-    lines += given_up_lines(outcome.rejected_steps, outcome.step, width)
+    lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
     return page([*lines, *(f"error: {error}" for error in outcome.errors)])

@@ -31,7 +31,7 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
     other_runs = [(str(one.step), one.reason) for one in plan.rejected_steps if one.another_run]
-    lines += given_up_lines(plan.rejected_steps, plan.step, width)
+    lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
     if plan.actions and next_command and not refused:
@@ -39,12 +39,11 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     return page(lines)
 
 
-def going_back(rejected: Sequence[RejectedStep], step: Step) -> str:
+def going_back(given_up: Sequence[RejectedStep], step: Step) -> str:
     """Return the clause of a headline about newer steps of the run that were given up, empty when there is none.
 
     It gives the first clause of the newest one's reason; `given_up_lines` has all reasons.
     """
-    given_up = [one for one in rejected if not one.another_run]
     if not given_up:
         return ""
     newest = given_up[0]
@@ -54,12 +53,10 @@ def going_back(rejected: Sequence[RejectedStep], step: Step) -> str:
     return f"; going back from step {newest.step} ({why}{' ...' if cut else ''}){more} to step {step}"
 
 
-def given_up_lines(rejected: Sequence[RejectedStep], step: Step | None, width: int | None) -> list[str]:
+def given_up_lines(given_up: Sequence[RejectedStep], step: Step | None, width: int | None) -> list[str]:
     """Return the newer steps of the run that were given up, each with its whole reason."""
     title = "Newer steps that were given up" if step else "Steps that were rejected"
-    return section(
-        title, ("step", "why"), [(str(one.step), one.reason) for one in rejected if not one.another_run], width
-    )
+    return section(title, ("step", "why"), [(str(one.step), one.reason) for one in given_up], width)
 
 
 def _world(plan: Plan) -> str:
@@ -86,7 +83,7 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
         if plan.partials:
             lines.append("The surviving parameters of these slices can be written beside them with: apply --partial")
         return lines
-    back = going_back(plan.rejected_steps, plan.step)
+    back = going_back(plan.given_up, plan.step)
     if refused:
         return [f"REFUSED by --require-newest: nothing is done{back}"]
     known = f" for the {plan.world_size} ranks that are known" if plan.world_size_guessed else ""

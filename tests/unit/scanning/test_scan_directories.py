@@ -12,9 +12,11 @@ from ms_recover.formats.report_json import inventory_to_json
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.mishaps import manifest_of, remake_manifest
 from tests.support.unprivileged import open_to_all, reachable_folder, run_unprivileged
 
 NAME = "test-1_8.ckpt"
+RUN = "run-1"
 SCAN = """
 found = api.scan(sys.argv[1])
 print(json.dumps({
@@ -342,3 +344,14 @@ def test_equal_doubles_are_read_once_each(tree, monkeypatch):
     inventory = api.scan(tree)
     assert len(read) == 41
     assert len([file for file in inventory.slices if file.rank == 0]) == 21
+
+
+@pytest.mark.parametrize(("run", "kept"), [("another-run", 2), (RUN, 1), (None, 1)])
+def test_equal_slices_whose_manifests_name_two_runs_are_both_kept(run, kept, tree):
+    save_manifests(tree, RUN)
+    other = tree / "ckpt_dir0" / "test_1-1_8.ckpt"
+    shutil.copy(tree / "ckpt_dir0" / NAME, other)
+    if run is not None:
+        shutil.copy(manifest_of(tree / "ckpt_dir0" / NAME), manifest_of(other))
+        remake_manifest(other, run_id=run)
+    assert len([file for file in api.scan(tree).slices if file.rank == 0]) == kept
