@@ -6,6 +6,7 @@ has the same name and a suffix. `ms_recover.scanning.naming` holds the grammar t
 
 from __future__ import annotations
 
+import re
 from typing import Literal, get_args
 
 SliceFormat = Literal["ckpt", "safetensors"]
@@ -51,6 +52,8 @@ RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}")
 CONTAINERS = ("", "checkpoints", "checkpoint")
 """Names of the ranks' directories, and the directories below the root that may hold them."""
 
+_NAMED_RANK = re.compile(r"(?:^|_)rank_(?P<rank>\d+)(?=[_.-]|\Z)", re.ASCII)
+
 
 def ending_of(path: str) -> str:
     """Return the ending by which MindSpore knows the format of a slice; empty for other names."""
@@ -60,6 +63,15 @@ def ending_of(path: str) -> str:
 def format_of(path: str) -> SliceFormat | None:
     """Return the format that the name of a slice states; None for other names."""
     return next((form for form in SLICE_FORMATS if path.endswith(f".{form}")), None)
+
+
+def last_named_rank(name: str) -> re.Match[str] | None:
+    """Return the match of a file name's last ``rank_{rank}``, whose group ``rank`` is the rank; None without one.
+
+    The last is the slice's: MindFormers appends it to a prefix that may have one of its own, such as ``lora_rank_8``,
+    and MindSpore may append ``_{N}`` to it.
+    """
+    return max(_NAMED_RANK.finditer(name), key=re.Match.start, default=None)
 
 
 def marked(path: str, mark: str) -> str:

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterator
 
 from ms_recover.errors import FormatError
-from ms_recover.file_names import GROUP_INFO_NAME, PARTIAL_MARK, marked
+from ms_recover.file_names import GROUP_INFO_NAME, PARTIAL_MARK, last_named_rank, marked
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
 RANK_DIRECTORY = re.compile(r"(?:ckpt_dir|rank_)(\d+)\Z", re.ASCII)
-_RANK_IN_NAME = re.compile(r".+_rank_(\d+)(?=-\d+_\d+\.)", re.ASCII | re.DOTALL)
 _STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 
@@ -58,13 +57,14 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
 def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     """Return why a path is not one of this rank and step, None when it is.
 
-    Rank directories (``ckpt_dir3``, ``rank_3``) and MindFormers' ``_rank_3`` in the file name count first; in paths of
-    other patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the file name, or, in
-    other patterns, as two numbers; it is None where the name holds none.
+    Rank directories (``ckpt_dir3``, ``rank_3``) and the last ``rank_3`` in the file name count first; in paths of other
+    patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the file name, or, in other
+    patterns, as two numbers; it is None where the name holds none.
     """
     *folders, name = path.split("/")
     ranks = [match[1] for match in map(RANK_DIRECTORY.match, folders) if match]
-    ranks += [match[1] for match in [_RANK_IN_NAME.match(name)] if match]
+    named_rank = last_named_rank(name)
+    ranks += [named_rank["rank"]] if named_rank is not None else []
     for other in ranks:
         if other != str(rank):
             return f"names rank {other}"

@@ -25,6 +25,7 @@ from ms_recover.file_names import (
     SLICE_FORMATS,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
+    last_named_rank,
     marked,
 )
 from ms_recover.model.inventory import RankPath
@@ -35,7 +36,6 @@ _FIELDS = {"rank": rf"(?P<rank>{_NUMBER})", "epoch": rf"(?P<epoch>{_NUMBER})", "
 _FIELDS["prefix"] = r"(?P<prefix>[^/]+)"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _RANK_PLACE = "\0"  # in a name: the place of the rank
-_NAMED_RANK = re.compile(r"(?:^|_)rank_(?P<rank>\d+)(?=[_.-]|\Z)", re.ASCII)
 _STRATEGY = re.compile(rf"(?:ckpt_)?strategy((?:_rank_{_NUMBER})*)\.(?:ckpt|json)", re.ASCII)
 _PARTIAL = tuple(marked(ending, PARTIAL_MARK) for ending in SLICE_ENDINGS)
 _COMPLETE = tuple(marked(ending, COMPLETE_MARK) for ending in SLICE_ENDINGS)
@@ -140,12 +140,11 @@ def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Un
 def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unused:
     """Return the slice of a rank's path, given with places for the rank; refuse a file name that carries another rank.
 
-    Where it carries several, the last is the rank: MindFormers appends it to a prefix that may have one of its own,
-    such as ``lora_rank_8``.
+    Where it carries several, the last is the rank.
     """
     prefix = match.groupdict(default="").get("prefix", "")
     head, slash, name = form.rpartition("/")
-    named = _last_named_rank(name)
+    named = last_named_rank(name)
     if named is not None and _RANK_PLACE not in name[named.end() :]:
         start, end = named.span("rank")
         if name[start:end] != str(rank):
@@ -154,15 +153,11 @@ def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unuse
                 f"the name says rank {name[start:end]}, the directory says rank {rank}: put it where it belongs",
             )
         form = f"{head}{slash}{name[:start]}{_RANK_PLACE}{name[end:]}"
-        in_prefix = _last_named_rank(prefix)
+        in_prefix = last_named_rank(prefix)
         if in_prefix is not None:
             prefix = prefix[: in_prefix.start()] + prefix[in_prefix.end() :]
     step = Step(int(match["epoch"]), int(match["step"]))
     return SliceName(rank, step, prefix, RankPath(tuple(form.split(_RANK_PLACE))))
-
-
-def _last_named_rank(name: str) -> re.Match[str] | None:
-    return max(_NAMED_RANK.finditer(name), key=re.Match.start, default=None)
 
 
 def why_unused(name: str) -> Unused | None:
