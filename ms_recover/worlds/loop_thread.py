@@ -29,7 +29,7 @@ class LoopThread:
 
     def __enter__(self) -> LoopThread:
         loop = self._loop_factory()
-        thread = threading.Thread(target=loop.run_forever, name=f"ms_recover {self._owner}", daemon=True)
+        thread = threading.Thread(target=_run, args=(loop,), name=f"ms_recover {self._owner}", daemon=True)
         thread.start()
         self._running = loop, thread
         return self
@@ -53,7 +53,7 @@ class LoopThread:
 
         An interrupt (Ctrl-C), or an error of `check`, which is called several times a second, cancels the work and is
         raised when the work has ended: only then may its caller close or reuse what the work writes to. Raises
-        UsageError when the loop does not run, or this is its thread.
+        UsageError when the loop does not run, is closed meanwhile, or this is its thread.
         """
         if self._running is None or self.here:
             work.close()
@@ -76,9 +76,21 @@ class LoopThread:
                     raise UsageError(f"{self._owner} was closed during a call")
                 if check is not None:
                     check()
+            if tasks[0].cancelled() and self._running is None:
+                raise UsageError(f"{self._owner} was closed during a call")
             return tasks[0].result()
         finally:
             if not ended.is_set() and thread.is_alive():
                 loop.call_soon_threadsafe(cancel)
                 while not ended.wait(_POLL_S) and thread.is_alive():
                     pass
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped, then cancel what still runs in it and wait for the end of that."""
+    loop.run_forever()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))

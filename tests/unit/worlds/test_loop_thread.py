@@ -87,12 +87,21 @@ def test_work_is_refused_before_the_start_after_the_end_and_in_the_own_thread():
         loop_thread.run(answer())
 
 
-def test_a_call_ends_when_the_loop_is_closed_meanwhile():
+def test_a_call_ends_when_the_loop_is_closed_meanwhile_and_its_work_cleans_up():
+    cleaned = threading.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
     loop_thread = LoopThread("Tested")
     with pytest.raises(UsageError, match="closed during a call"), loop_thread:
         closing = threading.Timer(0.3, loop_thread.__exit__)
         closing.start()
         try:
-            loop_thread.run(asyncio.Event().wait())
+            loop_thread.run(work())
         finally:
             closing.join()
+    assert cleaned.is_set()
