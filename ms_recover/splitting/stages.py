@@ -115,8 +115,16 @@ def whole_model(model: Any) -> list[Stage]:
 
 
 def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
-    """Return the parameters of stages of one model by name, in order; one that several stages share appears once."""
-    return {name: parameter for stage in stages for name, parameter in stage.parameters.items()}
+    """Return the parameters of stages by name, in order; one that several stages share appears once.
+
+    A UsageError says that two parameters have the same name: their values would replace each other.
+    """
+    found: dict[str, Any] = {}
+    for stage in stages:
+        for name, parameter in stage.parameters.items():
+            if found.setdefault(name, parameter) is not parameter:
+                raise UsageError(f"two parameters are named {name!r}, one of them in stage {stage.index}: rename one")
+    return found
 
 
 def save_values(held: Mapping[str, Any], path: str) -> None:

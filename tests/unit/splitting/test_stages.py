@@ -182,6 +182,12 @@ def test_parameters_with_the_same_name_get_different_ones():
     assert [parameter.name for parameter in parameters_of(stages).values()] == ["own", "own", "stage_1.own"]
 
 
+def test_stages_of_two_models_cannot_be_one_part():
+    one, other = (stages_of(nn.SequentialCell(nn.Dense(2, 2)))[0] for _ in range(2))
+    with pytest.raises(UsageError, match=r"two parameters are named '0\.weight'"):
+        parameters_of([one, other])
+
+
 def test_a_part_refuses_invalid_stages_and_arguments():
     stages = stages_of(nn.SequentialCell(nn.ReLU(), nn.ReLU(), nn.ReLU()))
     for wrong in ([], stages[::2], stages[::-1]):
