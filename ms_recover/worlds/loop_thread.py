@@ -67,10 +67,14 @@ class LoopThread:
             tasks[0].add_done_callback(lambda _: ended.set())
 
         def cancel() -> None:
-            tasks[0].cancel()  # after `begin`, which was scheduled before
+            if tasks:
+                tasks[0].cancel()
+            else:  # interrupted before `begin` was scheduled
+                work.close()
+                ended.set()
 
-        loop.call_soon_threadsafe(begin)
         try:
+            loop.call_soon_threadsafe(begin)
             while not ended.wait(_POLL_S):
                 if not thread.is_alive():
                     raise UsageError(f"{self._owner} was closed during a call")

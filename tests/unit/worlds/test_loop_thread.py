@@ -105,3 +105,23 @@ def test_a_call_ends_when_the_loop_is_closed_meanwhile_and_its_work_cleans_up():
         finally:
             closing.join()
     assert cleaned.is_set()
+
+
+def test_work_that_is_interrupted_before_it_begins_is_closed(monkeypatch, recwarn):
+    """Ctrl-C may strike before the work is handed to the loop; closing the work keeps Python from warning of it."""
+    loop_thread = LoopThread("Tested")
+    with loop_thread:
+        loop, _ = loop_thread._running
+        hand_over = loop.call_soon_threadsafe
+
+        def interrupt(*_):
+            monkeypatch.setattr(loop, "call_soon_threadsafe", hand_over)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupt)
+        work = answer()
+        with pytest.raises(KeyboardInterrupt):
+            loop_thread.run(work)
+        assert work.cr_frame is None
+        assert loop_thread.run(answer())
+    assert not recwarn.list
