@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -93,6 +93,15 @@ def test_without_manifests_a_recovery_is_complete(scene: CutScene) -> None:
     recover(scene)
 
 
+TWO_SHORT = CutScene(
+    6,
+    1,
+    NONE,
+    tuple(CutStrike("a record missing", rank, STEPS[2], STEPS[0], 1, ()) for rank in (0, 2)),
+    frozenset({1}),
+    True,
+)
+"""Two slices lack the same parameter, which has no layout, and a third is lost."""
 SHOWN = {**plain.STRUCTURE, **mishaps.LOSSES, **STRATEGY_DAMAGE}
 for unknowable in (BELIEVED, "the part of another rank"):
     del SHOWN[unknowable]
@@ -102,6 +111,7 @@ for unknowable in (BELIEVED, "the part of another rank"):
     max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(scenes(NONE, SHOWN))
+@example(TWO_SHORT)
 def test_a_wrong_strategy_file_puts_nothing_wrong_together(scene: CutScene) -> None:
     """Also without manifests: where slices are whole or visibly damaged, only how they are cut can be mistaken."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:

@@ -103,16 +103,18 @@ def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
 def _dealt(index: ParameterIndex, rank: int, order: Sequence[str]) -> list[str]:
     """Return the parameters that ``remove_redundancy=True`` left to a rank, where nothing of its own states them.
 
-    Those that every other holder of the same part has (nothing is dealt out where there is one holder only, or no
-    layout), and those that none of them has.
+    Those that every other holder of the same part has (nothing is dealt out where there is one holder only), and those
+    that none of them has. One without a layout is not dealt out: it is the rank's when at least half of the stage has
+    it, because a slice that lacks it is damaged.
     """
     stage = index.stages.of(rank)
     mine = []
     for name in order:
         way = index.way(stage, name)
         there = index.by_stage[stage] if way is None else way.holders.get(way.cell(rank).index, [])
-        having = sum(other != rank and index.find(other, name) is not None for other in there)
-        if having in (0, sum(other != rank for other in there)):
+        others = [other for other in there if other != rank]
+        having = sum(index.find(other, name) is not None for other in others)
+        if having in (0, len(others)) or (way is None and 2 * having >= len(others)):
             mine.append(name)
     return mine
 

@@ -1,12 +1,14 @@
 """The parameters that a slice which is gone must have had."""
 
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.model.inventory import OrphanManifest
 from ms_recover.planning.sourcing.expected_parameters import NotComposableError, expected_parameters
 from tests.support.inventories import STEP
 from tests.unit.planning.judging.test_votes import manifest
-from tests.unit.planning.sourcing.test_parameters import SHAPES, everyone, file_of, index_of
+from tests.unit.planning.sourcing.test_parameters import CUT, SHAPES, WHOLE, everyone, file_of, index_of
 
 
 def orphan(rank, /, **changes):
@@ -27,3 +29,15 @@ def test_the_manifest_that_a_slice_left_states_its_parameters():
 def test_a_manifest_of_another_rank_or_step_states_nothing(changes):
     with pytest.raises(NotComposableError):
         expected_parameters(index_of(everyone(0, 1), orphans=[orphan(0, **changes)]), 0)
+
+
+@pytest.mark.parametrize(("short", "listed"), [((3,), True), ((1, 3), True), ((1, 2, 3), False)])
+def test_a_parameter_without_a_layout_is_not_dealt_out(short, listed):
+    """Two damaged slices that lack a batch statistic must not take it from the lost one."""
+    less = {name: shape for name, shape in SHAPES.items() if name != "local"}
+    layouts = [
+        replace(layout, device_matrix=(5,), tensor_map=((),) * len(SHAPES[layout.parameter])) for layout in (CUT, WHOLE)
+    ]
+    slices = [file_of(rank, less if rank in short else SHAPES) for rank in range(1, 5)]
+    index = index_of(slices, layouts, stages=(0,), world=5)
+    assert ("local" in [one.name for one in expected_parameters(index, 0)]) == listed
