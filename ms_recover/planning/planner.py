@@ -16,7 +16,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.facts import Facts, SliceFacts, check_rank
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
@@ -141,8 +141,9 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
     Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
-    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
-    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
+    all where slices are composed by layouts, and of one more step what would be composed there by the same layouts,
+    to see whether these are right. Where replicas disagree, these ranks' slices of all steps, to find renamed ones;
+    where a source rests on its structure alone, those of its group's older steps that have its size.
     """
     plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
@@ -153,6 +154,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         for action in plan.actions
         if action.evidence == "structure" and isinstance(action, CopyAction)
     }
+    trial = _trial_reads(facts, plan) if by_layout else frozenset()
     wanted = []
     for one in facts.counted:
         file = one.file
@@ -160,9 +162,31 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         asked = file.step == plan.step or file.rank in undecided or older
         replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
         comparable = file.manifest is not None or (replicas and file.encryption is None)
-        if file.problem is None and (file.step == composed or (asked and comparable)):
+        if file.problem is None and (file.step == composed or (asked and comparable) or one.path in trial):
             wanted.append(file)
     return tuple(wanted)
+
+
+def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
+    """Return the slices without manifest of a target and its sources at another step, the nearest that the target has.
+
+    There it is seen whether the target holds what these layouts would compose.
+    """
+    steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
+    found: set[str] = set()
+    for action in (*plan.actions, *plan.partials):
+        if action.evidence != "layout":
+            continue
+        step = next((step for step in steps if step != plan.step and _bare(facts.at(step, action.rank))), None)
+        if step is not None:
+            ranks = {action.rank, *(replica.rank for replica in action.replicas)}
+            found.update(one.path for rank in ranks for one in _bare(facts.at(step, rank)))
+    return frozenset(found)
+
+
+def _bare(slices: Sequence[SliceFacts]) -> list[SliceFacts]:
+    """Return the slices of sound structure without a manifest."""
+    return [one for one in slices if one.manifest is None and one.file.problem is None]
 
 
 def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> tuple[SliceFile, ...]:

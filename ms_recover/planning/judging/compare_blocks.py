@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
@@ -66,10 +66,8 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
-    by_file: dict[str | None, list[Block]] = defaultdict(list)
-    for block in find_blocks(by_rank, facts.stages, facts.groups):
-        by_file[block.source if block.by_layout else None].append(block)
-    list_blocks = by_file.pop(None, [])
+    by_file = _by_file(facts, by_rank)
+    list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
         counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
@@ -91,6 +89,36 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         votes += counted
     votes += counters
     return _sum_up(facts, by_rank, votes)
+
+
+def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
+    """Return the strategy files that the contents of a step contradict, each path with the reason.
+
+    Slices with a manifest, and those of which no contents are known, show nothing.
+    """
+    by_rank = {
+        one.rank: one for one in slices if one.digests is not None and one.manifest is None and one.file.problem is None
+    }
+    refuted: dict[str, str] = {}
+    for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
+        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())] if path else []
+        if not _is_trusted(facts, counted):
+            differ = [one for one in counted if one.vote.disagreement is not None or one.vote.odd]
+            names = name_some(list(dict.fromkeys(name for one in differ for name in one.names)))
+            held = " and ".join(ballot.path for ballot in differ[0].ballots[:2])
+            refuted[path] = (
+                f"{held} hold different contents in {names}, by {path}: it is not the strategy file of these slices, "
+                "or they are damaged"
+            )
+    return refuted
+
+
+def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
+    """Return the blocks of the ranks by the strategy file that claims them; those of rank lists under no name."""
+    by_file: dict[str, list[Block]] = defaultdict(list)
+    for block in find_blocks(ranks, facts.stages, facts.groups):
+        by_file[block.source if block.by_layout else ""].append(block)
+    return by_file
 
 
 def _all_proven(one: _Counted) -> bool:

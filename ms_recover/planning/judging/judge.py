@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.judging.compare_blocks import find_refuted
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
@@ -14,7 +15,14 @@ from ms_recover.planning.runs import Run
 def compare_slices(facts: Facts) -> Comparison:
     """Compare the slices of all steps with each other; those that contradict their manifests show nothing."""
     structure = compare_structure(one for one in facts.counted if one.manifest_problem is None)
-    return Comparison(facts=facts, structure=structure, contents=ContentIndex(facts.counted, facts.stages.alike))
+    steps = facts.steps if facts.stages.layouts else ()
+    refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
+    return Comparison(
+        facts=facts,
+        structure=structure,
+        contents=ContentIndex(facts.counted, facts.stages.alike),
+        refuted={step: found for step, found in refuted.items() if found},
+    )
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:
@@ -40,4 +48,12 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
         )
         judged = {**judged, **ruling.slices}
         disagreements = {**disagreements, **ruling.disagreements}
-    return StepJudgement(step=step, run=run, slices=judged, disagreements=disagreements, structure=compared.structure)
+    refuted = {path: why for other, found in compared.refuted.items() if other != step for path, why in found.items()}
+    return StepJudgement(
+        step=step,
+        run=run,
+        slices=judged,
+        disagreements=disagreements,
+        structure=compared.structure,
+        refuted=refuted,
+    )

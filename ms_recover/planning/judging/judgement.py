@@ -33,7 +33,8 @@ class Judgement:
 class StepJudgement:
     """The worth of the slices of one step by path, as those of one run; slices of ranks declared lost are not judged.
 
-    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right.
+    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right; `refuted`
+    the strategy files that slices of other steps contradict, each path with the reason.
     """
 
     step: Step
@@ -41,15 +42,20 @@ class StepJudgement:
     slices: Mapping[str, Judgement]
     disagreements: Mapping[tuple[int, ...], str]
     structure: StructureFindings
+    refuted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes."""
+    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes.
+
+    `refuted` has by step the strategy files that its slices contradict, each path with the reason.
+    """
 
     facts: Facts
     structure: StructureFindings
     contents: ContentIndex
+    refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
