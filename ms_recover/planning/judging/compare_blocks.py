@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
@@ -102,15 +102,47 @@ def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
     refuted: dict[str, str] = {}
     for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
         counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())] if path else []
-        if not _is_trusted(facts, counted):
-            differ = [one for one in counted if one.vote.disagreement is not None or one.vote.odd]
-            names = name_some(list(dict.fromkeys(name for one in differ for name in one.names)))
-            held = " and ".join(ballot.path for ballot in differ[0].ballots[:2])
+        agree, differ = _count_sides(counted)
+        odd = min((one for one, found in differ.items() if len(found) > agree[one]), default=None)
+        if odd is not None:
+            (other, _), *_ = differ[odd]
+            names = name_some([name for _, name in differ[odd]])
             refuted[path] = (
-                f"{held} hold different contents in {names}, by {path}: it is not the strategy file of these slices, "
-                "or they are damaged"
+                f"{odd} and {other} hold different contents in {names}, by {path}: it is not the strategy file of "
+                "these slices, or they are damaged"
             )
     return refuted
+
+
+def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, list[tuple[str, str]]]]:
+    """Count by slice the parameters in which one of another group agrees, and list those in which all differ.
+
+    Of the latter there is another slice, and the name.
+    """
+    agree: Counter[str] = Counter()
+    differ: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for one in votes:
+        for name, sides in _sides_by_name(one):
+            for side in sides.values():
+                group = side[0].group
+                if any(ballot.group != group for ballot in side):
+                    agree.update(ballot.path for ballot in side)
+                    continue
+                others = (ballot for held in sides.values() if held is not side for ballot in held)
+                other = next((ballot.path for ballot in others if ballot.group != group), None)
+                if other is not None:
+                    for ballot in side:
+                        differ[ballot.path].append((other, name))
+    return agree, differ
+
+
+def _sides_by_name(one: _Counted) -> Iterator[tuple[str, dict[str | None, list[SliceFacts]]]]:
+    """Yield each parameter of a vote and who holds the same contents of it."""
+    for name in one.names:
+        sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
+        for ballot in one.ballots:
+            sides[ballot.digest_of(name)].append(ballot)
+        yield name, sides
 
 
 def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
@@ -174,11 +206,8 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
         if one.vote.disagreement is None and not one.vote.odd:
             agree.update(one.names)
             continue
-        for name in one.names:
-            sides: dict[str | None, set[tuple[int, ...]]] = defaultdict(set)
-            for ballot in one.ballots:
-                sides[ballot.digest_of(name)].add(ballot.group)
-            if any(len(side) > 1 for side in sides.values()):
+        for name, sides in _sides_by_name(one):
+            if any(len({ballot.group for ballot in side}) > 1 for side in sides.values()):
                 agree.add(name)
             else:
                 split.add(name)
