@@ -11,6 +11,7 @@ from ms_recover.formats.codec import (
     UNSET,
     Count,
     Digest,
+    Epoch,
     Fields,
     ParameterFields,
     Rank,
@@ -30,7 +31,7 @@ from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
 class _SlicePathFields(Fields):
     rank: Rank
-    epoch: Count
+    epoch: Epoch
     step: Count
     path: str
 

@@ -20,10 +20,15 @@ class RankPath:
 
     parts: tuple[str, ...]
     """The literal text between the places of the rank; one part alone means that the rank is not in the path."""
+    digits: int = 1
+    """Digits of the rank at least; zeros go before a shorter one."""
+    numbers: tuple[int, ...] = ()
+    """For each rank the number that stands for it in the path; empty where that is the rank."""
 
     def of(self, rank: int) -> str:
         """Return the path of ``rank``, with ``/`` between its components."""
-        return str(rank).join(self.parts)
+        number = self.numbers[rank] if rank < len(self.numbers) else rank
+        return f"{number:0{self.digits}d}".join(self.parts)
 
     @property
     def names_rank(self) -> bool:

@@ -29,6 +29,7 @@ from ms_recover.storage.digest import name_digest
 
 MOST_RANKS = 1 << 20
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+_Epoch = Annotated[int, Meta(ge=-1, lt=10**18)]
 _StepNumber = Annotated[int, Meta(ge=0, lt=10**18)]
 _Place = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 _Row = tuple[str, str, tuple[Count, ...], Size]
@@ -36,7 +37,7 @@ _Row = tuple[str, str, tuple[Count, ...], Size]
 
 class _SliceFields(Fields):
     rank: _SentRank
-    epoch: _StepNumber
+    epoch: _Epoch
     step: _StepNumber
     place: _Place
     prefix: str
@@ -54,7 +55,7 @@ class _SliceFields(Fields):
 
 class _OrphanFields(Fields):
     rank: _SentRank
-    epoch: _StepNumber
+    epoch: _Epoch
     step: _StepNumber
     place: _Place
     prefix: str
