@@ -7,7 +7,7 @@ has the same name and a suffix. `ms_recover.scanning.naming` holds the grammar t
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 SliceFormat = Literal["ckpt", "safetensors"]
 """Format of a slice, as ``mindspore.save_checkpoint`` calls it and as its name ends."""
@@ -52,6 +52,22 @@ RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}")
 CONTAINERS = ("", "checkpoints", "checkpoint")
 """Names of the ranks' directories, and the directories below the root that may hold them."""
 
+TRACKER_NAME = "latest_checkpointed_iteration.txt"
+"""In the root of a MindFormers "weights 2.0" tree: the newest iteration that was saved whole."""
+
+METADATA_NAME = "metadata.json"
+COMMON_NAME = "common.json"
+"""In the directory of an iteration: the cut and the files of each parameter; the progress of training."""
+
+WeightKind = Literal["model", "opt"]
+"""Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
+
+_ITERATION = re.compile(r"iteration_(\d{8}|[1-9]\d{8,17})\Z", re.ASCII)
+_WEIGHTS = re.compile(
+    r"(?:(?P<prefix>.*)-)?(?P<kind>model|opt)-(?P<index>\d{7}|[1-9]\d{7,17})-(?P<count>\d{7}|[1-9]\d{7,17})"
+    r"\.safetensors\Z",
+    re.ASCII | re.DOTALL,
+)
 _NAMED_RANK = re.compile(r"(?:^|_)rank_(?P<rank>\d+)(?=[_.-]|\Z)", re.ASCII)
 
 
@@ -83,3 +99,44 @@ def marked(path: str, mark: str) -> str:
 def temporary_name(name: str) -> str:
     """Return the name of an unfinished file: hidden, so that neither MindSpore nor a scan takes it for a slice."""
     return f".{name}{TEMPORARY_SUFFIX}"
+
+
+class WeightsName(NamedTuple):
+    """The name of a file of an iteration: ``{prefix-}{model,opt}-{index:07d}-{count:07d}.safetensors``."""
+
+    prefix: str | None
+    """None where the name has neither a prefix nor its dash."""
+    kind: WeightKind
+    file_index: int
+    """The rank, or its place among the ranks that were given a shard where redundancy was removed."""
+    file_count: int
+    """The number of files of this kind."""
+
+    @property
+    def name(self) -> str:
+        """The name itself."""
+        start = "" if self.prefix is None else f"{self.prefix}-"
+        return f"{start}{self.kind}-{self.file_index:07d}-{self.file_count:07d}.safetensors"
+
+
+def weights_name(name: str) -> WeightsName | None:
+    """Return the parts of the name of a file of an iteration, None for other names.
+
+    The prefix is everything before the last kind, index and count; it may look like such a name itself.
+    """
+    found = _WEIGHTS.match(name)
+    if not found or "/" in name:
+        return None
+    kind: WeightKind = "model" if found["kind"] == "model" else "opt"
+    return WeightsName(found["prefix"], kind, int(found["index"]), int(found["count"]))
+
+
+def iteration_directory(iteration: int) -> str:
+    """Return the name of the directory of an iteration."""
+    return f"iteration_{iteration:08d}"
+
+
+def named_iteration(name: str) -> int | None:
+    """Return the iteration whose directory has this name, None for other names."""
+    found = _ITERATION.match(name)
+    return int(found[1]) if found else None
