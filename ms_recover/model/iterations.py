@@ -41,6 +41,8 @@ class Iteration:
     """Relative to the root; empty where the root is the directory."""
     metadata: Document[ShardMetadata]
     common: Document[CommonInfo]
+    global_step: int | None = None
+    """The value that its optimizer files hold; read only where `common` cannot be."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
@@ -55,8 +56,8 @@ class DocumentWrite:
 
     target: str
     """Path relative to the root."""
-    text: str
-    """Its whole contents."""
+    value: ShardMetadata | CommonInfo | int
+    """Its contents, by its name: metadata, the progress of training, or the iteration that the tracker names."""
     replaces: FileState | None
     """What lay there when the plan was made."""
     reason: str
@@ -65,6 +66,12 @@ class DocumentWrite:
     """Where its contents come from, a clause each."""
     unknown: tuple[str, ...] = ()
     """Members whose values nothing states: they are null."""
+    assumed: tuple[str, ...] = ()
+    """Members whose values other iterations have, which nothing proves for this one."""
+
+    def with_gaps(self, *, unknown: tuple[str, ...], assumed: tuple[str, ...]) -> DocumentWrite:
+        """Return it with members that are not known, or not proven."""
+        return replace(self, unknown=unknown, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True)

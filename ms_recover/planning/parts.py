@@ -107,7 +107,9 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     names no optimizer, which is added last, also those of the other iterations, unless the tracker was written after
     all files of the iteration, when every rank had saved.
     """
-    named: dict[Step, set[WeightKind]] = {one.step: set(parts_named(one.metadata.value)) for one in inventory.iterations}
+    named: dict[Step, set[WeightKind]] = {
+        one.step: set(parts_named(one.metadata.value)) for one in inventory.iterations
+    }
     latest: dict[Step, int] = defaultdict(int)
     for file in inventory.slices:
         if file.part is not None:
@@ -180,19 +182,28 @@ class _Claims:
                 if known is None:
                     listed = ParameterList(file.parameters)
                     known = shared[id(file.parameters)] = self._lists.setdefault(listed, listed)
-                expected[file.rank], numbers[file.rank] = known, file.name.index
+                expected[file.rank], numbers[file.rank] = known, file.name.file_index
         if first is None:
             return None
-        world = max(metadata.world_size, first.count)
+        world = max(metadata.world_size, first.file_count)
         names = {one.name for listed in shared.values() for one in listed}
         strategies = tuple(
-            (stage.ranks[0], _strategy_of(stage.ranks, stage.strategy.layouts, stage.without_layout, names, shared.values()))
+            (
+                stage.ranks[0],
+                _strategy_of(
+                    stage.ranks,
+                    stage.strategy.layouts,
+                    frozenset().union(*(names for names, _ in stage.holders)),
+                    names,
+                    shared.values(),
+                ),
+            )
             for stage in find_document_stages(metadata)
         )
         start = "" if first.prefix is None else f"{first.prefix}-"
         moved = any(rank != number for rank, number in numbers.items())
         order = tuple(numbers.get(rank, rank) for rank in range(world)) if moved else ()
-        place = RankPath((f"{start}{kind}-", f"-{first.count:07d}.safetensors"), 7, order)
+        place = RankPath((f"{start}{kind}-", f"-{first.file_count:07d}.safetensors"), 7, order)
         return _Stated(
             path="",
             world_size=world,
@@ -223,9 +234,7 @@ def _whole(name: str, shape: Sequence[int], devices: int) -> Layout:
     return Layout(parameter=name, device_matrix=(devices,), tensor_map=((),) * len(shape))
 
 
-def _groups_of(
-    expected: Mapping[int, ParameterList], strategies: Sequence[tuple[int, Strategy]]
-) -> tuple[Group, ...]:
+def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple[int, Strategy]]) -> tuple[Group, ...]:
     """Return the ranks that must hold the same file: they list the same, and the same part of each parameter."""
     found: list[Group] = []
     for first, strategy in strategies:
@@ -258,7 +267,9 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
             cache[key] = tuple(one for one in file.parameters if one.name not in listed.index)
         extra.update(cache[key])
     more = tuple(one for one, count in extra.items() if 2 * count > len(sound) and prod(one.shape) == 1)
-    by_names = {frozenset(file.parameters): file.parameters for file in {id(one.parameters): one for one in sound}.values()}
+    by_names = {
+        frozenset(file.parameters): file.parameters for file in {id(one.parameters): one for one in sound}.values()
+    }
     made: dict[int, ParameterList] = {}
     for listed in {id(one): one for one in stated.expected.values()}.values():
         full = (*listed, *more)
@@ -266,10 +277,10 @@ def _completed(stated: _Stated, files: Sequence[SliceFile]) -> _Stated:
         made[id(listed)] = known if isinstance(known, ParameterList) else ParameterList(known or full)
     strategies = stated.strategies
     if more:
-        strategies = tuple(
-            (first, replace(strategy, layouts=_with(strategy, more))) for first, strategy in strategies
-        )
-    return replace(stated, expected={rank: made[id(one)] for rank, one in stated.expected.items()}, strategies=strategies)
+        strategies = tuple((first, replace(strategy, layouts=_with(strategy, more))) for first, strategy in strategies)
+    return replace(
+        stated, expected={rank: made[id(one)] for rank, one in stated.expected.items()}, strategies=strategies
+    )
 
 
 def _with(strategy: Strategy, more: Sequence[Parameter]) -> tuple[Layout, ...]:
@@ -287,7 +298,9 @@ def agrees(expected: Mapping[int, ParameterList], files: Iterable[SliceFile]) ->
             continue
         key = (id(file.parameters), id(listed))
         if key not in cache:
-            cache[key] = listed is not None and len(listed) == len(file.parameters) and set(listed) == set(file.parameters)
+            cache[key] = (
+                listed is not None and len(listed) == len(file.parameters) and set(listed) == set(file.parameters)
+            )
         right += cache[key]
         wrong += not cache[key]
     return right >= wrong
@@ -335,9 +348,7 @@ def _part(
     if first is not None:
         source = f"the files that {first.path} names"
         world = first.world_size
-        strategies = named or tuple(
-            StrategyFile(rank, first.path, strategy) for rank, strategy in first.strategies
-        )
+        strategies = named or tuple(StrategyFile(rank, first.path, strategy) for rank, strategy in first.strategies)
         groups = (*groups, *(GroupFile(None, first.path, None, GroupInfo(ranks)) for ranks in first.groups))
     else:
         world = max([_count_of(slices), *(file.rank + 1 for file in slices)])

@@ -1,23 +1,23 @@
 """The plan of a tree of iterations, put together from the plans of its parts.
 
-Each part is planned as any tree is. An iteration is recoverable when all its parts are, as slices of one run; the newest
-such iteration wins. A rank's verdict is that of its worst part.
+Each part is planned as any tree is. An iteration is recoverable when all its parts are, as slices of one run; the
+newest such iteration wins. A rank's verdict is that of its worst part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError, UsageError
-from ms_recover.file_names import WEIGHT_KINDS, WeightKind
+from ms_recover.file_names import WeightKind
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
+from ms_recover.model.plan import RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
 from ms_recover.model.verdicts import RankState, Verdict
+from ms_recover.planning.document_check import plan_documents
 from ms_recover.planning.facts import check_rank, gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
@@ -31,11 +31,16 @@ _VERDICTS: Sequence[Verdict] = ("unrecoverable", "compose", "copy", "keep")
 _MOST_NAMED = 8
 
 
-def plan_inventory(inventory: Inventory, options: PlanOptions, contents: Contents) -> Planned:
-    """Plan a tree of either kind; errors as for `ms_recover.planning.planner.plan_facts` and `gather_facts`."""
+def plan_inventory(
+    inventory: Inventory, parts: Sequence[Inventory], options: PlanOptions, contents: Contents
+) -> Planned:
+    """Plan a tree of either kind, whose parts are known by `split_parts`.
+
+    Errors are those of `ms_recover.planning.planner.plan_facts`, `gather_facts` and `Parts`.
+    """
     if not inventory.iterations:
         return plan_facts(gather_facts(inventory, options, contents))
-    return _plan_iterations(Parts(inventory, options, contents))
+    return _plan_iterations(Parts(inventory, options, contents, parts))
 
 
 class Parts:
@@ -50,15 +55,21 @@ class Parts:
         When there is no iteration of that step.
     """
 
-    def __init__(self, inventory: Inventory, options: PlanOptions, contents: Contents) -> None:
-        self.inventory, self._options, self._contents = inventory, options, contents
-        self._parts = split_parts(inventory)
+    def __init__(
+        self,
+        inventory: Inventory,
+        options: PlanOptions,
+        contents: Contents,
+        parts: Sequence[Inventory] | None = None,
+    ) -> None:
+        self.inventory, self.options, self._contents = inventory, options, contents
+        self._parts = split_parts(inventory) if parts is None else parts
         self._compared: dict[int, Comparison] = {}
         if inventory.iterations:
             self._check()
 
     def _check(self) -> None:
-        inventory, options = self.inventory, self._options
+        inventory, options = self.inventory, self.options
         if options.step is not None and options.step not in inventory.steps:
             have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
             raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
@@ -90,14 +101,18 @@ class Parts:
             if step in part.steps
         ]
 
-    def every(self) -> list[Comparison]:
-        """Return all parts that the step in the options leaves, newest first."""
-        step = self._options.step
-        return [self._compare(number) for number, part in enumerate(self._parts) if step is None or step in part.steps]
+    def every(self, kind: WeightKind | None = None) -> list[Comparison]:
+        """Return all parts, or those of one kind, that the step in the options leaves; newest first."""
+        step = self.options.step
+        return [
+            self._compare(number)
+            for number, part in enumerate(self._parts)
+            if step in (None, *part.steps) and (kind is None or part.part is None or part.part.name == kind)
+        ]
 
     def _compare(self, number: int) -> Comparison:
         if number not in self._compared:
-            part, options = self._parts[number], self._options
+            part, options = self._parts[number], self.options
             if part.part is not None:
                 world = range(part.part.world_size)
                 options = replace(
@@ -127,7 +142,7 @@ class _Tried:
 
 
 def _plan_iterations(parts: Parts) -> Planned:
-    inventory, options = parts.inventory, parts._options
+    inventory, options = parts.inventory, parts.options
     rejected: list[RejectedStep] = []
     shown: _Tried | None = None
     found = False
@@ -150,7 +165,7 @@ def _plan_iterations(parts: Parts) -> Planned:
             break
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no iteration of {options.world_size} ranks")
-    return _join(inventory, shown, tuple(rejected), found=found)
+    return _join(inventory, shown, tuple(rejected), found=found, chosen=options.step is not None)
 
 
 def _try_parts(parts: Parts, step: Step) -> _Tried:
@@ -173,13 +188,18 @@ def _is_same(one: Run, other: Run) -> bool:
     )
 
 
-def _join(inventory: Inventory, tried: _Tried, rejected: tuple[RejectedStep, ...], *, found: bool) -> Planned:
+def _join(
+    inventory: Inventory, tried: _Tried, rejected: tuple[RejectedStep, ...], *, found: bool, chosen: bool
+) -> Planned:
     planned = tuple(
         Planned(plan=make_plan(compared, one.found, one.shown), compared=compared) for _, compared, one in tried.parts
     )
     plans = [one.plan for one in planned]
     if not plans:
-        raise MissingInputError(f"{inventory.root}: no iteration holds a file of a rank, and nothing states what they held")
+        raise MissingInputError(
+            f"{inventory.root}: no iteration holds a file of a rank, and nothing states what they held"
+        )
+    documents, warnings = plan_documents(inventory, tried.step, chosen=chosen) if found else ((), [])
     first = plans[0]
     actions = sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)
     notes = dict.fromkeys([*inventory.notes, *(note for plan in plans for note in plan.notes)])
@@ -196,7 +216,8 @@ def _join(inventory: Inventory, tried: _Tried, rejected: tuple[RejectedStep, ...
         disagreements=tuple(dict.fromkeys(text for plan in plans for text in plan.disagreements)),
         partials=() if found else tuple(action for plan in plans for action in plan.partials),
         considered=tried.step,
-        warnings=(*_other_runs(rejected), *dict.fromkeys(text for plan in plans for text in plan.warnings)),
+        warnings=(*_other_runs(rejected), *dict.fromkeys(text for plan in plans for text in plan.warnings), *warnings),
+        documents=documents,
     )
     return Planned(plan=plan, compared=planned[0].compared, parts=planned)
 

@@ -107,7 +107,9 @@ def cut_down(
     verdicts, brought = [], []
     for verdict in (_denied(one, union.denied) for one in plan.ranks):
         here = union.lives_here(verdict.rank, ranks)
-        if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
+        if verdict.parts:
+            verdicts.append(verdict)
+        elif here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
             action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
             brought.append(action)
             brought_here = replace(verdict, state="missing", verdict="copy", reason=action.reason)

@@ -21,13 +21,13 @@ from ms_recover.file_names import (
     MANIFEST_SUFFIX,
     METADATA_NAME,
     TRACKER_NAME,
+    WEIGHT_KINDS,
     WeightsName,
     named_iteration,
     weights_name,
 )
-from ms_recover.formats.common_info import read_common
+from ms_recover.formats.common_info import read_common, read_tracker
 from ms_recover.formats.shard_metadata import read_metadata
-from ms_recover.formats.tracker import read_tracker
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import RankPath, SliceFile
 from ms_recover.model.iterations import Document, Iteration
@@ -39,6 +39,7 @@ from ms_recover.storage.digest import digest_file
 from ms_recover.system_errors import denied_text
 
 _T = TypeVar("_T")
+
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}\Z", re.ASCII)
 """How ``tempfile`` names what MindFormers has not finished writing."""
 
@@ -108,60 +109,71 @@ def _take(
             notes.add(f"{ahead}{name}", unused.reason, unused.kind)
         elif (read := weights_name(name)) is not None:
             weights[name] = read
-        elif name.endswith(MANIFEST_SUFFIX) and (gone := name.removesuffix(MANIFEST_SUFFIX)) not in there:
-            if (read := weights_name(gone)) is not None:
+        elif name.endswith(MANIFEST_SUFFIX):
+            gone = name.removesuffix(MANIFEST_SUFFIX)
+            read = weights_name(gone)
+            if gone not in there and read is not None:
                 weights[gone] = read
-    ranks = metadata.value.files if metadata.value is not None else {}
-    for kind in ("model", "opt"):
-        found.slices += _slices(ahead, step, {n: one for n, one in weights.items() if one.kind == kind}, ranks, notes)
+    named = metadata.value.files if metadata.value is not None else {}
+    stated = {name: (one, rank) for name, rank in named.items() if (one := weights_name(name)) is not None}
+    for kind in WEIGHT_KINDS:
+        found.slices += _slices(
+            ahead,
+            step,
+            {name: one for name, one in weights.items() if one.kind == kind},
+            {name: (one, rank) for name, (one, rank) in stated.items() if one.kind == kind},
+            notes,
+        )
 
 
 def _slices(
-    ahead: str, step: Step, weights: Mapping[str, WeightsName], ranks: Mapping[str, int], notes: Notes
+    ahead: str,
+    step: Step,
+    weights: Mapping[str, WeightsName],
+    stated: Mapping[str, tuple[WeightsName, int]],
+    notes: Notes,
 ) -> list[SliceName]:
     """Return the files of one part that metadata names, and those that are named like them; note the others.
 
-    `ranks` are those of the files that metadata names. Without it the files of most ranks count.
+    `stated` are the files that metadata names, and their ranks. Where it names none of the part the files of the
+    greatest number count.
     """
-    if not weights:
-        return []
-    stated = {name: rank for name, rank in ranks.items() if (read := weights_name(name)) and read.kind in _kinds(weights)}
     if not stated.keys() & weights.keys():
         stated = {}
-    families = Counter((one.prefix, one.count) for one in weights.values())
+    families = Counter((one.prefix, one.file_count) for one in weights.values())
     if stated:
-        usual = {(read.prefix, read.count) for read in map(weights_name, stated) if read is not None}
-        counts = {count for _, count in usual}
+        usual = {(one.prefix, one.file_count) for one, _ in stated.values()}
     else:
         by_count: Counter[int] = Counter()
         for (_, count), files in families.items():
             by_count[count] += files
-        counts = {max(by_count, key=lambda count: (by_count[count], count))}
-        usual = {family for family in families if family[1] in counts}
-    numbers = _numbers(stated)
+        most = max(by_count, key=lambda count: (by_count[count], count), default=0)
+        usual = {family for family in families if family[1] == most}
+    numbers = _numbers({rank: one.file_index for one, rank in stated.values()})
+    places = {
+        (prefix, count): RankPath(
+            (f"{ahead}{'' if prefix is None else f'{prefix}-'}{kind}-", f"-{count:07d}.safetensors"), 7, numbers
+        )
+        for (prefix, count), kind in {(one.prefix, one.file_count): one.kind for one in weights.values()}.items()
+    }
     found = []
     for name, one in sorted(weights.items()):
-        rank = stated.get(name, _rank_of(one.index, numbers))
-        if (one.prefix, one.count) not in usual:
-            why = "metadata.json does not name it" if stated else f"one of {one.count} files, the others are of {max(counts)}"
+        family = (one.prefix, one.file_count)
+        rank = stated[name][1] if name in stated else _rank_of(one.file_index, numbers)
+        if family not in usual:
+            theirs = max(count for _, count in usual)
+            why = "metadata.json does not name it" if stated else f"most files of its kind are one of {theirs}"
             notes.add(f"{ahead}{name}", why)
-        elif rank is None or one.index >= one.count:
-            notes.add(f"{ahead}{name}", f"its number is {one.index}, of {one.count} files counted from 0")
+        elif rank is None or one.file_index >= one.file_count:
+            notes.add(f"{ahead}{name}", f"its number is {one.file_index}, of {one.file_count} files counted from 0")
         else:
-            start = "" if one.prefix is None else f"{one.prefix}-"
-            place = RankPath((f"{ahead}{start}{one.kind}-", f"-{one.count:07d}.safetensors"), 7, numbers)
-            found.append(SliceName(rank, step, one.prefix or "", place, one.kind))
+            found.append(SliceName(rank, step, one.prefix or "", places[family], one.kind))
     return found
 
 
-def _kinds(weights: Mapping[str, WeightsName]) -> set[str]:
-    return {one.kind for one in weights.values()}
-
-
-def _numbers(stated: Mapping[str, int]) -> tuple[int, ...]:
+def _numbers(by_rank: Mapping[int, int]) -> tuple[int, ...]:
     """Return the number of each rank's file, empty where that is the rank."""
-    by_rank = {rank: read.index for name, rank in stated.items() if (read := weights_name(name)) is not None}
-    if all(rank == index for rank, index in by_rank.items()):
+    if all(rank == number for rank, number in by_rank.items()):
         return ()
     free = iter(sorted(set(range(max(by_rank) + 1)) - set(by_rank.values())))
     return tuple(by_rank[rank] if rank in by_rank else next(free, rank) for rank in range(max(by_rank) + 1))
@@ -214,7 +226,11 @@ def _iterations_in(path: str) -> list[tuple[int, str]]:
     """Return the iterations whose directories lie in a directory; none where it cannot be listed."""
     try:
         with os.scandir(path) as entries:
-            return [(number, one.name) for one in entries if (number := named_iteration(one.name)) is not None and one.is_dir()]
+            return [
+                (number, one.name)
+                for one in entries
+                if (number := named_iteration(one.name)) is not None and one.is_dir()
+            ]
     except OSError:
         return []
 
@@ -241,5 +257,7 @@ def choose_format(files: Sequence[SliceFile], notes: Notes) -> list[SliceFile]:
     chosen, other = (iterations, steps) if latest[0] >= latest[1] else (steps, iterations)
     first = min(file.path for file in other)
     hint = "name the directory of the iteration" if chosen is steps else "describe them with --pattern"
-    notes.add(first, f"one of {len(other)} slices of the other format, which was saved earlier: to recover these, {hint}")
+    notes.add(
+        first, f"one of {len(other)} slices of the other format, which was saved earlier: to recover these, {hint}"
+    )
     return chosen

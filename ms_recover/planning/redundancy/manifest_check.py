@@ -44,7 +44,8 @@ def check_listed(file: SliceFile, expected: ParameterList | None) -> str | None:
         return None
     theirs = {parameter.name: parameter for parameter in expected}
     odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
-    return f"it does not list the parameters that metadata.json states and most files list: see {name_some(odd + list(theirs))}"
+    named = name_some(odd + list(theirs))
+    return f"it does not list the parameters that metadata.json states and most files list: see {named}"
 
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:

@@ -33,9 +33,9 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
         When nothing states it.
     """
     stage, step = index.stages.of(rank), index.judgement.step
-    stated = index.facts.expected(step, rank)
-    if stated is not None and not complete:
-        return _composable(stated)
+    documented = index.facts.expected(step, rank)
+    if documented is not None and not complete:
+        return _composable(documented)
     everything = [index.facts.expected(step, other) for other in index.stages.ranks(stage)] if complete else []
     if any(everything):
         listed = dict.fromkeys(one for one in everything if one is not None)
