@@ -41,7 +41,7 @@ from ms_recover.formats.shard_text import (
 )
 from ms_recover.model.shard_metadata import SavedLayout, ShardedParameter, ShardMetadata, StoredShard, shards_by_rank
 
-MAX_SIZE = 4 << 30
+MAX_SIZE = 16 << 30
 """Longest file that is read, in bytes."""
 
 MOST_SHARDS = 1 << 23
