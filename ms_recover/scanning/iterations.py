@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -36,7 +36,7 @@ from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
 from ms_recover.storage.digest import digest_file
-from ms_recover.system_errors import denied_text
+from ms_recover.system_errors import denied_text, explained
 
 _T = TypeVar("_T")
 
@@ -190,7 +190,7 @@ class _DocumentReader:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._known: dict[str, ShardMetadata] = {}
+        self._known: dict[int, list[tuple[str, ShardMetadata]]] = defaultdict(list)  # by size, with its path
 
     def read(self, path: str, read: Callable[[str], _T]) -> Document[_T]:
         """Return a document; one that cannot be read has a problem."""
@@ -212,14 +212,14 @@ class _DocumentReader:
             return Document(path, state, problem=str(error).removeprefix(f"{full}: ").removeprefix(f"{full} "))
 
     def metadata(self, path: str) -> ShardMetadata:
-        """Read metadata; errors as for `read_metadata`."""
-        try:
-            digest = digest_file(path).file
-        except OSError:
-            return read_metadata(path)
-        if digest not in self._known:
-            self._known[digest] = read_metadata(path)
-        return self._known[digest]
+        """Read metadata, which is the same for all iterations of a job; errors as for `read_metadata`."""
+        with explained("reading metadata", path):
+            known = self._known[os.path.getsize(path)]
+            for other, metadata in known:
+                if digest_file(other).file == digest_file(path).file:
+                    return metadata
+        known.append((path, read_metadata(path)))
+        return known[-1][1]
 
 
 def _iterations_in(path: str) -> list[tuple[int, str]]:
