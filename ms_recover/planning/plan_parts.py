@@ -233,7 +233,7 @@ def _join_ranks(tried: _Tried) -> tuple[RankVerdict, ...]:
     joined = []
     for rank in range(world):
         parts = tuple(_part_of(kind, ranks, rank) for kind, ranks in by_kind.items())
-        joined.append(_worst(rank, parts))
+        joined.append(join_verdicts(rank, parts))
     return tuple(joined)
 
 
@@ -244,12 +244,14 @@ def _part_of(kind: WeightKind | None, ranks: Sequence[RankVerdict], rank: int) -
     return RankVerdict(rank=rank, state="missing", verdict="unrecoverable", reason=why, part=kind)
 
 
-def _worst(rank: int, parts: tuple[RankVerdict, ...]) -> RankVerdict:
+def join_verdicts(rank: int, parts: tuple[RankVerdict, ...]) -> RankVerdict:
+    """Return the verdict on a rank from those on its files: that of the worst."""
     worst = min(parts, key=lambda one: (_VERDICTS.index(one.verdict), _STATES.index(one.state)))
     known = [one.bytes for one in parts if one.bytes is not None]
     reasons = [f"{one.part}: {one.reason}" for one in parts if one.verdict == worst.verdict]
     return replace(
         worst,
+        rank=rank,
         state=min((one.state for one in parts), key=_STATES.index),
         reason="; ".join(reasons),
         missing=tuple(region for one in parts for region in one.missing),

@@ -166,9 +166,10 @@ def make_plan(
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
-    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
-    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
-    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
+    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, in a
+    tree of iterations also those that share some parameter with another rank, and all where slices are composed by
+    layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on
+    its structure alone, those of its group's older steps that have its size.
     """
     if planned.parts:
         return tuple(file for part in planned.parts for file in required_reads(part))
@@ -181,12 +182,13 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         for action in plan.actions
         if action.evidence == "structure" and isinstance(action, CopyAction)
     }
+    alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
     wanted = []
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
+        replicas = len(one.group) > 1 or one.rank in alike
         comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable)):
             wanted.append(file)
