@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError, UnrecoverableError
+from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 
 if TYPE_CHECKING:
     from ms_recover.execution.slice_source import SliceSource
-    from ms_recover.file_names import WeightKind
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.inspection import Inspection
     from ms_recover.model.outcome import ActionResult, Outcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ms_recover.planning.judging.judgement import Comparison
     from ms_recover.planning.planner import Planned
 
-__all__ = ["apply", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
+__all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
 """Called with the bytes read or written since the last call, from any thread."""
@@ -41,7 +41,7 @@ Reader = Callable[[Sequence[SliceFile]], Contents]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a slice, ``group_info.pb`` or strategy file, and list its contents and its problems.
+    """Identify a slice, ``group_info.pb``, strategy file or document of MindFormers, and list contents and problems.
 
     With `crc` the CRC of a slice that has one is checked, which reads the whole file.
 
@@ -304,6 +304,41 @@ def complete(
     MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
         As `plan` and `apply` do, and when `output` exists.
     """
+    (result,) = _complete(inventory, rank, options, (part or "model",), output, jobs, verify, progress)
+    return result
+
+
+def complete_iteration(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    jobs: int = 1,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> tuple[ActionResult, ...]:
+    """Do what `complete` does for every file of a rank's slice of one iteration: the model file first.
+
+    Raises
+    ------
+    MsRecoverError
+        As `complete` does; nothing is written unless all files can be.
+    """
+    kinds = tuple(kind for kind in WEIGHT_KINDS if any(file.part == kind for file in inventory.slices))
+    return _complete(inventory, rank, options, kinds or ("model",), None, jobs, verify, progress)
+
+
+def _complete(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions,
+    kinds: Sequence[WeightKind],
+    output: str | None,
+    jobs: int,
+    verify: bool,
+    progress: Progress | None,
+) -> tuple[ActionResult, ...]:
+    """Write full slices of some parts of the newest step that has all of them."""
     from ms_recover.execution.compose import complete_slice
     from ms_recover.model.compose import ComposeAction
     from ms_recover.planning.explain import find_complete_slice
@@ -312,17 +347,21 @@ def complete(
     steps = [options.step] if options.step is not None else list(inventory.steps)
     why = f"{inventory.root} holds no slice"
     for candidate in steps:
-        parts, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress, part=part or "model")
-        if not parts:
-            why = f"step {candidate}: it has no {part or 'model'} files"
-            continue
-        (compared,) = parts
-        check_rank(rank, compared.facts.world)
-        found = find_complete_slice(compared, candidate, rank)
-        if isinstance(found.action, ComposeAction):
+        actions: list[ComposeAction] = []
+        for kind in kinds:
+            parts, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress, part=kind)
+            if not parts:
+                why = f"step {candidate}: it has no {kind} file"
+                break
+            check_rank(rank, parts[0].facts.world)
+            found = find_complete_slice(parts[0], candidate, rank)
+            if not isinstance(found.action, ComposeAction):
+                why = f"step {candidate}: {found.reason}"
+                break
             target = os.path.abspath(output) if output is not None else found.action.target
-            return complete_slice(inventory.root, replace(found.action, target=target), verify=verify)
-        why = f"step {candidate}: {found.reason}"
+            actions.append(replace(found.action, target=target))
+        else:
+            return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
 
 

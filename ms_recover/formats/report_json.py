@@ -27,6 +27,7 @@ from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
@@ -209,6 +210,23 @@ class LayoutFields(Fields):
     copies: Count
 
 
+class ShardedFields(Fields):
+    """A parameter as metadata states it: the cut, and for each fragment, by its index, the ranks that hold it."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[Count, ...]
+    axis_fragmentations: tuple[Count, ...]
+    fragments: tuple[tuple[Count, tuple[Rank, ...]], ...]
+
+
+class NamedFileFields(Fields):
+    """A file that metadata names, and the rank that wrote it."""
+
+    file: str
+    rank: Rank
+
+
 class InspectionFields(Fields):
     """The contents of one file: members that its kind does not have are left out."""
 
@@ -227,6 +245,12 @@ class InspectionFields(Fields):
     operators: Count | UnsetType = UNSET
     devices_per_stage: Count | UnsetType = UNSET
     layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
+    world_size: Count | UnsetType = UNSET
+    removed_redundancy: bool | UnsetType | None = UNSET
+    files: tuple[NamedFileFields, ...] | UnsetType = UNSET
+    sharded: tuple[ShardedFields, ...] | UnsetType = UNSET
+    common: dict[str, float | int | None] | UnsetType = UNSET
+    iteration: Count | UnsetType = UNSET
 
 
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
@@ -317,8 +341,27 @@ def inspection_to_json(found: Inspection) -> dict[str, Any]:
             fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
             for one, pieces in zip(header.parameters, header.contents, strict=True)
         )
+    document = found.document
+    if isinstance(document, ShardMetadata):
+        fields.world_size, fields.removed_redundancy = document.world_size, document.removed_redundancy
+        fields.files = tuple(NamedFileFields(name, rank) for name, rank in sorted(document.files.items()))
+        fields.sharded = tuple(
+            fill(ShardedFields, one, name=name, dtype=one.type_name, fragments=_fragments(document, name))
+            for name, one in document.parameters.items()
+        )
+    elif isinstance(document, CommonInfo):
+        fields.common = {name: getattr(document, name) for name in document.members}
+    elif document is not None:
+        fields.iteration = document
     if strategy is not None:
         fields.layouts = tuple(
             fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
         )
     return to_json(fields)
+
+
+def _fragments(metadata: ShardMetadata, name: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    stored = metadata.stored[name]
+    return tuple(
+        (index, items[0].rank_group) for index, items in zip(metadata.parameters[name].chunks, stored, strict=True)
+    )
