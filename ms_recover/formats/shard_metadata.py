@@ -199,10 +199,13 @@ class _Reader(Entries):
         if not self._parameters:
             raise FormatError("it names no parameter")
         stored, states_groups = check_storage(self._parameters, self._stored)
+        order = None if self._order is None else tuple(self._order)
+        if order is not None and order == tuple(shards_by_rank(self._parameters)):
+            order = None  # storage_data came first
         metadata = ShardMetadata(
             parameters=self._parameters,
             stored=stored,
-            order=None if self._order is None else tuple(self._order),
+            order=order,
             states_groups=states_groups,
             unknown=tuple(sorted(self._unknown)),
         )

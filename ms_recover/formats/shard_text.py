@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from xxhash import xxh3_128_digest
@@ -134,7 +135,9 @@ class _Window:
 
     def reach(self, length: int) -> bool:
         """Have so many bytes from `at` on; False where the file ends before."""
-        if len(self.data) - self.at < length and self._read < self._size:
+        if len(self.data) - self.at >= length:
+            return True
+        if self._read < self._size:
             have = len(self.data) - self.at
             more = self._read_at(self._read, min(max(length - have, have // 2, _BLOCK), self._size - self._read))
             self.data, self.at = self.data[self.at :] + more, 0
@@ -176,34 +179,38 @@ class _Values:
 
     def read(self, section: str) -> None:
         """Read all entries of the object, and the line break behind the last one."""
-        entries, text = self._entries, self._text
+        text = self._text
+        parse: Callable[[], tuple[int, Any]] = self._parameter if section == STATE else self._shards
+        add: Callable[[str, Any], None] = self._entries.add_parameter if section == STATE else self._entries.add_shards
         while True:
-            text.reach(_MAX_LINE)
+            if len(text.data) - text.at < _MAX_LINE:
+                text.reach(_MAX_LINE)
             key = _KEY.match(text.data, text.at)
             if not key:
                 raise OtherLayoutError(text.offset)
             text.at = key.end()
-            name = key[1][1:-1].decode("utf-8", "surrogateescape") if b"\\" not in key[1] else _loads(key[1])
+            literal = key[1]
+            name = literal[1:-1].decode("utf-8", "surrogateescape") if b"\\" not in literal else _loads(literal)
             try:
-                if section == STATE:
-                    entries.add_parameter(name, self._value(self._parameter))
-                else:
-                    entries.add_shards(name, self._value(self._shards))
+                add(name, self._value(parse))
             except FormatError as error:
                 raise FormatError(f"{section}[{name[:200]!r}]: {error}") from None
-            if text.has(b"\n"):
-                text.at += 1
-                return
-            text.skip(b",\n")
+            text.reach(2)
+            if text.data.startswith(b",\n", text.at):
+                text.at += 2
+            else:
+                return text.skip(b"\n")
 
-    def _value(self, parse: Any) -> Any:
+    def _value(self, parse: Callable[[], tuple[int, Any]]) -> Any:
         """Return the noun of the next entry, which a comparison finds where the same bytes occurred before."""
         text = self._text
         text.reach(_HEAD)
         head = text.data[text.at : text.at + _HEAD]
         like = self._seen.get(head, [])
         for place, (known, made) in enumerate(like):
-            if text.has(known):
+            if len(text.data) - text.at < len(known):
+                text.reach(len(known))
+            if text.data.startswith(known, text.at):
                 text.at += len(known)
                 if place:
                     like.insert(0, like.pop(place))
@@ -219,10 +226,11 @@ class _Values:
         return made
 
     def _parameter(self) -> tuple[int, ShardedParameter]:
-        length = self._text.find(_LAST_MEMBER, 0) + len(_LAST_MEMBER)
-        if length < len(_LAST_MEMBER):
-            raise OtherLayoutError(self._text.offset)
-        data = self._text.data[self._text.at : self._text.at + length]
+        text = self._text
+        length = text.find(_LAST_MEMBER, 0) + len(_LAST_MEMBER)
+        if length < len(_LAST_MEMBER) or not text.has(b"{\n"):
+            raise OtherLayoutError(text.offset)
+        data = text.data[text.at : text.at + length]
         self._count(data.count(b","))
         value = _loads(data)
         return length, self._entries.parameter(value)
@@ -315,7 +323,7 @@ class _AnyLayout:
         self._entries.ignore(name)
         return self._decode(start)[1]
 
-    def _members(self, at: int) -> Any:
+    def _members(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the name of each member of an object and where its value begins; `at` is set behind each value."""
         self._expect(at, "{")
         at = self._blank(at + 1)
