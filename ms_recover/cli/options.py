@@ -51,7 +51,7 @@ class PeerOptions:
 
 
 def parse_step(text: str) -> Step:
-    """Parse ``EPOCH_STEP``; ValueError when it is invalid."""
+    """Parse ``EPOCH_STEP`` or an iteration; ValueError when it is invalid."""
     from ms_recover.model.steps import Step
 
     return Step.parse(text)
@@ -99,7 +99,12 @@ STRATEGY = _scan(
 NO_CRC = _scan(
     "--no-crc", field="crc", is_flag=True, parse=operator.not_, help="Do not check the CRC of slices that have one."
 )
-STEP = _plan("--step", metavar="EPOCH_STEP", parse=parse_step, help="Consider this step only, for example 2_77.")
+STEP = _plan(
+    "--step",
+    metavar="EPOCH_STEP",
+    parse=parse_step,
+    help="Consider this step only, for example 2_77; of MindFormers' iterations the number, for example 200.",
+)
 LOST = _plan(
     "--lost", metavar="RANKS", parse=parse_ranks, help="Ranks whose slices count as lost, for example 0,3 or 8-15."
 )

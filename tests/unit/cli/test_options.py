@@ -116,9 +116,14 @@ def test_what_is_no_rank_is_refused(text, received):
         received(f"--lost={text}")
 
 
-def test_an_invalid_step_is_refused(received):
+@pytest.mark.parametrize("text", ["", "x", "77_", "_77", "1_2_3", "-1_5", "-5", "007", "1_07", "\u0663"])
+def test_an_invalid_step_is_refused(text, received):
     with pytest.raises(click.BadParameter, match="EPOCH_STEP"):
-        received("--step", "77")
+        received(f"--step={text}")
+
+
+def test_a_single_number_is_an_iteration(received):
+    assert received("--step", "200")["plan"].step == Step.iteration(200)
 
 
 def test_the_list_of_commands_is_that_of_their_modules():
