@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -247,14 +248,9 @@ def test_layouts_of_the_compiler_say_who_holds_the_same(monkeypatch):
     """Data parallel 2 x model parallel 2 in each of two stages: device matrix, tensor map, and more."""
     pytest.importorskip("mindspore")
 
-    class Network:
-        parameter_layout_dict = {
-            "w": [[2, 2], [0, -1], [4, 8], 0, True, ""],
-            "b": [[2, 2], [-1], [4], 0, True, ""],
-        }
-
+    layouts = {"w": [[2, 2], [0, -1], [4, 8], 0, True, ""], "b": [[2, 2], [-1], [4], 0, True, ""]}
     monkeypatch.setattr("mindspore.get_auto_parallel_context", lambda name: 2)
-    held = compiled_ranks(Network(), 5, 8).by_parameter
+    held = compiled_ranks(SimpleNamespace(parameter_layout_dict=layouts), 5, 8).by_parameter
     assert held == {"w": {5, 7}, "b": {4, 5, 6, 7}}
-    Network.parameter_layout_dict = {}
-    assert compiled_ranks(Network(), 5, 8) is None
+    assert compiled_ranks(SimpleNamespace(parameter_layout_dict={}), 5, 8) is None
+    assert compiled_ranks(SimpleNamespace(), 5, 8) is None
