@@ -62,8 +62,16 @@ METADATA_NAME = "metadata.json"
 COMMON_NAME = "common.json"
 """In the directory of an iteration: the cut and the files of each parameter; the progress of training."""
 
+ITERATION_CONTAINERS = ("", "checkpoint", "output/checkpoint")
+"""The directories, the root or below it, that may hold iterations and the tracker."""
+
+HUGGING_FACE_NAMES = ("model.safetensors.index.json",)
+"""In the place of the tracker: MindFormers loads the files that it names."""
+
 WeightKind = Literal["model", "opt"]
 """Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
+
+WEIGHT_KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
 
 _ITERATION = re.compile(r"iteration_(\d{8}|[1-9]\d{8,17})\Z", re.ASCII)
 _WEIGHTS = re.compile(

@@ -24,6 +24,22 @@ def check_place(root: str, path: str, rank: int) -> None:
     StorageError
         When a link leads nowhere.
     """
+    for part in check_inside(root, path).split("/"):
+        match = RANK_DIRECTORY.match(part)
+        if match is not None and match[1] != str(rank):
+            raise FormatError(f"{path} leads to the directory of rank {match[1]} through a link: nothing was written")
+
+
+def check_inside(root: str, path: str) -> str:
+    """Return the directory of a target, relative to the root, once links are followed.
+
+    Raises
+    ------
+    FormatError
+        When a link leads out of the root.
+    StorageError
+        When a link leads nowhere.
+    """
     parent = os.path.join(root, os.path.dirname(path))
     if os.path.lexists(parent) and not os.path.exists(parent):
         raise StorageError(
@@ -33,10 +49,7 @@ def check_place(root: str, path: str, rank: int) -> None:
     folder = os.path.realpath(parent)
     if folder != real_root and not folder.startswith(os.path.join(real_root, "")):
         raise FormatError(f"{path} leads out of {root} through a link, to {folder}: nothing was written there")
-    for part in os.path.relpath(folder, real_root).split("/"):
-        match = RANK_DIRECTORY.match(part)
-        if match is not None and match[1] != str(rank):
-            raise FormatError(f"{path} leads to the directory of rank {match[1]} through a link: nothing was written")
+    return os.path.relpath(folder, real_root)
 
 
 def check_target(path: str, replaces: FileState | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ms_recover.file_names import WeightKind
 from ms_recover.formats.codec import (
     UNSET,
     Count,
@@ -24,6 +25,7 @@ from ms_recover.formats.codec import (
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
@@ -47,6 +49,7 @@ class FoundSliceFields(_SlicePathFields):
     manifest: bool
     problem: str | None
     denied: bool
+    part: WeightKind | None = None
 
 
 class GroupFileFields(Fields):
@@ -80,6 +83,29 @@ class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
     problem: str | None
+    part: WeightKind | None = None
+
+
+class DocumentFields(Fields):
+    """A document of MindFormers: whether it is there, and why it cannot be read."""
+
+    path: str
+    there: bool
+    problem: str | None
+
+
+class TrackerFields(DocumentFields):
+    """The document that names the newest whole iteration."""
+
+    iteration: Count | None
+
+
+class IterationFields(StepFields):
+    """The directory of an iteration, and the documents in it."""
+
+    directory: str
+    metadata: DocumentFields
+    common: DocumentFields
 
 
 class InventoryFields(Fields):
@@ -95,6 +121,8 @@ class InventoryFields(Fields):
     notes: tuple[NoteFields, ...]
     denied: tuple[DeniedFields, ...]
     orphans: tuple[OrphanFields, ...]
+    iterations: tuple[IterationFields, ...] = ()
+    tracker: TrackerFields | None = None
 
 
 class CheckedSliceFields(_SlicePathFields):
@@ -120,6 +148,7 @@ class VerificationFields(Fields):
     slices: tuple[CheckedSliceFields, ...]
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
+    documents: tuple[NoteFields, ...] = ()
 
 
 class SealedStepFields(Fields):
@@ -163,6 +192,7 @@ class OutcomeFields(Fields):
     group_files: tuple[str, ...]
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
+    documents: tuple[str, ...] = ()
 
 
 class ListedParameterFields(ParameterFields):
@@ -246,8 +276,27 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             strategy_files=strategy_files,
             denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
             orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
+            iterations=tuple(_iteration_fields(one) for one in inventory.iterations),
+            tracker=_tracker_fields(inventory.tracker),
         )
     )
+
+
+def _iteration_fields(one: Iteration) -> IterationFields:
+    documents = {
+        name: _document_fields(document) for name, document in (("metadata", one.metadata), ("common", one.common))
+    }
+    return fill(IterationFields, one.step, one, **documents)
+
+
+def _document_fields(document: Document[Any]) -> DocumentFields:
+    return fill(DocumentFields, document, there=document.state is not None)
+
+
+def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | None:
+    if tracker is None:
+        return None
+    return fill(TrackerFields, tracker, there=tracker.state is not None, iteration=tracker.value)
 
 
 def verification_to_json(found: Verification) -> dict[str, Any]:
@@ -255,7 +304,7 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
     missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
     version = VERIFICATION_VERSION
-    return to_json(fill(VerificationFields, found, version=version, ok=not found.wrong, slices=slices, missing=missing))
+    return to_json(fill(VerificationFields, found, version=version, ok=found.ok, slices=slices, missing=missing))
 
 
 def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:

@@ -6,11 +6,13 @@ progress of training. Both are claims: the files decide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from ms_recover.file_names import weights_name
 from ms_recover.model.strategy import Layout
 
 NEVER_SAVED = "accu_grads."
@@ -81,13 +83,22 @@ class ShardedParameter:
     layout: SavedLayout | None
     chunks: tuple[int, ...]
     """The indices of the fragments in the grid `axis_fragmentations`, row by row, in the order of their first rank."""
-    allow_shape_mismatch: bool = False
-    allow_to_save: bool = True
+    allow_shape_mismatch: bool
+    allow_to_save: bool
+    type_name: str
+    """MindSpore's name of the type, as slices list it: ``"Float32"``."""
+    item_size: int
+    """Bytes per element."""
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:
         """The shape of every fragment."""
         return tuple(whole // parts for whole, parts in zip(self.global_shape, self.axis_fragmentations, strict=True))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of every fragment."""
+        return prod(self.local_shape) * self.item_size
 
     def region_of(self, fragment: int) -> tuple[tuple[int, int], ...]:
         """Return the extents of a fragment in the global tensor, by its index: a start and a stop per dimension."""
@@ -131,12 +142,19 @@ class ShardMetadata:
     """
     states_groups: bool = True
     """Whether the file states the rank groups."""
+    unknown: tuple[str, ...] = ()
+    """The names of members that are not known; they are lost when it is written again."""
+
+    @cached_property
+    def shards(self) -> tuple[tuple[StoredShard, ...], ...]:
+        """The files of each shard, each object once however many shards it belongs to."""
+        alike = {id(held): held for held in self.stored.values()}
+        return tuple({id(items): items for held in alike.values() for items in held}.values())
 
     @cached_property
     def files(self) -> Mapping[str, int]:
         """The rank that wrote each file that is named, by the file's name."""
-        distinct = {id(shards): shards for shards in self.stored.values()}
-        return {item.file_name: item.storage_rank for held in distinct.values() for items in held for item in items}
+        return {item.file_name: item.storage_rank for items in self.shards for item in items}
 
     @cached_property
     def stages(self) -> tuple[tuple[int, ...], ...]:
@@ -147,17 +165,24 @@ class ShardMetadata:
     @cached_property
     def world_size(self) -> int:
         """One more than the highest rank that is named."""
-        distinct = {id(shards): shards for shards in self.stored.values()}
-        groups = {id(item.rank_group): item for held in distinct.values() for items in held for item in items}
-        named = [max((*item.rank_group, item.storage_rank)) for item in groups.values()]
-        return max(*(ranks[-1] for ranks in self.stages), *self.files.values(), *named, -1, -1) + 1
+        groups = {id(items[0].rank_group): items[0].rank_group for items in self.shards}
+        highest = [ranks[-1] for ranks in (*self.stages, *groups.values())]
+        return max((*highest, *self.files.values()), default=-1) + 1
 
     @cached_property
     def removed_redundancy(self) -> bool | None:
-        """Whether only one of the ranks that hold a shard wrote it; None where no shard has a second holder."""
-        distinct = {id(shards): shards for shards in self.stored.values()}
-        shared = [items for held in distinct.values() for items in held if len(items[0].rank_group) > 1]
-        return any(len(items) < len(items[0].rank_group) for items in shared) if shared else None
+        """Whether only one of the ranks that hold a shard wrote it; None where no shard has a second holder.
+
+        Files that were taken out of the metadata by hand do not count as removed redundancy: their names still count.
+        """
+        shared = [items for items in self.shards if len(items[0].rank_group) > 1]
+        if not shared:
+            return None
+        if any(len(items) > 1 for items in shared):
+            return False
+        listed = Counter(name.kind for name in map(weights_name, self.files) if name)
+        name = weights_name(shared[0][0].file_name)
+        return name is not None and name.file_count == listed[name.kind]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,3 +201,24 @@ class CommonInfo:
     """0 healthy, 1 unhealthy, None when no monitor of health ran."""
     members: tuple[str, ...] = ()
     """The members that the file has, in their order."""
+
+
+def shards_by_rank(parameters: Mapping[str, ShardedParameter]) -> Iterator[tuple[str, int]]:
+    """Yield the shards in the order in which MindFormers lists them when it removes no redundancy.
+
+    That is rank by rank, each by the order of the parameters, and each shard once, at the first rank that holds it.
+    Parameters without a layout are left out: no document states which ranks have them.
+    """
+    stages: dict[tuple[int, ...], list[tuple[str, SavedLayout]]] = {}
+    for name, one in parameters.items():
+        if one.layout:
+            stages.setdefault(one.layout.rank_list, []).append((name, one.layout))
+    for ranks, held in sorted(stages.items()):
+        layouts = {id(layout): layout for _, layout in held}
+        first: dict[int, dict[int, int]] = {}
+        for key, layout in layouts.items():
+            for fragment, holders in layout.holders.items():
+                first.setdefault(holders[0], {})[key] = fragment
+        for rank in ranks:
+            if fresh := first.get(rank):
+                yield from ((name, fresh[id(layout)]) for name, layout in held if id(layout) in fresh)

@@ -16,7 +16,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
@@ -43,9 +43,11 @@ class SliceFacts:
     was_read : bool
         The digests are those of the bytes on the disk.
     manifest_problem : str or None
-        The mismatch of its manifest with its place, name and header.
+        The mismatch of its manifest with its place, name and header, or of its header with what it must list.
     content_problem : str or None
         The mismatch of its contents with its manifest, or the reason why they could not be read.
+    expected : ParameterList or None
+        What it must list by metadata that most of the files agree with; None when nothing states it.
     """
 
     file: SliceFile
@@ -56,6 +58,7 @@ class SliceFacts:
     was_read: bool
     manifest_problem: str | None
     content_problem: str | None
+    expected: ParameterList | None = None
 
     @property
     def rank(self) -> int:
@@ -153,6 +156,11 @@ class Facts:
             found[orphan.rank, orphan.step].append(orphan)
         return dict(found)
 
+    def expected(self, step: Step, rank: int) -> ParameterList | None:
+        """Return what a rank's slice of a step must list, None when nothing states it."""
+        part = self.inventory.part
+        return part.expected.get(step, {}).get(rank) if part is not None else None
+
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
@@ -194,8 +202,10 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         find_stages(strategies, world.ranks, {name for name in named if name}),
     )
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
+    for step in inventory.part.steps if inventory.part is not None else ():
+        steps[step].clear()  # also one without any slice of it
     inside.sort(key=lambda file: (file.rank, file.step, file.path))
-    for one in _slice_facts(inside, world, claims.groups, contents):
+    for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
     rejected = world.rejected_lists | claims.rejected_lists
@@ -235,10 +245,12 @@ def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
 
 
 def _slice_facts(
-    files: Iterable[SliceFile], world: WorldSize, groups: GroupMap, contents: Contents
+    files: Iterable[SliceFile], inventory: Inventory, world: WorldSize, groups: GroupMap, contents: Contents
 ) -> Iterator[SliceFacts]:
     shared: dict[ParameterList, ParameterList] = {}
+    part = inventory.part
     for file in files:
+        expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
         group, path = groups.of(file.rank), file.path
         read = contents.digests.get(path)
@@ -250,8 +262,10 @@ def _slice_facts(
             group=group,
             digests=None if file.encryption is not None else read or stated,
             was_read=read is not None,
-            manifest_problem=check_manifest(file, world.ranks, group),
+            manifest_problem=check_manifest(file, world.ranks, group if part is None else None)
+            or check_listed(file, expected),
             content_problem=check_contents(file, contents),
+            expected=expected,
         )
 
 

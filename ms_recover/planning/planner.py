@@ -6,14 +6,14 @@ function of frozen values and returns one; nothing calls back up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, check_rank
@@ -32,6 +32,8 @@ class Planned:
 
     plan: Plan
     compared: Comparison
+    parts: tuple[Planned, ...] = ()
+    """In a tree of iterations, the parts of the planned step, model files first; `compared` is then of the first."""
 
     @property
     def facts(self) -> Facts:
@@ -65,28 +67,51 @@ def plan_facts(facts: Facts) -> Planned:
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
-        tried = _try_runs(compared, step)
-        found = next((one for _, one in tried if _is_enough(one, options) and not one.disagreements), None)
-        shown = shown or found or tried[0][1]
-        if found is not None:
-            break
-        reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
-        lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
-        rejected.append(RejectedStep(step, "; ".join(reasons), ranks=lost))
-        undecided = next((one for _, one in tried if one.disagreements), None)
-        if undecided is not None:
-            shown = undecided
+        tried = try_step(compared, step)
+        found = tried.found
+        shown = tried.shown if tried.undecided else shown or tried.shown
+        if tried.rejected is not None:
+            rejected.append(tried.rejected)
+        if found is not None or tried.undecided:
             break
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
-    plan = _plan(compared, found, found or shown, tuple(rejected))
+    plan = make_plan(compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
 
 
-def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessment]]:
+@dataclass(frozen=True, kw_only=True)
+class TriedStep:
+    """A step as the best run that can be recovered; without one the assessment to show, and why it is rejected.
+
+    It is `undecided` when replicas differ with nothing to settle who is right. `run` is the run that `shown` is of.
+    """
+
+    found: StepAssessment | None
+    shown: StepAssessment
+    run: Run
+    rejected: RejectedStep | None = None
+    undecided: bool = False
+
+
+def try_step(compared: Comparison, step: Step, runs: Sequence[Run] | None = None) -> TriedStep:
+    """Assess a step as each of some runs, by default as those that saved it, the best first."""
+    tried = _try_runs(compared, step, runs or compared.facts.runs(step))
+    options = compared.facts.options
+    for run, one in tried:
+        if _is_enough(one, options) and not one.disagreements:
+            return TriedStep(found=one, shown=one, run=run)
+    reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
+    lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
+    rejected = RejectedStep(step, "; ".join(reasons), ranks=lost)
+    run, shown = next(((run, one) for run, one in tried if one.disagreements), tried[0])
+    return TriedStep(found=None, shown=shown, run=run, rejected=rejected, undecided=bool(shown.disagreements))
+
+
+def _try_runs(compared: Comparison, step: Step, runs: Sequence[Run]) -> list[tuple[Run, StepAssessment]]:
     """Assess a step as each run that saved it, until one has replicas that differ: no smaller run may hide that."""
     tried = []
-    for run in compared.facts.runs(step):
+    for run in runs:
         tried.append((run, assess_step(compared, step, run)))
         if tried[-1][1].disagreements:
             break
@@ -110,12 +135,13 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
 
 
-def _plan(
+def make_plan(
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
-    rejected: tuple[RejectedStep, ...],
+    rejected: tuple[RejectedStep, ...] = (),
 ) -> Plan:
+    """Return the plan for the step that was found, or one without actions that shows the ranks of another."""
     facts = compared.facts
     actions = found.actions if found else ()
     return Plan(
@@ -140,10 +166,13 @@ def _plan(
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
-    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
-    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
-    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
+    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, in a
+    tree of iterations also those that share some parameter with another rank, and all where slices are composed by
+    layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on
+    its structure alone, those of its group's older steps that have its size.
     """
+    if planned.parts:
+        return tuple(file for part in planned.parts for file in required_reads(part))
     plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
     by_layout = any(action.evidence == "layout" for action in (*plan.actions, *plan.partials))
@@ -153,12 +182,13 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         for action in plan.actions
         if action.evidence == "structure" and isinstance(action, CopyAction)
     }
+    alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
     wanted = []
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
+        replicas = len(one.group) > 1 or one.rank in alike
         comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable)):
             wanted.append(file)
@@ -187,7 +217,7 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = _plan(compared, assessment, assessment, ())
+    plan = make_plan(compared, assessment, assessment, ())
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
 
 
@@ -198,11 +228,16 @@ def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
 
 
 def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
-    bad = [rank for rank in assessment.ranks if rank.verdict == "unrecoverable"]
+    text = why_unrecoverable(assessment.ranks)
+    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
+
+
+def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
+    """Return the reasons of the first ranks that cannot be recovered, and which others there are."""
+    bad = [rank for rank in ranks if rank.verdict == "unrecoverable"]
     text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
     rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
-    text = f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
-    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
+    return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
 
 
 def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:

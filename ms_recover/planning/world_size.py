@@ -30,6 +30,8 @@ class WorldSize:
 def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize:
     """Return the world size: as given, else by manifests, strategy files, rank lists and files, in this order.
 
+    Of an inventory of one part it is what the part states.
+
     Manifests state it. A strategy file states the devices of its stage, and stages own consecutive ranks, so it bounds
     the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
     files, which name single ranks.
@@ -41,6 +43,8 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     ContradictionError
         When the evidence gives an absurd number.
     """
+    if inventory.part is not None:
+        return WorldSize(ranks=inventory.part.world_size, source=inventory.part.source, rejected_lists={})
     highest = max(inventory.ranks, default=-1)
     if given is not None:
         if given <= highest:

@@ -23,6 +23,8 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
+    if outcome.documents:
+        lines += ["", f"Documents of MindFormers written again: {', '.join(outcome.documents)}"]
     return page([*lines, *(f"error: {error}" for error in outcome.errors)])
 
 

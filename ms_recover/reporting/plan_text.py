@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.reporting.pieces import missing_lines
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
@@ -30,11 +32,12 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
+    lines += _document_lines(plan, width)
     other_runs = [(str(one.step), one.reason) for one in plan.rejected_steps if one.another_run]
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if plan.actions and next_command and not refused:
+    if (plan.actions or plan.documents) and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -90,11 +93,29 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
     if plan.actions:
         count = len(plan.actions)
         work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
-        kept = f"{len(plan.ranks) - count} kept"
+        kept = f"{sum(len(rank.files) for rank in plan.ranks) - count} kept"
+        work += _and_documents(plan)
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
     if plan.world_size_guessed:
         return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{_guess(plan)}{back}"]
+    if plan.documents:
+        return [f"COMPLETE at step {plan.step}: every rank has its slice{_and_documents(plan)}{back}"]
     return [f"COMPLETE at step {plan.step}: every rank has its slice, nothing to do{back}"]
+
+
+def _and_documents(plan: Plan) -> str:
+    count = len(plan.documents)
+    return f", {count} document{'s' * (count > 1)} to write" if count else ""
+
+
+def _document_lines(plan: Plan, width: int | None) -> list[str]:
+    rows = []
+    for write in plan.documents:
+        gaps = [f"not known: {list_some(write.unknown)}"] if write.unknown else []
+        gaps += [f"not proven for this step: {list_some(write.assumed)}"] if write.assumed else []
+        rows.append((write.target, write.reason, "; ".join([*write.sources, *gaps])))
+    title = "Documents of MindFormers that will be written, after everything else"
+    return section(title, ("document", "why", "contents"), rows, width)
 
 
 def _guess(plan: Plan) -> str:
@@ -126,11 +147,22 @@ def _rank_table(plan: Plan, width: int | None) -> list[str]:
     if len(plan.ranks) > _MOST_ROWS:
         shown = [rank for rank in plan.ranks if rank.verdict != "keep"]
     rows = [
-        (str(rank.rank), rank.state, rank.verdict, _slice(rank), rank.evidence or "", rank.reason) for rank in shown
+        (str(rank.rank), one.state, one.verdict, _slice(one), one.evidence or "", one.reason)
+        for rank in shown
+        for one in _files(rank)
     ]
     lines = table_lines(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width)
-    kept = len(plan.ranks) - len(rows)
+    kept = sum(len(plan.ranks) > _MOST_ROWS and rank.verdict == "keep" for rank in plan.ranks)
     return [*lines, f"and {kept} ranks that keep their sound slice"] if kept else lines
+
+
+def _files(rank: RankVerdict) -> tuple[RankVerdict, ...]:
+    """Return the verdicts by file, those of a rank that keeps all of them as one."""
+    if not rank.parts or any(part.verdict != "keep" for part in rank.parts):
+        return tuple(replace(part, reason=f"{part.part}: {part.reason}") for part in rank.parts) or (rank,)
+    paths = " and ".join(part.path or "" for part in rank.parts)
+    reasons = dict.fromkeys(part.reason for part in rank.parts)
+    return (replace(rank, path=paths, reason=next(iter(reasons)) if len(reasons) == 1 else rank.reason),)
 
 
 def _how(plan: Plan) -> str:

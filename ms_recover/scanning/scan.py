@@ -20,6 +20,7 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
+from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.strategy_files import StrategyReader
@@ -49,7 +50,8 @@ def scan(
     top, pattern = os.path.realpath(root), options.pattern
     found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_rank_directories(top)
     notes = found.notes
-    ranks = found.ranks
+    stored = walk_iterations(top, notes) if pattern is None else FoundIterations()
+    ranks = found.ranks | {name.rank for name in stored.slices}
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
         raise _nothing_found(top, pattern, found, empty)
@@ -57,8 +59,11 @@ def scan(
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
-    opened = [reader.read(name) for name in found.slices]
-    slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop)
+    opened = [reader.read(name) for name in (*found.slices, *stored.slices)]
+    slices = choose_format([file for file in opened if isinstance(file, SliceFile)], notes)
+    if slices and not slices[0].step.is_iteration:
+        stored = FoundIterations()
+    slices = without_doubles(top, slices, notes, stop)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
     groups = _own_groups(top, found)
     for owner, path in find_named_files(top, options.group_info, "--group-info"):
@@ -75,6 +80,8 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
+        iterations=tuple(stored.iterations),
+        tracker=stored.tracker,
     )
 
 
@@ -86,7 +93,7 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
             f"{top} holds directories of ranks but no slice ({list_some(empty, MOST_NAMED)}): name another folder, "
             "or describe the file names with --pattern"
         )
-    looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/ or rank_{rank}/ in it"
+    looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/, rank_{rank}/ or iteration_*/ in it"
     return MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
 
 
@@ -141,7 +148,13 @@ class _SliceReader:
         if manifest is None and problem is None:
             return None
         return OrphanManifest(
-            rank=name.rank, step=name.step, place=name.place, prefix=name.prefix, manifest=manifest, problem=problem
+            rank=name.rank,
+            step=name.step,
+            place=name.place,
+            prefix=name.prefix,
+            manifest=manifest,
+            problem=problem,
+            part=name.part,
         )
 
 
@@ -161,6 +174,7 @@ def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifes
 def _slice_file(name: SliceName, status: os.stat_result | None, **found: Any) -> SliceFile:
     """Return a slice; its size is 0 where the operating system does not state it."""
     place = (name.rank, name.step, name.place, name.prefix)
+    found["part"] = name.part
     if status is None:
         return SliceFile(*place, 0, 0, **found)
     return SliceFile(*place, status.st_size, status.st_mtime_ns, inode=(status.st_dev, status.st_ino), **found)

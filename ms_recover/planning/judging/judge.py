@@ -12,8 +12,11 @@ from ms_recover.planning.runs import Run
 
 
 def compare_slices(facts: Facts) -> Comparison:
-    """Compare the slices of all steps with each other; those that contradict their manifests show nothing."""
-    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None)
+    """Compare the slices of all steps with each other; those that contradict their manifests show nothing.
+
+    The parameter lists of slices for which documents state them need no comparison.
+    """
+    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None and one.expected is None)
     return Comparison(facts=facts, structure=structure, contents=ContentIndex(facts.counted, facts.stages.alike))
 
 
