@@ -38,6 +38,9 @@ FOREIGN_TEMPORARY_SUFFIX = ".tmp"
 SAVING_DIRECTORY = f".saving{TEMPORARY_SUFFIX}"
 """Beside the slices: the next slice while it is saved."""
 
+WATCH_LOCK_NAME = f".watch{TEMPORARY_SUFFIX}"
+"""In the root: locked by the process that watches the tree."""
+
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 

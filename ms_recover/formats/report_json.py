@@ -27,6 +27,7 @@ from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
+from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
@@ -149,6 +150,20 @@ class VerificationFields(Fields):
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
     documents: tuple[NoteFields, ...] = ()
+
+
+class SealedStepFields(Fields):
+    """A step that was sealed while its tree was watched: the paths sealed, and the slices that are not sound."""
+
+    version: Literal[1]
+    root: str
+    epoch: Epoch
+    step: Count
+    ok: bool
+    sealed: tuple[str, ...]
+    wrong: tuple[CheckedSliceFields, ...]
+    bytes: Size
+    seconds: float
 
 
 class ResultFields(Fields):
@@ -314,6 +329,12 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
     version = VERIFICATION_VERSION
     return to_json(fill(VerificationFields, found, version=version, ok=found.ok, slices=slices, missing=missing))
+
+
+def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
+    """Return the object that ``seal --watch --json`` prints for a step, in one line."""
+    wrong = tuple(fill(CheckedSliceFields, check.step, check) for check in found.wrong)
+    return to_json(fill(SealedStepFields, found.step, found, version=SEALED_STEP_VERSION, ok=not wrong, wrong=wrong))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
