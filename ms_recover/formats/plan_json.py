@@ -104,6 +104,7 @@ class PlanFields(Fields, kw_only=True):
     ranks: tuple[RankFields, ...]
     rejected_steps: tuple[RejectedFields, ...]
     warnings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
 
 

@@ -121,6 +121,8 @@ class Plan:
     """Nothing states the world size: more ranks may be missing than the plan can know."""
     warnings: tuple[str, ...] = ()
     """What the operator must know before applying the plan: steps that were given up, older runs."""
+    hints: tuple[str, ...] = ()
+    """Ranks that hold equal bytes though nothing claims it, and the option that makes a recovery of it."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:
