@@ -145,6 +145,7 @@ class PlanFields(Fields, kw_only=True):
     ranks: tuple[RankFields, ...]
     rejected_steps: tuple[RejectedFields, ...]
     warnings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
     documents: tuple[DocumentWriteFields, ...] = ()
 

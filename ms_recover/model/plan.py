@@ -158,6 +158,8 @@ class Plan:
     """What the operator must know before applying the plan: steps that were given up, older runs."""
     documents: tuple[DocumentWrite, ...] = ()
     """In the order in which they are written, after everything else."""
+    hints: tuple[str, ...] = ()
+    """Ranks that hold equal bytes though nothing claims it, and the option that makes a recovery of it."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

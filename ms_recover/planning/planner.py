@@ -13,10 +13,11 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment, of_this_run
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts, check_rank
+from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
@@ -58,7 +59,7 @@ def plan_facts(facts: Facts) -> Planned:
     for rank in sorted(options.ranks or ()):
         check_rank(rank, facts.world)
     _check_steps(inventory, options)
-    compared = compare_slices(facts)
+    compared = compare_slices(facts, all_read=options.quick)
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
@@ -160,7 +161,14 @@ def make_plan(
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
         warnings=_warnings(facts, found, rejected),
+        hints=equal_ranks(facts, lost) if (lost := _without_claim(facts, shown, rejected)) else (),
     )
+
+
+def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice."""
+    newest = next(iter(of_this_run(tuple(rejected))), None)
+    return newest.ranks if newest is not None and not shown.disagreements and is_unclaimed(facts) else ()
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
@@ -170,7 +178,9 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     tree of iterations also those that share some parameter with another rank, and all where slices are composed by
     layouts, and of one more step what would be composed there by the same layouts, to see whether these are right.
     Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on its
-    structure alone, those of its group's older steps that have its size.
+    structure alone, those of its group's older steps that have its size. Where a rank has no source because nothing
+    says who holds the same, those that show it; where contents may contradict the operator's word, those that decide
+    it.
     """
     if planned.parts:
         return tuple(file for part in planned.parts for file in required_reads(part))
@@ -178,14 +188,17 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
     by_layout = any(action.evidence == "layout" for action in (*plan.actions, *plan.partials))
     composed = (plan.step or plan.considered) if by_layout else None
+    alone = {rank.rank for rank in plan.ranks if rank.evidence == "structure"}
     sizes = {
         action.group: action.bytes
         for action in plan.actions
-        if action.evidence == "structure" and isinstance(action, CopyAction)
+        if isinstance(action, CopyAction)
+        and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
     trial = _trial_reads(facts, plan) if by_layout else frozenset()
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
-    wanted = []
+    claimable = is_unclaimed(facts) and not plan.disagreements and any(one.ranks for one in plan.given_up)
+    wanted = [*planned.compared.unread, *(slices_to_compare(facts) if claimable else ())]
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
@@ -194,7 +207,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         comparable = file.manifest is not None or (replicas and file.encryption is None)
         if file.problem is None and (file.step == composed or (asked and comparable) or one.path in trial):
             wanted.append(file)
-    return tuple(wanted)
+    return tuple({file.path: file for file in wanted}.values())
 
 
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:

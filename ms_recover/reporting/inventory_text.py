@@ -17,6 +17,7 @@ _EVIDENCE = {
     "manifest": "confirmed by manifest",
     "vote": "confirmed by vote",
     "layout": "by the layouts of a strategy file",
+    "operator": "by the operator's word",
     "structure": "by structure only: contents were not compared",
 }
 
@@ -112,7 +113,8 @@ def _source_text(source: ProvenanceSource) -> str:
 
 def _group_lines(files: Sequence[GroupFile], width: int | None) -> list[str]:
     if not files:
-        return ["", "No group_info.pb: the ranks with the same slice are not known; name the files with --group-info"]
+        unknown = "No group_info.pb: the ranks with the same slice are not known; name the files with --group-info"
+        return ["", f"{unknown}, or say it to plan with --group or --axes"]
     lines: list[str] = []
     shown = files
     if len(files) > _MOST_ROWS:

@@ -28,6 +28,7 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     """
     lines = [_world(plan), *_headline(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
+    lines += [f"HINT: {hint}" for hint in plan.hints]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)

@@ -9,22 +9,31 @@ from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, S
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
 from ms_recover.planning.judging.structure import compare_structure
+from ms_recover.planning.judging.word_check import check_word
 from ms_recover.planning.runs import Run
 
 
-def compare_slices(facts: Facts) -> Comparison:
+def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     """Compare the slices of all steps with each other; those that contradict their manifests show nothing.
 
-    The parameter lists of slices for which documents state them need no comparison.
+    The parameter lists of slices for which documents state them need no comparison. Unless `all_read`, the result may
+    name slices that must be read before the operator's word is judged.
+
+    Raises
+    ------
+    ContradictionError
+        When slices of ranks that hold the same by the operator's word differ as no damage makes them differ.
     """
     structure = compare_structure(one for one in facts.counted if one.manifest_problem is None and one.expected is None)
+    contents = ContentIndex(facts.counted, facts.stages.alike)
     steps = facts.steps if facts.stages.layouts else ()
     refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
     return Comparison(
         facts=facts,
         structure=structure,
-        contents=ContentIndex(facts.counted, facts.stages.alike),
+        contents=contents,
         refuted={step: found for step, found in refuted.items() if found},
+        unread=check_word(facts, structure, contents, all_read=all_read) if facts.groups.claimed else (),
     )
 
 

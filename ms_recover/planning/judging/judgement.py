@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -49,13 +50,15 @@ class StepJudgement:
 class Comparison:
     """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes.
 
-    `refuted` has by step the strategy files that its slices contradict, each path with the reason.
+    `refuted` has by step the strategy files that its slices contradict, each path with the reason; `unread` must be
+    read before the operator's word is judged.
     """
 
     facts: Facts
     structure: StructureFindings
     contents: ContentIndex
     refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
+    unread: tuple[SliceFile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

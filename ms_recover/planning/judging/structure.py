@@ -228,6 +228,8 @@ def _odd_members(
         support = _support(step, held, total, by_run, lists, known_damaged)
         fine = [one for one in held if support[lists.of(one)] > 0]
         odd = [one for one in held if fine and one not in fine and is_misread(one.listed, fine[0].listed)]
+        if held[0].claimed:  # other shapes may as well show that the operator is mistaken
+            odd = [one for one in odd if lists.named(one) != lists.named(fine[0])]
         for one in odd:
             damaged[one.path] = (
                 f"does not list the parameters of {fine[0].path}, though their ranks hold the same slice: "

@@ -8,10 +8,13 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 
 
-def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...] | None) -> str | None:
+def check_manifest(
+    file: SliceFile, world_size: int, group: tuple[int, ...] | None, *, claimed: bool = False
+) -> str | None:
     """Return why place, name or header of a slice are not what its manifest says; None when they are.
 
-    The group is not compared where it is None.
+    The group is not compared where it is None. Where the operator's word groups the rank (`claimed`), a manifest that
+    names it alone, or that rests on an earlier word, does not speak against the group.
     """
     manifest = file.manifest
     if manifest is None:
@@ -25,7 +28,8 @@ def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...] | No
         return f"its manifest is that of {manifest.file}"
     if manifest.world_size != world_size:
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
-    if group is not None and tuple(sorted(manifest.group)) != group:
+    silent = claimed and (len(manifest.group) == 1 or manifest.provenance.evidence == "operator")
+    if group is not None and not silent and tuple(sorted(manifest.group)) != group:
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"
