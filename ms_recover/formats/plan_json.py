@@ -22,6 +22,7 @@ from ms_recover.formats.codec import (
     UNSET,
     Extent,
     Fields,
+    FileName,
     ParameterFields,
     Path,
     Rank,
@@ -45,6 +46,7 @@ from ms_recover.model.plan import (
     Action,
     DocumentWrite,
     GroupWrite,
+    MetaWrite,
     Plan,
     RankVerdict,
     RejectedStep,
@@ -101,6 +103,16 @@ class PartFields(Fields):
     bytes: Size | None
 
 
+class MetaWriteFields(Fields):
+    """A ``meta.json`` of MindFormers that is written so that it resumes from the planned step."""
+
+    rank: Rank
+    target: Path
+    file: FileName
+    replaces: str | None
+    reason: str
+
+
 class RankFields(Fields):
     """The state of one rank at one step, and the plan for it."""
 
@@ -148,6 +160,7 @@ class PlanFields(Fields, kw_only=True):
     hints: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
     documents: tuple[DocumentWriteFields, ...] = ()
+    meta_files: tuple[MetaWriteFields, ...] = ()
 
 
 class MissingPartFields(Fields):
@@ -268,6 +281,7 @@ def _plan(fields: PlanFields) -> Plan:
         group_files=make(tuple[GroupWrite, ...], fields.group_files),
         ranks=tuple(_verdict(one) for one in fields.ranks),
         documents=tuple(_document(one) for one in fields.documents),
+        meta_files=make(tuple[MetaWrite, ...], fields.meta_files),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
@@ -310,16 +324,19 @@ def _step(fields: StepFields | None) -> Step | None:
 def _check(plan: Plan) -> None:
     """Refuse a plan whose parts contradict each other."""
     every: tuple[Action, ...] = (*plan.actions, *plan.partials)
-    targets = [action.target for action in every] + [write.target for write in plan.group_files]
-    targets += [write.target for write in plan.documents]
+    small = [write.target for write in plan.group_files] + [write.target for write in plan.meta_files]
+    small += [write.target for write in plan.documents]
+    targets = [action.target for action in every] + small
     written = set(targets)
     if len(written) != len(targets):
         raise ValueError("two actions have one target")
     for wave in waves_of(plan.actions):
-        replaced = {action.target for action in wave} | {write.target for write in plan.group_files}
+        replaced = {action.target for action in wave} | set(small)
         for action in wave:
             if any(one.path in replaced and one.path != action.target for one in action.replicas):
                 raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
+    if plan.meta_files and plan.step is None:
+        raise ValueError("it writes meta.json but has no step")
     if every and (plan.step if plan.actions else plan.considered) is None:
         raise ValueError("it has actions but no step")
     for write in plan.group_files:

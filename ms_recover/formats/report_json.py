@@ -194,6 +194,7 @@ class OutcomeFields(Fields):
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
     documents: tuple[str, ...] = ()
+    meta_files: tuple[str, ...] = ()
 
 
 class ListedParameterFields(ParameterFields):
@@ -341,7 +342,10 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return the object that ``apply --json`` prints."""
     rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
-    return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
+    metas = outcome.meta_files or UNSET
+    return to_json(
+        fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected, meta_files=metas)
+    )
 
 
 def result_to_json(result: ActionResult) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Outcome:
     """Newer steps that the plan gave up, newest first."""
     documents: tuple[str, ...] = ()
     """Documents of MindFormers that were written, relative to the root."""
+    meta_files: tuple[str, ...] = ()
+    """``meta.json`` of MindFormers that were written, relative to the root."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

@@ -84,6 +84,20 @@ class GroupWrite:
     restore_ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaWrite:
+    """Write the ``meta.json`` of MindFormers that names a rank's slice of the planned step."""
+
+    rank: int
+    target: str
+    """Path relative to the root."""
+    file: str
+    """Name of the slice."""
+    replaces: str | None
+    """Name of the slice that the file there names; None where there is no file, or none that can be read."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
     """A step newer than the planned one, and why it cannot be recovered."""
@@ -158,8 +172,10 @@ class Plan:
     """What the operator must know before applying the plan: steps that were given up, older runs."""
     documents: tuple[DocumentWrite, ...] = ()
     """In the order in which they are written, after everything else."""
+    meta_files: tuple[MetaWrite, ...] = ()
+    """By rank; where a MindFormers tree is to resume from the planned step."""
     hints: tuple[str, ...] = ()
-    """Ranks that hold equal bytes though nothing claims it, and the option that makes a recovery of it."""
+    """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

@@ -17,9 +17,11 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, Rejecte
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts, check_rank
+from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside
@@ -68,6 +70,10 @@ def plan_facts(facts: Facts) -> Planned:
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
+        unhealthy = None if options.step is not None else facts.why_unhealthy(step)
+        if unhealthy is not None:
+            rejected.append(RejectedStep(step, unhealthy))
+            continue
         tried = try_step(compared, step)
         found = tried.found
         shown = tried.shown if tried.undecided else shown or tried.shown
@@ -75,6 +81,8 @@ def plan_facts(facts: Facts) -> Planned:
             rejected.append(tried.rejected)
         if found is not None or tried.undecided:
             break
+    if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
+        shown = try_step(compared, passed[0]).shown
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
     plan = make_plan(compared, found, found or shown, tuple(rejected))
@@ -160,9 +168,17 @@ def make_plan(
         partials=shown.partials if found is None else (),
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
+        meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         warnings=_warnings(facts, found, rejected),
-        hints=equal_ranks(facts, lost) if (lost := _without_claim(facts, shown, rejected)) else (),
+        hints=_hints(facts, shown, rejected),
     )
+
+
+def _hints(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+    """Return, where a rank has no source, the evidence that was seen and not used, and ranks that hold equal bytes."""
+    seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
+    lost = _without_claim(facts, shown, rejected)
+    return (*(equal_ranks(facts, lost) if lost else ()), *seen)
 
 
 def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
@@ -279,6 +295,11 @@ def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
 
 def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
     texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
+    texts += [other.text for other in facts.inventory.other_sets if not other.kind]
+    if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:
+        texts.append(f"step {found.step} is {unhealthy}")
+    if found is not None and (differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step)):
+        texts.append(differ)
     older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
     return (*texts, older) if older is not None else tuple(texts)
 
@@ -313,4 +334,5 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
+    notes += [Note(other.pattern, other.text) for other in facts.inventory.other_sets if other.kind]
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))
