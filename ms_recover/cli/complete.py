@@ -10,6 +10,7 @@ from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
 from ms_recover.cli.tree import cores, progress_bar
 from ms_recover.errors import UsageError
+from ms_recover.file_names import WEIGHT_KINDS
 
 if TYPE_CHECKING:
     from ms_recover.file_names import WeightKind
@@ -59,23 +60,23 @@ def command(
     if output is not None and whole:
         raise UsageError("-o names one file, and a slice of an iteration is two: add --part model or --part opt")
     with progress_bar("reading", None, as_json) as progress:
-        if whole:
+        if inventory.iterations:
+            kinds = WEIGHT_KINDS if part is None else (part,)
             results = api.complete_iteration(
-                inventory, rank, plan, jobs=cores(), verify=not no_verify, progress=progress
+                inventory,
+                rank,
+                plan,
+                kinds=kinds,
+                output=output,
+                jobs=cores(),
+                verify=not no_verify,
+                progress=progress,
             )
         else:
-            results = (
-                api.complete(
-                    inventory,
-                    rank,
-                    plan,
-                    output=output,
-                    jobs=cores(),
-                    verify=not no_verify,
-                    progress=progress,
-                    part=part,
-                ),
+            done = api.complete(
+                inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
             )
+            results = (done,)
     if as_json:
         from ms_recover.formats.report_json import result_to_json
 
