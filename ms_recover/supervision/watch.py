@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError
-from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX, WATCH_LOCK_NAME
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.sealing import SealedStep
 from ms_recover.planning.world_size import find_world_size
+from ms_recover.supervision.equal_ranks import missing_lists
 from ms_recover.supervision.look import Directories, identity_of, is_sealed, sights, with_crc
 from ms_recover.supervision.quiet import QuietSteps, StepSight
 from ms_recover.system_errors import explained
@@ -96,6 +98,7 @@ class Watch:
             self._tell(f"step {sight.step} is not sealed: {'; '.join(sight.missing)}")
         if self.judging.step is None:
             self._follow_rotation(inventory)
+        self._list_ranks(inventory)
         return next(((inventory, sight) for step in due.steps[:1] for sight in seen if sight.step == step), None)
 
     def _seal(self, inventory: Inventory, sight: StepSight, steps: QuietSteps) -> None:
@@ -142,6 +145,16 @@ class Watch:
         for orphan in inventory.orphans:
             if newest is not None and orphan.step not in there and orphan.step < newest and orphan.manifest is not None:
                 self._withdraw(inventory, orphan.path)
+
+    def _list_ranks(self, inventory: Inventory) -> None:
+        """Write the rank lists that ranks lack, where layouts and the contents of the newest sealed step agree."""
+        for rank, group in missing_lists(inventory, self.judging).items():
+            place = next(file.path for file in reversed(inventory.slices) if file.rank == rank)
+            folder = os.path.join(inventory.root, os.path.dirname(place))
+            try:
+                write_group_info(os.path.join(folder, GROUP_INFO_NAME), group, owner_of=folder)
+            except MsRecoverError as error:
+                self._tell(f"rank {rank}: no rank list: {error}")
 
     def _name_doubts(self, inventory: Inventory) -> None:
         for rank, note in inventory.denied:

@@ -11,7 +11,8 @@ from ms_recover.model.texts import name_some
 def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...] | None) -> str | None:
     """Return why place, name or header of a slice are not what its manifest says; None when they are.
 
-    The group is not compared where it is None.
+    The group is not compared where it is None, nor where the slice was sealed without a known group: its manifest then
+    names its own rank alone, and rank lists may have come later.
     """
     manifest = file.manifest
     if manifest is None:
@@ -25,7 +26,8 @@ def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...] | No
         return f"its manifest is that of {manifest.file}"
     if manifest.world_size != world_size:
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
-    if group is not None and tuple(sorted(manifest.group)) != group:
+    unknown = manifest.provenance.kind == "sealed" and tuple(manifest.group) == (file.rank,)
+    if group is not None and not unknown and tuple(sorted(manifest.group)) != group:
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"

@@ -9,6 +9,7 @@ from ms_recover import api
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
@@ -20,6 +21,14 @@ from ms_recover.supervision.watch import Watch
 from ms_recover.testing.trees import make_tree, slice_bytes
 
 QUIET = 10.0
+
+
+def without_lists(tree):
+    """Remove the rank lists: the layouts alone say who holds the same."""
+    for path in tree.rglob("group_info.pb"):
+        path.unlink()
+    assert next(tree.rglob("strategy.ckpt"))
+    return tree
 
 
 class Clocked:
@@ -343,3 +352,41 @@ def test_links_that_lead_in_a_circle_are_looked_at_once(tmp_path):
     (tmp_path / "tree" / "elsewhere").symlink_to(tmp_path / "nowhere")
     looked = Directories(str(tmp_path / "tree")).look()
     assert len(looked) == 5
+
+
+def test_rank_lists_are_written_where_layouts_and_contents_agree(fixture_tree, clocked):
+    tree = without_lists(fixture_tree("dp2_mp4"))
+    watch = clocked(tree)
+    watch.after(60)
+    for rank in range(8):
+        listed = read_group_info(str(tree / f"ckpt_dir{rank}" / "group_info.pb"))
+        assert listed.restore_ranks == (rank % 4, rank % 4 + 4)
+    assert not api.verify(api.scan(tree)).wrong
+    assert len(watch.lines) == len(api.scan(tree).steps)
+
+
+def test_no_rank_list_is_written_where_contents_differ(fixture_tree, clocked):
+    """The slices of ranks 1 and 5 were exchanged with those of 2 and 6: so are two of another layout."""
+    tree = without_lists(fixture_tree("dp2_mp4"))
+    for path in (tree / "ckpt_dir1").glob("*-*.ckpt"):
+        other = tree / "ckpt_dir2" / path.name
+        data = path.read_bytes()
+        for one, content in ((path, other.read_bytes()), (other, data)):
+            one.chmod(0o600)
+            one.write_bytes(content)
+    watch = clocked(tree)
+    watch.after(60)
+    for rank in (1, 2, 5, 6):
+        assert not (tree / f"ckpt_dir{rank}" / "group_info.pb").exists()
+
+
+def test_manifests_that_were_sealed_without_lists_stay_right_when_lists_come(tmp_path, clocked):
+    make_tree(tmp_path)
+    lists = {path: path.read_bytes() for path in tmp_path.rglob("group_info.pb")}
+    for path in lists:
+        path.unlink()
+    clocked().after(60)
+    for path, data in lists.items():
+        path.write_bytes(data)
+    found = api.verify(api.scan(tmp_path))
+    assert {(check.status, check.evidence) for check in found.checks} == {("sound", "vote")}
