@@ -2,19 +2,19 @@
 
 import os
 import shutil
+import tempfile
 
 import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.execution.lock import lock_tree
-from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_PREFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.storage import digest
-from ms_recover.supervision import watch as watching
 from ms_recover.supervision.look import Directories
 from ms_recover.supervision.quiet import QuietSteps
 from ms_recover.supervision.watch import Watch
@@ -54,6 +54,15 @@ class Clocked:
             self.now += 1
             self.watch.round(self.steps, self.directories)
         return [str(line.step) for line in self.lines[before:]]
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path_factory, monkeypatch):
+    """Where the locks of watches lie."""
+    folder = tmp_path_factory.mktemp("locks")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
+    yield folder
+    assert all(path.name.startswith(WATCH_LOCK_PREFIX) for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -329,20 +338,13 @@ def test_a_second_watch_waits_for_the_first(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.run()
     assert told == [f"another watch is at work on {tmp_path}; waiting for its end"]
-    assert not (tmp_path / WATCH_LOCK_NAME).exists()
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".ckpt", ".pb"}
     assert running(tmp_path, 2)[0].startswith("the world is taken")  # the lock is free again
 
 
 def test_a_tree_that_cannot_be_locked_is_watched_all_the_same(tmp_path, monkeypatch):
     make_tree(tmp_path)
-    real = os.open
-
-    def refuse(path, *arguments):
-        if str(path).endswith(WATCH_LOCK_NAME):
-            raise PermissionError(13, "Permission denied")
-        return real(path, *arguments)
-
-    monkeypatch.setattr(watching.os, "open", refuse)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     assert "the world" in running(tmp_path, 2)[0]
 
 
