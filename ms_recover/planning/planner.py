@@ -135,14 +135,26 @@ def _plan(
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
         warnings=_warnings(facts, found, rejected),
-        hints=equal_ranks(facts, lost) if (lost := _without_claim(facts, shown, rejected)) else (),
+        hints=_hints(facts, found, shown, rejected),
     )
 
 
-def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
-    """Return the ranks without a source at the newest step, where nothing says who holds the same slice."""
+def _hints(
+    facts: Facts, found: StepAssessment | None, shown: StepAssessment, rejected: Sequence[RejectedStep]
+) -> tuple[str, ...]:
+    lost = None if shown.disagreements else _without_claim(facts, found is not None, rejected)
+    return equal_ranks(facts, lost) if lost is not None else ()
+
+
+def _without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
+
+    None where that is of no interest; no ranks where some may be lost without a trace.
+    """
     newest = next(iter(of_this_run(tuple(rejected))), None)
-    return newest.ranks if newest is not None and not shown.disagreements and is_unclaimed(facts) else ()
+    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
+        return None
+    return newest.ranks if newest is not None else ()
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
@@ -165,8 +177,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         if isinstance(action, CopyAction)
         and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
-    claimable = is_unclaimed(facts) and not plan.disagreements and any(one.ranks for one in plan.given_up)
-    wanted = [*planned.compared.unread, *(slices_to_compare(facts) if claimable else ())]
+    unclaimed = None if plan.disagreements else _without_claim(facts, plan.recoverable, plan.rejected_steps)
+    wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size

@@ -291,6 +291,27 @@ def test_of_many_groups_the_axes_are_suggested():
     assert plan.hints[0].endswith("accept it with: --axes tp=16,dp=4")
 
 
+def test_a_last_rank_that_left_no_trace_is_thought_of():
+    told = {(rank, step): f"{step} {rank % 2}" for rank in range(3) for step in (OLDER, STEP)}
+    plan, _ = planned(BOTH, told)
+    assert plan.world_size_guessed
+    assert plan.hints[0].endswith("if rank 3 holds what rank 1 holds, accept it with: --group 0,2 --group 1,3")
+    slices = [slice_file(rank) for rank in range(6)]
+    plan, _ = planned(slices, dict(enumerate("abcdab")))
+    assert "if rank 6 holds what rank 2 holds and rank 7 holds what rank 3 holds" in plan.hints[0]
+    accepted, _ = planned(slices, dict(enumerate("abcdab")), axes=Axes.parse("dp=2,mp=4"))
+    assert [(action.rank, action.source_rank) for action in accepted.actions] == [(6, 2), (7, 3)]
+
+
+def test_in_a_tree_that_contents_show_to_be_whole_nothing_is_suggested_and_nothing_older_read():
+    slices = [slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)]
+    plan, read = planned(slices, {(rank, STEP): "ab"[rank % 2] for rank in range(4)})
+    assert plan.hints == ()
+    assert {step for _, step in read} == {STEP}
+    plan, read = planned(slices, {}, world_size=4)
+    assert read == []
+
+
 def test_where_a_rank_list_speaks_nothing_is_suggested():
     plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, {0: [0], 1: [1], 2: [2]}, world_size=4)
     assert plan.hints == ()
