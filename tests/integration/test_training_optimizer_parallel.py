@@ -61,9 +61,9 @@ def contents(output, rank, name="test-3_8.ckpt"):
     }
 
 
-def put_together(output, name="test-3_8.ckpt"):
+def put_together(output, file="test-3_8.ckpt"):
     """The tensors of all ranks' slices, put together by the strategy file; what overlaps must be the same."""
-    known, saved, whole = layouts(output), [contents(output, rank, name) for rank in RANKS], {}
+    known, saved, whole = layouts(output), [contents(output, rank, file) for rank in RANKS], {}
     for name, (shape, data) in saved[0].items():
         if name not in known:
             assert all(slice_[name] == (shape, data) for slice_ in saved)

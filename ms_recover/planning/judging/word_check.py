@@ -50,9 +50,10 @@ def check_word(
 ) -> tuple[SliceFile, ...]:
     """Refuse the operator's word when slices contradict it; steps of older runs are passed over.
 
-    Slices of a group list the same parameters. Two that differ in contents, and agree at no other step, contradict the
-    word when they differ in more than one parameter, in all that they have, or when those of another group do likewise:
-    what is left is one damaged parameter, which a vote or the operator settles.
+    Slices of a group list the same parameters, at the newest step that two of them have. Two that differ in contents,
+    and agree at no other step, contradict the word when they differ in more than one parameter, in all that they have,
+    or when those of another group do likewise: what is left is one damaged parameter, which a vote or the operator
+    settles.
 
     Returns the slices of other steps that must be read first where two differ; none when `all_read` says that no more
     will be.
@@ -65,30 +66,34 @@ def check_word(
         When contents show that it has too many ranks.
     """
     _check_size(facts)
-    present = [step for step in sorted(facts.steps, reverse=True) if facts.why_older(step) is None]
-    for (group, step), why in structure.conflicts.items():
-        if group[0] in facts.groups.claimed and step in present:
-            raise ContradictionError(
-                f"{facts.groups.claimed[group[0]]} is contradicted at step {step}: {why}; correct it, or leave it out "
-                "if remove_redundancy=True dealt the parameters out"
-            )
     agreement = _Agreement()
     found: list[_Difference] = []
-    unread: dict[int, list[SliceFile]] = defaultdict(list)
-    for step in present:
-        for held in _comparable(facts, step, structure):
-            for one in held:
-                if one.digests is None:
-                    unread[one.rank].append(one.file)
+    unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
+    listed: set[tuple[int, ...]] = set()
+    for step in sorted(facts.steps, reverse=True):
+        for group, held in _comparable(facts, step, structure) if facts.why_older(step) is None else ():
+            if group not in listed:
+                _check_lists(facts, group, step, structure)
+            listed.add(group)
+            unread[group] += [one.file for one in held if one.digests is None]
             found += _compare(facts, [one for one in held if one.digests is not None], contents, agreement)
     left = [one for one in found if agreement.of(one.one.rank) != agreement.of(one.other.rank)]
     several = len({one.one.group for one in left}) > 1
-    wrong = [one for one in left if several or len(one.names) > 1 or one.of == 1]
-    ranks = sorted({rank for one in wrong for rank in (one.one.rank, one.other.rank)})
-    more = tuple(file for rank in ranks for file in unread[rank])
-    if wrong and (all_read or not more):
-        raise ContradictionError(_contradiction_text(facts, wrong[0]))
-    return more
+    wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
+    if wrong is None:
+        return ()
+    if unread[wrong.one.group] and not all_read:
+        return tuple(unread[wrong.one.group])
+    raise ContradictionError(_contradiction_text(facts, wrong))
+
+
+def _check_lists(facts: Facts, group: tuple[int, ...], step: Step, structure: StructureFindings) -> None:
+    why = structure.conflicts.get((group, step))
+    if why is not None:
+        raise ContradictionError(
+            f"{facts.groups.claimed[group[0]]} is contradicted at step {step}: {why}; correct it, or leave it out if "
+            "remove_redundancy=True dealt the parameters out"
+        )
 
 
 def _contradiction_text(facts: Facts, found: _Difference) -> str:
@@ -112,8 +117,10 @@ def _check_size(facts: Facts) -> None:
             )
 
 
-def _comparable(facts: Facts, step: Step, structure: StructureFindings) -> Iterator[Sequence[SliceFacts]]:
-    """Return for each claimed group its slices of a step that nothing else rules out, where there are two."""
+def _comparable(
+    facts: Facts, step: Step, structure: StructureFindings
+) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
+    """Return each claimed group with its slices of a step that nothing else rules out, where there are two."""
     groups: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
     slices = facts.counted_at(step)
     run = facts.runs(step)[0] if slices else None
@@ -122,7 +129,7 @@ def _comparable(facts: Facts, step: Step, structure: StructureFindings) -> Itera
         sound = problem is None and one.file.encryption is None
         if one.claimed and sound and run is not None and run.why_foreign(one.file) is None:
             groups[one.group].append(one)
-    return (held for held in groups.values() if len(held) > 1)
+    return ((group, held) for group, held in groups.items() if len(held) > 1)
 
 
 def _compare(

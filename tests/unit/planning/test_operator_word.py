@@ -207,6 +207,8 @@ def test_layouts_go_before_the_word_and_refuse_it():
     [
         ({"groups": (frozenset({0, 2}), frozenset({2, 3}))}, "rank 2 is in two groups"),
         ({"groups": (frozenset({0}),)}, "--group 0 names one rank"),
+        ({"groups": (frozenset({0, -1}),)}, "ranks begin with 0"),
+        ({"axes": Axes.parse("dp=9999999")}, "dp 9999999 = 9999999 ranks, but there are 3"),
         ({"groups": (frozenset({0, 9}),)}, "--group names rank 9, but there are 3, by the ranks that have files"),
         ({"groups": (frozenset({0, 9}),), "world_size": 4}, "there are 4, as given"),
         ({"axes": Axes.parse("dp=2,mp=3")}, "dp 2 x mp 3 = 6 ranks, but there are 3"),
@@ -231,7 +233,12 @@ def test_a_word_adds_no_ranks_to_those_that_contents_show_to_be_all():
 
 def test_a_rank_that_no_rank_is_sure_to_share_with_is_unrecoverable_and_says_so():
     plan, _ = planned(THREE, {}, axes=Axes.parse("dp=4"), optimizer_shards=-1, world_size=4)
-    assert "by the operator's word --axes dp=4 --optimizer-shards -1 no other rank is certain" in plan.ranks[3].reason
+    assert "by the operator's word --axes dp=4 --optimizer-shards -1: no other rank is sure" in plan.ranks[3].reason
+    plan, _ = planned(THREE, {}, axes=Axes.parse("dp=4,ep=4"), world_size=4)
+    assert "by which only ranks with the same experts are sure to hold the same: no other" in plan.ranks[3].reason
+    plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, axes=Axes.parse("dp=4,ep=2"), world_size=4)
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(3, 1)]
+    assert "by which only ranks with the same experts are sure" in plan.actions[0].reason
 
 
 BOTH = [slice_file(rank, step) for rank in range(3) for step in (OLDER, STEP)]
