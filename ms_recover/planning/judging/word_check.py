@@ -15,6 +15,10 @@ from ms_recover.planning.judging.equal_contents import regular_divisions, seen_c
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
+from ms_recover.planning.runs import base_of
+
+_Member = tuple[int, str]
+"""A rank, and the prefix of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +32,21 @@ class _Difference:
 
 
 class _Agreement:
-    """Ranks that agree with each other at some step, also by way of others."""
+    """Ranks of one run that agree with each other at some step, also by way of others."""
 
     def __init__(self) -> None:
-        self._next: dict[int, int] = {}
+        self._next: dict[_Member, _Member] = {}
 
-    def of(self, rank: int) -> int:
-        """Return the rank that stands for all that agree with a rank."""
-        while (after := self._next.get(rank, rank)) != rank:
-            self._next[rank] = self._next.get(after, after)
-            rank = after
-        return rank
+    def of(self, one: SliceFacts) -> _Member:
+        """Return what stands for all that agree with a slice's rank."""
+        member = (one.rank, base_of(one.file.prefix))
+        while (after := self._next.get(member, member)) != member:
+            self._next[member] = self._next.get(after, after)
+            member = after
+        return member
 
-    def join(self, one: int, other: int) -> None:
-        """Note that two ranks agree."""
+    def join(self, one: SliceFacts, other: SliceFacts) -> None:
+        """Note that two slices agree."""
         self._next[self.of(other)] = self.of(one)
 
 
@@ -71,13 +76,14 @@ def check_word(
     unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     listed: set[tuple[int, ...]] = set()
     for step in sorted(facts.steps, reverse=True):
-        for group, held in _comparable(facts, step, structure) if facts.why_older(step) is None else ():
+        present = facts.why_older(step) is None or step == facts.options.step
+        for group, held in _comparable(facts, step, structure) if present else ():
             if group not in listed:
                 _check_lists(facts, group, step, structure)
             listed.add(group)
             unread[group] += [one.file for one in held if one.digests is None]
             found += _compare(facts, [one for one in held if one.digests is not None], contents, agreement)
-    left = [one for one in found if agreement.of(one.one.rank) != agreement.of(one.other.rank)]
+    left = [one for one in found if agreement.of(one.one) != agreement.of(one.other)]
     several = len({one.one.group for one in left}) > 1
     wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
     if wrong is None:
@@ -120,16 +126,15 @@ def _check_size(facts: Facts) -> None:
 def _comparable(
     facts: Facts, step: Step, structure: StructureFindings
 ) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
-    """Return each claimed group with its slices of a step that nothing else rules out, where there are two."""
-    groups: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-    slices = facts.counted_at(step)
-    run = facts.runs(step)[0] if slices else None
-    for one in slices:
+    """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
+    runs = facts.runs(step) if facts.counted_at(step) else ()
+    groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
+    for one in facts.counted_at(step):
         problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem
-        sound = problem is None and one.file.encryption is None
-        if one.claimed and sound and run is not None and run.why_foreign(one.file) is None:
-            groups[one.group].append(one)
-    return ((group, held) for group, held in groups.items() if len(held) > 1)
+        number = next((index for index, run in enumerate(runs) if run.why_foreign(one.file) is None), None)
+        if one.claimed and problem is None and one.file.encryption is None and number is not None:
+            groups[number, one.group].append(one)
+    return ((group, held) for (_, group), held in groups.items() if len(held) > 1)
 
 
 def _compare(
@@ -147,7 +152,7 @@ def _compare(
     first, *others = sorted(sides.values(), key=len, reverse=True)
     for side in (first, *others):
         for one in side:
-            agreement.join(side[0].rank, one.rank)
+            agreement.join(side[0], one)
     names = [name for name in first[0].listed.index if not facts.tolerance.covers(name)]
     found = []
     for side in others:
@@ -155,5 +160,5 @@ def _compare(
         if odd:
             found.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
         else:
-            agreement.join(first[0].rank, side[0].rank)
+            agreement.join(first[0], side[0])
     return found

@@ -328,3 +328,14 @@ def test_copies_and_links_of_one_slice_are_no_witnesses():
     linked = [replace(file, inode=(1, 7)) if file.rank != 1 else file for file in THREE]
     plan, _ = planned(linked, {0: "a", 1: "b", 2: "a"}, world_size=4)
     assert plan.hints == ()
+
+
+def test_agreement_in_one_run_confirms_nothing_about_another():
+    older = [slice_file(rank, OLDER, prefix="before") for rank in range(3)]
+    slices = older + [slice_file(rank) for rank in range(3)]
+    told = {(rank, OLDER): "aba"[rank] for rank in range(3)} | dict.fromkeys(range(3), "c")
+    groups = (frozenset({0, 1, 2}),)
+    plan, _ = planned(slices, told, groups=groups)
+    assert plan.recoverable
+    with pytest.raises(ContradictionError, match=r"in ckpt_dir0/before-1_8\.ckpt and"):
+        planned(slices, told, groups=groups, step=OLDER)
