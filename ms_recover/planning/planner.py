@@ -179,21 +179,28 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         warnings=_warnings(facts, found, rejected),
-        hints=_hints(facts, shown, rejected),
+        hints=_hints(facts, found, shown, rejected),
     )
 
 
-def _hints(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
-    """Return, where a rank has no source, the evidence that was seen and not used, and ranks that hold equal bytes."""
+def _hints(
+    facts: Facts, found: StepAssessment | None, shown: StepAssessment, rejected: Sequence[RejectedStep]
+) -> tuple[str, ...]:
+    """Return ranks that hold equal bytes, and where a rank has no source the evidence that was seen and not used."""
     seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
-    lost = _without_claim(facts, shown, rejected)
-    return (*(equal_ranks(facts, lost) if lost else ()), *seen)
+    lost = None if shown.disagreements else _without_claim(facts, found is not None, rejected)
+    return (*(equal_ranks(facts, lost) if lost is not None else ()), *seen)
 
 
-def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
-    """Return the ranks without a source at the newest step, where nothing says who holds the same slice."""
+def _without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
+
+    None where that is of no interest; no ranks where some may be lost without a trace.
+    """
     newest = next(iter(of_this_run(tuple(rejected))), None)
-    return newest.ranks if newest is not None and not shown.disagreements and is_unclaimed(facts) else ()
+    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
+        return None
+    return newest.ranks if newest is not None else ()
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
@@ -222,8 +229,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     }
     trial = _trial_reads(facts, plan) if by_layout else frozenset()
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
-    claimable = is_unclaimed(facts) and not plan.disagreements and any(one.ranks for one in plan.given_up)
-    wanted = [*planned.compared.unread, *(slices_to_compare(facts) if claimable else ())]
+    unclaimed = None if plan.disagreements else _without_claim(facts, plan.recoverable, plan.rejected_steps)
+    wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size

@@ -203,7 +203,7 @@ def _why_no_copy(
     if not facts.groups.knows(rank):
         return "no group_info.pb says who holds the same slice"
     if not others and rank in facts.groups.claimed:
-        return f"by {facts.groups.sources[rank]} no other rank is certain to hold the same slice"
+        return f"by {facts.groups.sources[rank]}: no other rank is sure to hold the same slice"
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
     conflict = judgement.structure.conflicts.get((group, judgement.step))
