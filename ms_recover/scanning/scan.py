@@ -63,6 +63,8 @@ def scan(
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
     opened = [reader.read(name) for name in found.slices]
+    for other in others:
+        notes.add(other.pattern, other.reason)
     metas = read_meta_files(top, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
     slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop, named=named)
@@ -75,7 +77,7 @@ def scan(
     strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
     places = places_beside(top, found.slices)
     if not options.strategy:
-        in_folder, of_stages = find_strategy_folder(top, places)
+        in_folder, of_stages = find_strategy_folder(top, places, notes)
         strategies += known.beside_slices(top, in_folder, notes)
         strategies += known.in_folder(top, of_stages, notes)
     unhealthy = read_health(top, places, notes)
