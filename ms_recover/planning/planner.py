@@ -350,5 +350,4 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
-    notes += [Note(other.pattern, other.text) for other in facts.inventory.other_sets if other.kind]
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

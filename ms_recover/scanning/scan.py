@@ -64,6 +64,8 @@ def scan(
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
+    for other in others:
+        notes.add(other.pattern, other.reason)
     metas = read_meta_files(top, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
     opened = [reader.read(name) for name in (*found.slices, *stored.slices)]
@@ -80,7 +82,7 @@ def scan(
     strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
     places = places_beside(top, found.slices)
     if not options.strategy:
-        in_folder, of_stages = find_strategy_folder(top, places)
+        in_folder, of_stages = find_strategy_folder(top, places, notes)
         strategies += known.beside_slices(top, in_folder, notes)
         strategies += known.in_folder(top, of_stages, notes)
     unhealthy = read_health(top, places, notes)
