@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["apply", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
-"""Called with the bytes read or written since the last call, from any thread."""
+"""Called with the bytes read or written since the last call, from any thread.
+
+One with a method `expect` (`ms_recover.model.progress.Expecting`) gets the bytes of each phase before it begins.
+"""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
 """Reads whole slices, including those outside the inventory's root."""

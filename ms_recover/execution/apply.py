@@ -150,7 +150,18 @@ def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tu
 
 
 def _run_one(action: Action, context: ActionContext) -> ActionResult:
-    return copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
+    _log.debug("rank %d: writing %s, %d bytes", action.rank, action.target, action.bytes)
+    result = copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
+    _log.info(
+        "rank %d: %s %s from %s, %d bytes, %s",
+        action.rank,
+        result.target,
+        result.status,
+        result.source,
+        result.bytes,
+        result.digest,
+    )
+    return result
 
 
 def _problem(action: Action, error: Exception) -> _Problem:
@@ -186,7 +197,9 @@ def _write_lists(
 
     def write(one: GroupWrite) -> bool | _Problem:
         try:
-            return write_planned(context.root, one, damaged=one.target in noted, syncs=context.syncs)
+            wrote = write_planned(context.root, one, damaged=one.target in noted, syncs=context.syncs)
+            _log.info("rank %d: rank list %s %s", one.rank, one.target, "written" if wrote else "left as it is")
+            return wrote
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
@@ -201,6 +214,7 @@ def _remove_leftovers(folder: str) -> None:
         for path in leftovers(folder):
             with suppress(OSError):
                 remove_unlocked(path)
+                _log.info("%s, which a killed recovery left, is removed", path)
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

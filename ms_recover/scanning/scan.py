@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.walk import Found, find_named_files, walk_pattern, walk_rank_directories
 from ms_recover.system_errors import denied_text
+
+_log = logging.getLogger(__name__)
 
 
 def scan(
@@ -66,6 +69,10 @@ def scan(
     known = StrategyReader()
     strategies = known.beside_slices(top, found.strategy_files, notes)
     strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
+    _log.info("%s: %d slices of %d ranks", top, len(slices), len(ranks))
+    for file in slices:
+        if file.problem is not None:
+            _log.info("rank %d, step %s: %s: %s", file.rank, file.step, file.path, file.problem)
     return Inventory(
         root=top,
         ranks=tuple(sorted(ranks)),
