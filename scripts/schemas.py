@@ -11,13 +11,20 @@ from pathlib import Path
 
 from ms_recover.formats.codec import schema
 from ms_recover.formats.plan_json import ExplainedPlanFields
-from ms_recover.formats.report_json import InspectionFields, InventoryFields, OutcomeFields, VerificationFields
+from ms_recover.formats.report_json import (
+    InspectionFields,
+    InventoryFields,
+    OutcomeFields,
+    ServingFields,
+    VerificationFields,
+)
 
 COMMANDS = {
     "apply": OutcomeFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
     "scan": InventoryFields,
+    "serve": ServingFields,
     "verify": VerificationFields,
 }
 

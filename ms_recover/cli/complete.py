@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
-from ms_recover.cli.tree import cores, progress_bar
+from ms_recover.cli.tree import cores
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
-@click.command(name="complete")
+@click.command(name="complete", cls=Command, example="recover-ckpt complete /checkpoints 3 -o rank3.ckpt")
 @click.argument("root", type=click.Path(readable=False))
 @click.argument("rank", type=click.IntRange(0))
 @click.option(
@@ -35,6 +36,7 @@ def command(
     For trees saved with remove_redundancy=True, where each parameter lies with one rank of its group only.
     """
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.tables import size_text
 
     inventory = api.scan(root, scan)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ms_recover.model.options import ScanOptions
 
 
-@click.command(name="scan")
+@click.command(name="scan", cls=Command, example="recover-ckpt scan /checkpoints")
 @click.argument("root", type=click.Path(readable=False))
 @takes_scan
 @json_option

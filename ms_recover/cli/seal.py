@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, progress_bar, verification_code
+from ms_recover.cli.tree import cores, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
-@click.command(name="seal")
+@click.command(name="seal", cls=Command, example="recover-ckpt seal /checkpoints --step 2_77")
 @click.argument("root", type=click.Path(readable=False))
 @takes_check
 @takes_scan
@@ -25,6 +26,7 @@ def command(root: str, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> i
     Slices that are damaged, outvoted or undecided get none; the exit code is 5 then.
     """
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
     inventory = api.scan(root, scan)

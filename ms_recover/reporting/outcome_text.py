@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
+from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.plan_text import given_up_lines, going_back
 from ms_recover.reporting.tables import page, section, size_text
 
 
-def outcome_text(outcome: Outcome, width: int | None) -> str:
-    """Return the outcome of a plan: the answer first, then each action."""
+def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = None) -> str:
+    """Return the outcome of a plan: the answer first, then each action; last the bytes written in so many seconds."""
     lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.given_up, outcome.step)}"]
     rows = [
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
@@ -23,7 +24,11 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
-    return page([*lines, *(f"error: {error}" for error in outcome.errors)])
+    lines += [f"error: {error}" for error in outcome.errors]
+    if seconds is not None and outcome.results:
+        written = sum(result.bytes for result in outcome.results)
+        lines += ["", work_line("Written", written, seconds)]
+    return page(lines)
 
 
 def _headline(outcome: Outcome) -> str:

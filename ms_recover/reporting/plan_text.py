@@ -34,7 +34,7 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if plan.actions and next_command and not refused:
+    if (plan.actions or (plan.step and plan.group_files)) and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -92,9 +92,11 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
         work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
         kept = f"{len(plan.ranks) - count} kept"
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
+    count = len(plan.group_files)
+    lists = f"; {count} rank list{'s' * (count > 1)} to write again" if count else ""
     if plan.world_size_guessed:
-        return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{_guess(plan)}{back}"]
-    return [f"COMPLETE at step {plan.step}: every rank has its slice, nothing to do{back}"]
+        return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{lists}{_guess(plan)}{back}"]
+    return [f"COMPLETE at step {plan.step}: every rank has its slice{lists or ', nothing to do'}{back}"]
 
 
 def _guess(plan: Plan) -> str:
