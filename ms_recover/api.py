@@ -58,7 +58,11 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
 
 
 def scan(
-    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
+    root: str | os.PathLike[str],
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Progress | None = None,
 ) -> Inventory:
     """List the slices, rank lists, strategy files and manifests of a checkpoint tree, sorted.
 
@@ -68,6 +72,8 @@ def scan(
         A directory with a directory for each rank.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
+    progress : callable, optional
+        See `Progress`; the bytes read to check CRCs.
 
     Raises
     ------
@@ -82,7 +88,7 @@ def scan(
     """
     from ms_recover.scanning.scan import scan as scan_tree
 
-    return scan_tree(root, options, stop=stop)
+    return scan_tree(root, options, stop=stop, progress=progress)
 
 
 def plan(

@@ -9,7 +9,7 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
-from ms_recover.cli.tree import cores
+from ms_recover.cli.tree import cores, scan_tree
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
@@ -39,7 +39,7 @@ def command(
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.tables import size_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         result = api.complete(
             inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress

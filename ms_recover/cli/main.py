@@ -172,7 +172,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         error.show(text)
         return _complain(text.getvalue().rstrip("\n") + _named(variables), error.exit_code, prefix="")
     except click.Abort as error:
-        cause = error.__cause__  # click replaces KeyboardInterrupt by Abort
+        cause = error.__cause__ or error.__context__  # click replaces KeyboardInterrupt by Abort
         raise cause if isinstance(cause, KeyboardInterrupt) else KeyboardInterrupt from None
     except MsRecoverError as error:
         return _complain(" ".join(str(error).split("\n")) + _named(variables), error.exit_code)

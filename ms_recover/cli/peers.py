@@ -12,7 +12,7 @@ import click
 
 from ms_recover.cli.fields import ambient_options, typed_options
 from ms_recover.cli.options import TLS_VARIABLES, PeerOptions
-from ms_recover.cli.tree import cores, log_plan
+from ms_recover.cli.tree import cores, log_plan, scan_tree
 from ms_recover.errors import InputError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -74,12 +74,11 @@ def planned_with_peers(
 ) -> Iterator[tuple[Peers, RemotePlan]]:
     """Scan, ask the servers for their inventories, and plan over all; the connections stay open inside."""
     need_numpy()
-    from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.remote.client import Peers
     from ms_recover.remote.peer import Address
 
-    local = api.scan(os.path.abspath(root), replace(scan, may_be_empty=True))
+    local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
     addresses = [Address.parse(text) for text in dict.fromkeys(peers.servers)]
     allowed = security_of(peers)
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ms_recover.cli.output import print_error
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress, TaskID
 
     from ms_recover.reporting.figures import Phase
 
@@ -82,17 +82,21 @@ class _Lines(Meter):
         self._ticker: threading.Thread | None = None
 
     def begin(self, total: int, now: float) -> None:
+        self._begin(total, now)
+
+    def _begin(self, total: int, now: float) -> Phase:
         from ms_recover.reporting.figures import Phase
 
-        self._phase = Phase(total, now)
         if self._ticker is None:
             self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
             self._ticker.start()
+        self._phase = Phase(total, now)
+        return self._phase
 
     def show(self, count: int, now: float) -> None:
-        if self._phase is not None:
-            self._phase = replace(self._phase, done=self._phase.done + count)
-            self._print_when_due(self._phase, now)
+        phase = self._phase or self._begin(0, now)
+        self._phase = replace(phase, done=phase.done + count)
+        self._print_when_due(self._phase, now)
 
     def _print_when_due(self, phase: Phase, now: float) -> None:
         if phase.due(now):
@@ -112,21 +116,36 @@ class _Lines(Meter):
             self._ticker.join(_JOIN_SECONDS)
 
 
-class _Shown(Meter):
-    """A bar on a terminal."""
+class _Bar(Meter):
+    """A bar on a terminal, from the first bytes on."""
 
-    def __init__(self, what: str, bar: Bar) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(what)
-        self._bar = bar
         self._total = 0
-        self._task = bar.add_task(what, total=None)
+        self._task: TaskID | None = None
+        self._bar: Progress | None = None
 
     def begin(self, total: int, now: float) -> None:
         self._total += total
-        self._bar.update(self._task, total=self._total)
+        bar, task = self._shown()
+        bar.update(task, total=self._total)
 
     def show(self, count: int, now: float) -> None:
-        self._bar.advance(self._task, count)
+        bar, task = self._shown()
+        bar.advance(task, count)
+
+    def _shown(self) -> tuple[Progress, TaskID]:
+        if self._bar is None:
+            self._bar = _make_bar()
+        if self._task is None:
+            self._task = self._bar.add_task(self.what, total=None)
+            self._bar.start()
+        return self._bar, self._task
+
+    def close(self) -> None:
+        super().close()
+        if self._bar is not None:
+            self._bar.stop()
 
 
 class _Lenient:
@@ -154,35 +173,24 @@ def progress_bar(what: str, total: int | None, as_json: bool) -> Iterator[Meter]
 
     The `total` is in bytes; None when the verb announces it.
     """
-    if as_json or sys.stderr is None:
-        meter = Meter(what)
-    elif _is_terminal(sys.stderr):
-        with _bar() as bar:
-            meter = _Shown(what, bar)
-            yield from _run(meter, total)
-        return
-    else:
-        meter = _Lines(what)
-    yield from _run(meter, total)
-
-
-def _is_terminal(stream: IO[str]) -> bool:
+    shown = _Bar if _is_terminal(sys.stderr) else _Lines
+    meter = Meter(what) if as_json or sys.stderr is None else shown(what)
     try:
-        return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
-        return False
-
-
-def _run(meter: Meter, total: int | None) -> Iterator[Meter]:
-    if total:
-        meter.expect(total)
-    try:
+        if total:
+            meter.expect(total)
         yield meter
     finally:
         meter.close()
 
 
-def _bar() -> Bar:
+def _is_terminal(stream: IO[str] | None) -> bool:
+    try:
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+def _make_bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -9,9 +9,19 @@ from ms_recover.errors import StorageError, UnrecoverableError, VerificationErro
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
+    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
+
+
+def scan_tree(root: str, options: ScanOptions, *, as_json: bool = False) -> Inventory:
+    """Scan; progress is shown where slices are read for their CRCs."""
+    from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
+
+    with progress_bar("checking CRCs", None, as_json) as progress:
+        return api.scan(root, options, progress=progress)
 
 
 def plan_tree(
@@ -21,7 +31,7 @@ def plan_tree(
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         explanation = None
         if explain is None:

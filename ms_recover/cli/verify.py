@@ -9,7 +9,7 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, verification_code
+from ms_recover.cli.tree import cores, scan_tree, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
@@ -27,7 +27,7 @@ def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanO
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
     if as_json:

@@ -31,12 +31,16 @@ _log = logging.getLogger(__name__)
 
 
 def scan(
-    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
+    root: str | os.PathLike[str],
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Inventory:
     """Take stock of a checkpoint tree; the same tree gives the same inventory.
 
     Slices are read by header only; where a slice ends in a CRC trailer its contents are read as well, unless `crc` is
-    false. `stop` is asked now and then; true ends a CRC check early.
+    false. `stop` is asked now and then; true ends a CRC check early. `progress` gets the bytes read for CRCs.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def scan(
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
-    reader = _SliceReader(top, options, notes, stop)
+    reader = _SliceReader(top, options, notes, stop, progress)
     opened = [reader.read(name) for name in found.slices]
     slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
@@ -100,11 +104,19 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
 class _SliceReader:
     """Opens the slices of one scan, and their manifests."""
 
-    def __init__(self, root: str, options: ScanOptions, notes: Notes, stop: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        root: str,
+        options: ScanOptions,
+        notes: Notes,
+        stop: Callable[[], bool] | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
         self._root = root
         self._crc = options.crc
         self._notes = notes
         self._stop = stop
+        self._progress = progress
         self._headers = KnownHeaders()
 
     def read(self, name: SliceName) -> SliceFile | OrphanManifest | None:
@@ -117,7 +129,7 @@ class _SliceReader:
                 self._notes.add(name.path, "named like a slice, but not a file")
                 return self._orphan(name, path)
             header = self._headers.read(path)
-            problem = find_problem(path, header, crc=self._crc, stop=self._stop)
+            problem = find_problem(path, header, crc=self._crc, stop=self._stop, progress=self._progress)
         except FileNotFoundError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
             if os.path.islink(path):
                 self._notes.add(name.path, "a link to a file that is not there")

@@ -1,6 +1,7 @@
 """Progress where there is no terminal: lines on standard error, and figures for the end line."""
 
 import io
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,12 @@ from contextlib import suppress
 
 import pytest
 
+from ms_recover import api
 from ms_recover.cli import progress
 from ms_recover.cli.progress import Meter, progress_bar
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.progress import Expecting, expect_bytes
+from ms_recover.testing.trees import make_tree
 
 MIB = 1 << 20
 
@@ -109,3 +113,17 @@ def test_plain_callbacks_need_no_total():
     expect_bytes(None, 5)
     assert counts == []
     assert isinstance(Meter("reading"), Expecting)
+
+
+def test_the_bytes_of_a_crc_check_are_counted_and_have_lines_without_a_total(tmp_path, capsys, clock):
+    tree = make_tree(tmp_path / "tree", crc=True)
+    size = sum(path.stat().st_size for path in tree.rglob("*.ckpt"))
+    with progress_bar("checking CRCs", None, False) as meter:
+        api.scan(tree, progress=meter)
+        assert size * 0.9 < meter.done <= size
+        clock.now += 30
+        meter(1)
+    assert re.fullmatch(r"recover-ckpt: checking CRCs: \S+ KiB, under 0.001 GB/s\n", capsys.readouterr().err)
+    with progress_bar("checking CRCs", None, False) as meter:
+        api.scan(tree, ScanOptions(crc=False), progress=meter)
+    assert meter.done == 0
