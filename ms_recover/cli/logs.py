@@ -172,7 +172,7 @@ class _StandardError(logging.Handler):
 
 
 class _FileHandler(logging.StreamHandler[IO[str]]):
-    """A log that cannot be written any more is no reason to give the work up: it is said once."""
+    """A log that cannot be written any more is no reason to give the work up: it is reported once."""
 
     def __init__(self, file: IO[str], path: str) -> None:
         super().__init__(file)

@@ -138,7 +138,7 @@ class _Bar(Meter):
         if self._bar is None:
             self._bar = _make_bar()
         if self._task is None:
-            self._task = self._bar.add_task(self.what, total=None)
+            self._task = self._bar.add_task(self.what, total=self._total or None)
             self._bar.start()
         return self._bar, self._task
 
