@@ -13,7 +13,7 @@ import click
 _COLOURS = {
     "green": ("COMPLETE", "DONE", "RECOVERABLE", "SOUND"),
     "yellow": ("NOT COMPARED", "PARTIAL", "SOUND where compared", "UNCERTAIN", "WARNING"),
-    "red": ("DAMAGED", "FAILED", "PERMISSION DENIED", "REFUSED", "UNDECIDED", "UNRECOVERABLE", "WRONG"),
+    "red": ("DAMAGED", "FAILED", "PERMISSION DENIED", "REFUSED", "UNDECIDED", "UNHEALTHY", "UNRECOVERABLE", "WRONG"),
 }
 _VERDICTS = sorted(((word, colour) for colour, words in _COLOURS.items() for word in words), reverse=True)
 """Longer ones first, where one begins like another."""
@@ -26,11 +26,11 @@ def print_json(data: dict[str, Any]) -> None:
     click.echo(json_text(data))
 
 
-def print_json_line(data: dict[str, Any]) -> None:
-    """Print one JSON object as a line, in ASCII."""
+def print_line(data: dict[str, Any]) -> None:
+    """Print one JSON object in one line, in ASCII."""
     from ms_recover.formats.codec import json_text
 
-    click.echo(json_text(data, indent=0))
+    click.echo(json_text(data, 0))
 
 
 def print_text(text: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_scan, takes_security
-from ms_recover.cli.output import print_json_line, print_text
+from ms_recover.cli.output import print_line, print_text
 from ms_recover.cli.peers import need_numpy, security_of
 from ms_recover.cli.tree import cores
 
@@ -51,7 +51,7 @@ def command(
         from ms_recover.formats.report_json import started_to_json
 
         token_file = peers.token_file or os.environ.get(TOKEN_FILE_VARIABLE) or None
-        print_json_line(
+        print_line(
             started_to_json(
                 root=os.path.realpath(root),
                 address=address.host,
@@ -77,5 +77,5 @@ def command(
     if as_json:
         from ms_recover.formats.report_json import stopped_to_json
 
-        print_json_line(stopped_to_json(end))
+        print_line(stopped_to_json(end))
     return 0

@@ -93,7 +93,7 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
         kept = f"{len(plan.ranks) - count} kept"
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
     count = len(plan.group_files)
-    lists = f"; {count} rank list{'s' * (count > 1)} to write again" if count else ""
+    lists = f", {count} rank list{'s' * (count > 1)} to write" if count else ""
     if plan.world_size_guessed:
         return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{lists}{_guess(plan)}{back}"]
     return [f"COMPLETE at step {plan.step}: every rank has its slice{lists or ', nothing to do'}{back}"]

@@ -225,7 +225,7 @@ def test_a_lost_rank_list_is_something_to_do(tmp_path):
     (tree / "ckpt_dir0" / "group_info.pb").unlink()
     code, out = run(plan.command, tree, "--detailed-exitcode")
     assert code == 10
-    assert "1 rank list to write again" in out.splitlines()[1]
+    assert "1 rank list to write" in out.splitlines()[1]
     assert f"Next: recover-ckpt apply {tree}\n" in out
     assert run(apply.command, tree)[0] == 0
     assert (tree / "ckpt_dir0" / "group_info.pb").exists()
