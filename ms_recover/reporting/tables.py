@@ -32,7 +32,7 @@ def table_lines(
     pushed = [name in right for name in columns]
     natural = [max(map(cell_width, column)) for column in table]
     beside, widths = list(range(len(columns))), natural
-    if width is not None:
+    if width is not None and _total(natural) > width:
         beside, widths = _beside(natural, [max(map(_longest_word, column)) for column in table], width)
     below = [place for place in range(len(columns)) if place not in beside]
     lines = []
@@ -51,17 +51,21 @@ def _beside(natural: Sequence[int], least: Sequence[int], width: int) -> tuple[l
     while True:
         widths = _share([natural[place] for place in beside], [least[place] for place in beside], width)
         if len(beside) == 1 or (
-            sum(widths) + len(_GAP) * (len(widths) - 1) <= width
+            _total(widths) <= width
             and all(natural[place] <= _MOST_LINES * given for place, given in zip(beside, widths, strict=True))
         ):
             return beside, widths
         beside.remove(max(beside[1:], key=lambda place: natural[place]))
 
 
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
 def _share(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
     """Give each column its longest word, and what is left to all, at most what they can use."""
     widths = list(least)
-    spare = width - sum(least) - len(_GAP) * (len(least) - 1)
+    spare = width - _total(least)
     places = sorted(range(len(least)), key=lambda place: natural[place] - least[place])
     for index, place in enumerate(places):
         more = min(natural[place] - least[place], max(spare, 0) // (len(places) - index))
