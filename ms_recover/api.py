@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
-"""Called with the bytes read or written since the last call, from any thread."""
+"""Called with the bytes read or written since the last call, from any thread.
+
+One with a method `expect` (`ms_recover.model.progress.Expecting`) gets the bytes of each phase before it begins.
+"""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
 """Reads whole slices, including those outside the inventory's root."""
@@ -54,7 +57,11 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
 
 
 def scan(
-    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
+    root: str | os.PathLike[str],
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Progress | None = None,
 ) -> Inventory:
     """List the slices, rank lists, strategy files and manifests of a checkpoint tree, sorted.
 
@@ -64,6 +71,8 @@ def scan(
         A directory with a directory for each rank.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
+    progress : callable, optional
+        See `Progress`; the bytes read to check CRCs.
 
     Raises
     ------
@@ -78,7 +87,7 @@ def scan(
     """
     from ms_recover.scanning.scan import scan as scan_tree
 
-    return scan_tree(root, options, stop=stop)
+    return scan_tree(root, options, stop=stop, progress=progress)
 
 
 def plan(

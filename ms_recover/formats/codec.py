@@ -137,8 +137,8 @@ def json_text(value: Any, indent: int = 2) -> str:
         return json.dumps(value, indent=indent or None)
 
 
-def schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a type."""
+def schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a type, or of several."""
     return msgspec.json.schema(kind)
 
 

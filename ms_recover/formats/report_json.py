@@ -1,11 +1,11 @@
-"""What scan, verify, apply, complete and inspect print with ``--json``; nothing reads it back.
+"""What scan, verify, apply, complete, inspect and serve print with ``--json``; nothing reads it back.
 
 The types state the members and their order; docs/schemas/ is made of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.formats.codec import (
@@ -14,6 +14,7 @@ from ms_recover.formats.codec import (
     Digest,
     Epoch,
     Fields,
+    Meta,
     ParameterFields,
     Rank,
     Size,
@@ -270,6 +271,29 @@ class InspectionFields(Fields):
     iteration: Count | UnsetType = UNSET
 
 
+class StartedFields(Fields, tag_field="event", tag="started"):
+    """The first line of ``serve --json``: the port is open."""
+
+    version: Literal[1]
+    root: str
+    address: str
+    port: Annotated[int, Meta(ge=1, lt=1 << 16)]
+    tls: bool
+    token: bool
+    token_file: str | None
+    pid: Count
+
+
+class StoppedFields(Fields, tag_field="event", tag="stopped"):
+    """The last line of ``serve --json``: no client for the seconds of ``--idle``, or a signal."""
+
+    version: Literal[1]
+    reason: Literal["idle", "signal"]
+
+
+ServingFields = StartedFields | StoppedFields
+
+
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
     """Return the object that ``scan --json`` prints."""
     slices = tuple(
@@ -358,6 +382,21 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 def result_to_json(result: ActionResult) -> dict[str, Any]:
     """Return the object that ``complete --json`` prints."""
     return to_json(fill(ResultFields, result))
+
+
+def started_to_json(
+    *, root: str, address: str, port: int, tls: bool, token: bool, token_file: str | None, pid: int
+) -> dict[str, Any]:
+    """Return the object that ``serve --json`` prints when it accepts clients; secrets are not in it."""
+    fields = StartedFields(
+        version=1, root=root, address=address, port=port, tls=tls, token=token, token_file=token_file, pid=pid
+    )
+    return to_json(fields)
+
+
+def stopped_to_json(reason: Literal["idle", "signal"]) -> dict[str, Any]:
+    """Return the object that ``serve --json`` prints at its end."""
+    return to_json(StoppedFields(version=1, reason=reason))
 
 
 def inspection_to_json(found: Inspection) -> dict[str, Any]:
