@@ -7,6 +7,8 @@ has the same name and a suffix. `ms_recover.scanning.naming` holds the grammar t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
 SliceFormat = Literal["ckpt", "safetensors"]
@@ -48,10 +50,26 @@ STRATEGY_NAME = "strategy.ckpt"
 GRAPH_SUFFIX = "-graph.meta"
 """Of the computing graph that ``ModelCheckpoint`` saves beside the slices."""
 
-RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}")
-CONTAINERS = ("", "checkpoints", "checkpoint")
-"""Names of the ranks' directories, and the directories below the root that may hold them."""
+RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}", "rank_{rank}_ckpt")
+VAGUE_RANK_DIRECTORIES = ("device{rank}", "ckpt_{rank}")
+"""Names of the ranks' directories; the number in the vague ones may be that of a device of one node, or a step."""
 
+NETWORK_MARK = "-network"
+TRAINABLE_MARK = "-trainable_params"
+"""Behind the prefix of slices that MindFormers' ``CheckpointMonitor`` saves beside whole ones: no optimizer."""
+
+META_NAME = "meta.json"
+"""Beside MindFormers' slices: the last one that was saved, from which its own resume begins."""
+
+HEALTH_NAME = "health_ckpts.json"
+"""Beside the folder of MindFormers' slices: the steps whose weights its health monitor found unsound."""
+
+STRATEGY_FOLDER = "strategy"
+"""Beside the folder of MindFormers' slices: the strategy files of all ranks."""
+
+_VAGUE_FORMS = [form.split("{rank}") for form in VAGUE_RANK_DIRECTORIES]
+_RANK_FORMS = [*(form.split("{rank}") for form in RANK_DIRECTORIES), *_VAGUE_FORMS]
+_OF_RANKS = re.compile(r"(?:.*[_-])?ranks?\Z", re.ASCII | re.DOTALL)
 _NAMED_RANK = re.compile(r"(?:^|_)rank_(?P<rank>\d+)(?=[_.-]|\Z)", re.ASCII)
 
 
@@ -83,3 +101,32 @@ def marked(path: str, mark: str) -> str:
 def temporary_name(name: str) -> str:
     """Return the name of an unfinished file: hidden, so that neither MindSpore nor a scan takes it for a slice."""
     return f".{name}{TEMPORARY_SUFFIX}"
+
+
+def rank_in_folder(name: str, parent: str = "") -> tuple[str, str, str] | None:
+    """Return the text before the rank in a directory's name, its digits, and the text behind; None without a rank.
+
+    A bare number is a rank only where the name of the `parent` says so, as that of ``ckpt_of_rank`` does.
+    """
+    for head, tail in _RANK_FORMS:
+        digits = name[len(head) : len(name) - len(tail)]
+        if digits.isascii() and digits.isdigit() and name == f"{head}{digits}{tail}":
+            return head, digits, tail
+    if name.isascii() and name.isdigit() and _OF_RANKS.match(parent):
+        return "", name, ""
+    return None
+
+
+def is_vague(name: str) -> bool:
+    """Whether the number in a directory's name may be another one than a rank: a step, or a device of one node."""
+    return any(name == f"{head}{name[len(head) :]}" and name[len(head) :].isdigit() for head, _ in _VAGUE_FORMS)
+
+
+def ranks_in_folders(folders: Sequence[str], *, vague: bool = False) -> list[str]:
+    """Return the digits of the ranks that the components of a path name, outermost first.
+
+    With `vague`, a last one whose number may be another one counts as well.
+    """
+    found = [(name, rank_in_folder(name, parent)) for parent, name in pairwise(["", *folders])]
+    named = [(name, form[1]) for name, form in found if form is not None]
+    return [digits for name, digits in named if not is_vague(name) or (vague and name == named[-1][0])]

@@ -17,12 +17,13 @@ from ms_recover.execution.context import ActionContext
 from ms_recover.execution.copy import copy_slice
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.slice_source import LocalSource, SliceSource
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, GroupWrite, Plan, waves_of
+from ms_recover.model.plan import Action, GroupWrite, MetaWrite, Plan, waves_of
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
@@ -31,6 +32,7 @@ from ms_recover.storage.threads import in_threads
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
+_WriteT = TypeVar("_WriteT", GroupWrite, MetaWrite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,13 @@ def apply_plan(
         failed = {result.rank for result in results if result.status == "failed"}
         writes = [write for write in plan.group_files if write.rank not in failed]
         writes = [write for write in writes if ranks is None or write.rank in ranks]
-        written, others = _write_lists(writes, {note.path for note in plan.notes}, context, jobs)
+        noted = {note.path for note in plan.notes}
+        written, others = _write_small(
+            writes, lambda one: write_planned(plan.root, one, damaged=one.target in noted, syncs=syncs), jobs
+        )
+        metas = [meta for meta in plan.meta_files if meta.rank not in failed and (ranks is None or meta.rank in ranks)]
+        renewed, wrong = _write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
+        others += wrong
         others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         if context.journal is not None:
             for folder in sorted(_folders(plan, actions)):
@@ -109,6 +117,7 @@ def apply_plan(
         step=step,
         results=tuple(results),
         group_files=tuple(written),
+        meta_files=tuple(renewed),
         verified=verify,
         errors=tuple(problem.text for problem in others),
         exit_code=max(codes, default=0),
@@ -179,18 +188,18 @@ def _failed(action: Action, error: str) -> ActionResult:
     )
 
 
-def _write_lists(
-    writes: Sequence[GroupWrite], noted: Collection[str], context: ActionContext, jobs: int
+def _write_small(
+    writes: Sequence[_WriteT], write: Callable[[_WriteT], bool], jobs: int
 ) -> tuple[list[str], list[_Problem]]:
-    """Write rank lists in threads, damaged ones that the plan noted in place of the old ones."""
+    """Write rank lists or records in threads; return those that were written, and the problems."""
 
-    def write(one: GroupWrite) -> bool | _Problem:
+    def attempt(one: _WriteT) -> bool | _Problem:
         try:
-            return write_planned(context.root, one, damaged=one.target in noted, syncs=context.syncs)
+            return write(one)
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
-    ends = in_threads(jobs, write, writes)
+    ends = in_threads(jobs, attempt, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, _Problem)]
 

@@ -7,7 +7,7 @@ import stat
 
 from ms_recover.errors import FormatError, StorageError, VerificationError
 from ms_recover.execution.slice_source import Stop
-from ms_recover.formats.plan_paths import RANK_DIRECTORY
+from ms_recover.file_names import ranks_in_folders
 from ms_recover.model.actions import FileState
 from ms_recover.storage.atomic import AtomicFile
 from ms_recover.storage.digest import digest_bytes
@@ -33,10 +33,10 @@ def check_place(root: str, path: str, rank: int) -> None:
     folder = os.path.realpath(parent)
     if folder != real_root and not folder.startswith(os.path.join(real_root, "")):
         raise FormatError(f"{path} leads out of {root} through a link, to {folder}: nothing was written there")
-    for part in os.path.relpath(folder, real_root).split("/"):
-        match = RANK_DIRECTORY.match(part)
-        if match is not None and match[1] != str(rank):
-            raise FormatError(f"{path} leads to the directory of rank {match[1]} through a link: nothing was written")
+    linked = folder != os.path.normpath(os.path.join(real_root, os.path.dirname(path)))
+    for other in ranks_in_folders(os.path.relpath(folder, real_root).split("/"), vague=linked):
+        if other != str(rank):
+            raise FormatError(f"{path} leads to the directory of rank {other} through a link: nothing was written")
 
 
 def check_target(path: str, replaces: FileState | None) -> None:

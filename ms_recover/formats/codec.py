@@ -37,6 +37,9 @@ Digest = Annotated[str, Meta(pattern=f"^{DIGEST}:[0-9a-f]{{32}}$", max_length=le
 Path = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*$")]
 """A path that stays below its root: not absolute, no empty component, no ``.`` and ``..``, no NUL."""
 
+FileName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[^/\0]+$")]
+"""The name of a file, without a path."""
+
 
 class Fields(msgspec.Struct):
     """A JSON object with these members, in this order; more members are ignored when it is read."""

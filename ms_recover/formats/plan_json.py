@@ -20,6 +20,7 @@ from ms_recover.formats.codec import (
     UNSET,
     Extent,
     Fields,
+    FileName,
     ParameterFields,
     Path,
     Rank,
@@ -36,7 +37,7 @@ from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, Plan, RankVerdict, RejectedStep, waves_of
+from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, MetaWrite, Plan, RankVerdict, RejectedStep, waves_of
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
@@ -59,6 +60,16 @@ class GroupWriteFields(Fields):
     rank: Rank
     target: Path
     restore_ranks: tuple[Rank, ...]
+
+
+class MetaWriteFields(Fields):
+    """A ``meta.json`` of MindFormers that is written so that it resumes from the planned step."""
+
+    rank: Rank
+    target: Path
+    file: FileName
+    replaces: str | None
+    reason: str
 
 
 class RankFields(Fields):
@@ -105,6 +116,8 @@ class PlanFields(Fields, kw_only=True):
     rejected_steps: tuple[RejectedFields, ...]
     warnings: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
+    meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
+    hints: tuple[str, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -156,6 +169,8 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
             ranks=tuple(fill(RankFields, verdict, missing_share=_missing_share(verdict)) for verdict in plan.ranks),
             rejected_steps=rejected_fields(plan.rejected_steps),
+            meta_files=plan.meta_files or UNSET,
+            hints=plan.hints or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -222,6 +237,8 @@ def _plan(fields: PlanFields) -> Plan:
         actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
         partials=tuple(read_compose(one) for one in fields.partials),
         group_files=make(tuple[GroupWrite, ...], fields.group_files),
+        meta_files=() if fields.meta_files is UNSET else make(tuple[MetaWrite, ...], fields.meta_files),
+        hints=() if fields.hints is UNSET else fields.hints,
         ranks=make(tuple[RankVerdict, ...], fields.ranks),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
@@ -237,15 +254,18 @@ def _step(fields: StepFields | None) -> Step | None:
 def _check(plan: Plan) -> None:
     """Refuse a plan whose parts contradict each other."""
     every: tuple[Action, ...] = (*plan.actions, *plan.partials)
-    targets = [action.target for action in every] + [write.target for write in plan.group_files]
+    small = [write.target for write in plan.group_files] + [write.target for write in plan.meta_files]
+    targets = [action.target for action in every] + small
     written = set(targets)
     if len(written) != len(targets):
         raise ValueError("two actions have one target")
     for wave in waves_of(plan.actions):
-        replaced = {action.target for action in wave} | {write.target for write in plan.group_files}
+        replaced = {action.target for action in wave} | set(small)
         for action in wave:
             if any(one.path in replaced and one.path != action.target for one in action.replicas):
                 raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
+    if plan.meta_files and plan.step is None:
+        raise ValueError("it writes meta.json but has no step")
     if every and (plan.step if plan.actions else plan.considered) is None:
         raise ValueError("it has actions but no step")
     for write in plan.group_files:

@@ -7,15 +7,15 @@ name, that holds their rank; so another rank's slice cannot be replaced by a pla
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from ms_recover.errors import FormatError
-from ms_recover.file_names import GROUP_INFO_NAME, PARTIAL_MARK, last_named_rank, marked
+from ms_recover.file_names import GROUP_INFO_NAME, META_NAME, PARTIAL_MARK, last_named_rank, marked, ranks_in_folders
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 
-RANK_DIRECTORY = re.compile(r"(?:ckpt_dir|rank_)(\d+)\Z", re.ASCII)
 _STEP_IN_NAME = re.compile(r".+-(\d+)_(\d+)(?=\.)", re.ASCII | re.DOTALL)
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 
@@ -52,17 +52,24 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         if write.target.rpartition("/")[2] != GROUP_INFO_NAME:
             yield use, write.target, f"is not called {GROUP_INFO_NAME}"
         yield use, write.target, name_problem(write.target, write.rank, None)
+    for meta in plan.meta_files:
+        use, folder = f"write the meta.json of rank {meta.rank}", meta.target.rpartition("/")[0]
+        if meta.target.rpartition("/")[2] != META_NAME:
+            yield use, meta.target, f"is not called {META_NAME}"
+        yield use, meta.target, name_problem(meta.target, meta.rank, None)
+        yield use, meta.file, name_problem(f"{folder}/{meta.file}", meta.rank, step)
 
 
 def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     """Return why a path is not one of this rank and step, None when it is.
 
-    Rank directories (``ckpt_dir3``, ``rank_3``) and the last ``rank_3`` in the file name count first; in paths of other
-    patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the file name, or, in other
-    patterns, as two numbers; it is None where the name holds none.
+    Rank directories (`RANK_DIRECTORIES` of `ms_recover.file_names`) and the last ``rank_3`` in the file name count
+    first; in paths of other patterns the rank must stand as a number of its own. The step stands as ``-1_8`` in the
+    file name, or, in other patterns, as two numbers, or one where it has no epoch; it is None where the name holds
+    none.
     """
     *folders, name = path.split("/")
-    ranks = [match[1] for match in map(RANK_DIRECTORY.match, folders) if match]
+    ranks = ranks_in_folders(folders)
     named_rank = last_named_rank(name)
     ranks += [named_rank["rank"]] if named_rank is not None else []
     for other in ranks:
@@ -71,13 +78,12 @@ def name_problem(path: str, rank: int, step: Step | None) -> str | None:
     named = _STEP_IN_NAME.match(name)
     if step is not None and named is not None and (named[1], named[2]) != (str(step.epoch), str(step.step)):
         return f"names step {named[1]}_{named[2]}, not {step}"
-    numbers = _NUMBERS.findall(path)
+    numbers = Counter(_NUMBERS.findall(path))
     if named is not None:
-        numbers.remove(named[1])
-        numbers.remove(named[2])
+        numbers -= Counter([named[1], named[2]])
     elif step is not None:
-        for number in (str(step.epoch), str(step.step)):
-            if number not in numbers:
-                return f"does not name step {step}"
-            numbers.remove(number)
+        needed = Counter([str(step.step), *([str(step.epoch)] if step.epoch else [])])  # a path without epoch is of 0
+        if not needed <= numbers:
+            return f"does not name step {step}"
+        numbers -= needed
     return None if str(rank) in numbers else f"does not name rank {rank}"

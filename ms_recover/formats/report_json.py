@@ -147,6 +147,7 @@ class OutcomeFields(Fields):
     group_files: tuple[str, ...]
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
+    meta_files: tuple[str, ...] | UnsetType = UNSET
 
 
 class ListedParameterFields(ParameterFields):
@@ -246,7 +247,10 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return the object that ``apply --json`` prints."""
     rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
-    return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
+    metas = outcome.meta_files or UNSET
+    return to_json(
+        fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected, meta_files=metas)
+    )
 
 
 def result_to_json(result: ActionResult) -> dict[str, Any]:

@@ -138,6 +138,70 @@ class Note:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSet:
+    """Slices in a tree that were saved apart from those that a scan is about."""
+
+    pattern: str
+    """Where they lie, as ``--pattern`` takes it."""
+    kind: str
+    """Which parameters they hold, such as ``of the network alone``; empty for whole slices."""
+    ranks: int
+    """How many ranks have some."""
+    newest: Step
+    command: str
+    """The command that plans their recovery."""
+
+    @property
+    def text(self) -> str:
+        """What they are, and the command, as one clause."""
+        kind = f" {self.kind}" if self.kind else ""
+        many = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        return (
+            f"{self.pattern} are other slices{kind}, of {many} up to step {self.newest}, and no part of this: "
+            f"{self.command}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaFile:
+    """One ``meta.json`` of MindFormers: the slice from which its own resume begins."""
+
+    rank: int
+    path: str
+    """Relative to the root."""
+    place: RankPath
+    """Where the same file of another rank lies."""
+    step: Step | None = None
+    """None when it cannot be read."""
+    file: str = ""
+    """Name of the slice."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnhealthySlice:
+    """A slice of rank 0 whose step MindFormers' health monitor found unsound."""
+
+    prefix: str
+    """As for `SliceFile`."""
+    step: Step
+    path: str
+    """Of the ``health_ckpts.json`` that states it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEvidence:
+    """Strategy files or rank lists that a scan saw and did not use, and the option that takes them."""
+
+    option: str
+    """Such as ``--strategy 'lists/strategy_rank_{rank}.ckpt'``."""
+    example: str
+    """Path of one of them."""
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """Everything a scan found."""
@@ -159,6 +223,14 @@ class Inventory:
     """Ranks whose directory the operating system refused to read, and why."""
     orphans: tuple[OrphanManifest, ...] = ()
     """Manifests whose slices are gone; sorted by rank, step and path."""
+    other_sets: tuple[OtherSet, ...] = ()
+    """Slices that were saved apart from these."""
+    meta_files: tuple[MetaFile, ...] = ()
+    """MindFormers' ``meta.json`` of each rank that has one; sorted by rank."""
+    unhealthy: tuple[UnhealthySlice, ...] = ()
+    """What ``health_ckpts.json`` calls unsound."""
+    seen: tuple[SeenEvidence, ...] = ()
+    """Strategy files and rank lists in other folders."""
 
     @property
     def steps(self) -> tuple[Step, ...]:

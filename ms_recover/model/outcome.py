@@ -55,6 +55,8 @@ class Outcome:
     """Whether only parts of slices were written, because they cannot be had whole."""
     rejected_steps: tuple[RejectedStep, ...] = ()
     """Newer steps that the plan gave up, newest first."""
+    meta_files: tuple[str, ...] = ()
+    """``meta.json`` of MindFormers that were written, relative to the root."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

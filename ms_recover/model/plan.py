@@ -49,6 +49,20 @@ class GroupWrite:
     restore_ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaWrite:
+    """Write the ``meta.json`` of MindFormers that names a rank's slice of the planned step."""
+
+    rank: int
+    target: str
+    """Path relative to the root."""
+    file: str
+    """Name of the slice."""
+    replaces: str | None
+    """Name of the slice that the file there names; None where there is no file, or none that can be read."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
     """A step newer than the planned one, and why it cannot be recovered."""
@@ -121,6 +135,10 @@ class Plan:
     """Nothing states the world size: more ranks may be missing than the plan can know."""
     warnings: tuple[str, ...] = ()
     """What the operator must know before applying the plan: steps that were given up, older runs."""
+    meta_files: tuple[MetaWrite, ...] = ()
+    """By rank; where a MindFormers tree is to resume from the planned step."""
+    hints: tuple[str, ...] = ()
+    """Where a rank has no source: evidence that was seen, and the options that take it."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

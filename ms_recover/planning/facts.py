@@ -19,6 +19,7 @@ from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
+from ms_recover.planning.resume_records import why_unhealthy
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
 from ms_recover.planning.world_size import WorldSize, find_world_size
 
@@ -160,6 +161,10 @@ class Facts:
     def why_older(self, step: Step) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
         return self.older_runs.why_older(one.file for one in self.counted_at(step))
+
+    def why_unhealthy(self, step: Step) -> str | None:
+        """Return why a step is not to be resumed from although its slices may be sound; None when nothing says so."""
+        return why_unhealthy((one.file for one in self.counted_at(step)), self.inventory.unhealthy, step)
 
     def runs(self, step: Step) -> tuple[Run, ...]:
         """Return the runs that saved slices of a step, the best candidate first."""

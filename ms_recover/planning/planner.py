@@ -17,8 +17,10 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAs
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.resume_records import plan_meta_files
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside
@@ -65,6 +67,10 @@ def plan_facts(facts: Facts) -> Planned:
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
+        unhealthy = None if options.step is not None else facts.why_unhealthy(step)
+        if unhealthy is not None:
+            rejected.append(RejectedStep(step, unhealthy))
+            continue
         tried = _try_runs(compared, step)
         found = next((one for _, one in tried if _is_enough(one, options) and not one.disagreements), None)
         shown = shown or found or tried[0][1]
@@ -77,6 +83,8 @@ def plan_facts(facts: Facts) -> Planned:
         if undecided is not None:
             shown = undecided
             break
+    if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
+        shown = _try_runs(compared, passed[0])[0][1]
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
     plan = _plan(compared, found, found or shown, tuple(rejected))
@@ -133,6 +141,8 @@ def _plan(
         partials=shown.partials if found is None else (),
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
+        meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
+        hints=hints_for(facts) if any(one.ranks for one in rejected) else (),
         warnings=_warnings(facts, found, rejected),
     )
 
@@ -207,6 +217,9 @@ def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
 
 def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
     texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
+    texts += [other.text for other in facts.inventory.other_sets if not other.kind]
+    if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:
+        texts.append(f"step {found.step} is {unhealthy}")
     older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
     return (*texts, older) if older is not None else tuple(texts)
 
@@ -241,4 +254,5 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
+    notes += [Note(other.pattern, other.text) for other in facts.inventory.other_sets if other.kind]
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

@@ -12,12 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ms_recover.file_names import ending_of
+from ms_recover.file_names import NETWORK_MARK, TRAINABLE_MARK, ending_of
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 
-_RERUN = re.compile(r"(?P<base>.*?)(?:_(?P<again>\d{1,9}))?\Z", re.ASCII | re.DOTALL)
+_RERUN = re.compile(
+    rf"(?P<base>.*?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Run:
 def base_of(prefix: str) -> str:
     """Return a prefix without the ``_N`` of a rerun."""
     match = _RERUN.match(prefix)
-    return match["base"] if match is not None and match["base"] else prefix
+    return f"{match['base']}{match['mark'] or ''}" if match is not None and match["base"] else prefix
 
 
 def _rerun_of(prefix: str) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
+from ms_recover.model.texts import list_some
 from ms_recover.reporting.plan_text import given_up_lines, going_back
 from ms_recover.reporting.tables import page, section, size_text
+
+_MOST_NAMED = 8
 
 
 def outcome_text(outcome: Outcome, width: int | None) -> str:
@@ -23,6 +26,9 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
+    if outcome.meta_files:
+        written = list_some(outcome.meta_files, _MOST_NAMED)
+        lines += ["", f"{written}: MindFormers resumes from step {outcome.step}"]
     return page([*lines, *(f"error: {error}" for error in outcome.errors)])
 
 

@@ -26,15 +26,19 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     """
     lines = [_world(plan), *_headline(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
+    lines += [f"Hint: {hint}" for hint in plan.hints]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
+    metas = [(str(write.rank), write.target, write.reason) for write in plan.meta_files[:_MOST_ROWS]]
+    title = f"{len(plan.meta_files)} meta.json to be written, so that MindFormers resumes from step {plan.step}"
+    lines += section(title, ("rank", "file", "why"), metas, width)
     other_runs = [(str(one.step), one.reason) for one in plan.rejected_steps if one.another_run]
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if plan.actions and next_command and not refused:
+    if (plan.actions or plan.group_files or plan.meta_files) and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -76,6 +80,12 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
             *(f"  {text}" for text in plan.disagreements),
             "Declare the rank you distrust with --lost, or choose an older step with --step",
         ]
+    if plan.step is None and not bad:
+        steps = ", ".join(str(one.step) for one in plan.given_up)
+        return [
+            f"UNHEALTHY: every step that could be recovered is {plan.given_up[0].reason}: {steps}",
+            f"Name one to take it all the same, for example: --step {plan.considered}",
+        ]
     if plan.step is None:
         ranks = ranks_text(rank.rank for rank in bad)
         no_source = f"at the newest there is no source for rank {ranks}{_guess(plan)}"
@@ -92,9 +102,16 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
         work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
         kept = f"{len(plan.ranks) - count} kept"
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
+    small = _small_files(plan)
     if plan.world_size_guessed:
-        return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{_guess(plan)}{back}"]
-    return [f"COMPLETE at step {plan.step}: every rank has its slice, nothing to do{back}"]
+        return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{f', {small}' if small else ''}{_guess(plan)}{back}"]
+    return [f"COMPLETE at step {plan.step}: every rank has its slice, {small or 'nothing to do'}{back}"]
+
+
+def _small_files(plan: Plan) -> str:
+    lists, metas = len(plan.group_files), len(plan.meta_files)
+    texts = [f"{lists} rank list{'s' * (lists > 1)}"] * (lists > 0) + [f"{metas} meta.json"] * (metas > 0)
+    return f"{' and '.join(texts)} to write" if texts else ""
 
 
 def _guess(plan: Plan) -> str:

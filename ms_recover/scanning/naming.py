@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from ms_recover.errors import UsageError
@@ -20,13 +21,13 @@ from ms_recover.file_names import (
     GRAPH_SUFFIX,
     MANIFEST_SUFFIX,
     PARTIAL_MARK,
-    RANK_DIRECTORIES,
     SLICE_ENDINGS,
     SLICE_FORMATS,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
     last_named_rank,
     marked,
+    rank_in_folder,
 )
 from ms_recover.model.inventory import RankPath
 from ms_recover.model.steps import Step
@@ -75,7 +76,10 @@ class Unused:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A path relative to the root with ``{rank}``, ``{prefix}``, ``{epoch}`` and ``{step}`` in it."""
+    """A path relative to the root with ``{rank}`` and ``{step}`` in it, and perhaps ``{prefix}`` and ``{epoch}``.
+
+    Where a field but the prefix occurs twice, it is the same twice. The epoch is 0 where the path has none.
+    """
 
     text: str
 
@@ -94,12 +98,11 @@ class Pattern:
                 raise UsageError(
                     f"pattern {text!r}: {{{field}}} is not known; use {{rank}} {{prefix}} {{epoch}} {{step}}"
                 )
-        for field in ("rank", "epoch", "step"):
+        for field in ("rank", "step"):
             if field not in fields:
                 raise UsageError(f"pattern {text!r} lacks {{{field}}}")
-        for field in set(fields) - {"rank"}:
-            if fields.count(field) > 1:
-                raise UsageError(f"pattern {text!r} has {{{field}}} twice")
+        if fields.count("prefix") > 1:
+            raise UsageError(f"pattern {text!r} has {{prefix}} twice")
         if text.startswith("/") or any(part in ("", ".", "..") for part in text.split("/")):
             raise UsageError(
                 f"pattern {text!r} must be a path below the root, "
@@ -156,7 +159,7 @@ def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unuse
         in_prefix = last_named_rank(prefix)
         if in_prefix is not None:
             prefix = prefix[: in_prefix.start()] + prefix[in_prefix.end() :]
-    step = Step(int(match["epoch"]), int(match["step"]))
+    step = Step(int(match.groupdict().get("epoch", 0)), int(match["step"]))
     return SliceName(rank, step, prefix, RankPath(tuple(form.split(_RANK_PLACE))))
 
 
@@ -194,20 +197,19 @@ def strategy_rank(name: str) -> int | None:
     return -1 if not ranks else ranks.pop() if len(ranks) == 1 else None
 
 
-def read_rank_directory(name: str) -> tuple[int, RankPath] | None:
+def read_rank_directory(name: str, parent: str = "") -> tuple[int, RankPath] | None:
     """Return the rank that a directory name stands for and the name's form, None when it is no rank directory."""
-    for form in RANK_DIRECTORIES:
-        head, tail = form.split("{rank}")
-        digits = name[len(head) : len(name) - len(tail)]
-        if name == f"{head}{digits}{tail}" and re.fullmatch(_NUMBER, digits, re.ASCII):
-            return int(digits), RankPath((head, tail))
-    return None
+    form = rank_in_folder(name, parent)
+    if form is None or not re.fullmatch(_NUMBER, form[1], re.ASCII):
+        return None
+    return int(form[1]), RankPath((form[0], form[2]))
 
 
 def rank_in_path(path: str) -> int | None:
     """Return the rank that the last rank directory in a path names, None when there is none."""
-    for part in reversed(path.split("/")):
-        found = read_rank_directory(part)
+    parts = path.split("/")
+    for parent, name in reversed([*pairwise(["", *parts])]):
+        found = read_rank_directory(name, parent)
         if found is not None:
             return found[0]
     return None
@@ -215,7 +217,7 @@ def rank_in_path(path: str) -> int | None:
 
 @lru_cache(maxsize=64)
 def _compiled(text: str) -> re.Pattern[str]:
-    """Translate a pattern; where the rank stands twice, it must be the same twice."""
+    """Translate a pattern; where a field stands twice, it must be the same twice."""
     pieces: list[str] = []
     end = 0
     seen = set()

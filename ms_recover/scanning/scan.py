@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, RANK_DIRECTORIES, VAGUE_RANK_DIRECTORIES
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import find_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SeenEvidence, SliceFile, StrategyFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
@@ -22,8 +22,11 @@ from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
+from ms_recover.scanning.resume_records import read_health, read_meta_files
+from ms_recover.scanning.settle import find_strategy_folder, keep_one_set, places_beside, settle_names
 from ms_recover.scanning.strategy_files import StrategyReader
-from ms_recover.scanning.walk import Found, find_named_files, walk_pattern, walk_rank_directories
+from ms_recover.scanning.survey import advice_for, find_seen_evidence, survey_folder
+from ms_recover.scanning.walk import Found, find_named_files, walk_layouts, walk_pattern
 from ms_recover.system_errors import denied_text
 
 
@@ -47,7 +50,9 @@ def scan(
         When the root cannot be read, or a file named in the options.
     """
     top, pattern = os.path.realpath(root), options.pattern
-    found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_rank_directories(top)
+    found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_layouts(top)
+    settle_names(found)
+    others = () if pattern else keep_one_set(top, found)
     notes = found.notes
     ranks = found.ranks
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
@@ -66,6 +71,12 @@ def scan(
     known = StrategyReader()
     strategies = known.beside_slices(top, found.strategy_files, notes)
     strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
+    places = places_beside(top, found.slices)
+    if not options.strategy:
+        in_folder, of_stages = find_strategy_folder(top, places)
+        strategies += known.beside_slices(top, in_folder, notes)
+        strategies += known.in_folder(top, of_stages, notes)
+    metas, unhealthy = read_meta_files(top, found.meta_files, notes), read_health(top, places, notes)
     return Inventory(
         root=top,
         ranks=tuple(sorted(ranks)),
@@ -75,19 +86,36 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
+        other_sets=others,
+        meta_files=metas,
+        unhealthy=unhealthy,
+        seen=_seen_evidence(top, places, groups, strategies),
     )
+
+
+def _seen_evidence(
+    root: str, places: Sequence[str], groups: Sequence[GroupFile], strategies: Sequence[StrategyFile]
+) -> tuple[SeenEvidence, ...]:
+    """Look for strategy files and rank lists in other folders where the scan has none of a kind."""
+    if groups and strategies:
+        return ()
+    used = [file.path for file in groups] + [file.path for file in strategies]
+    return find_seen_evidence(places, {os.path.join(root, path) for path in used})
 
 
 def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]) -> MsRecoverError:
     if found.refused:
         return found.refused[0]
+    surveyed = survey_folder(top)
+    advice = advice_for(top, surveyed)
     if empty:
         return MissingInputError(
             f"{top} holds directories of ranks but no slice ({list_some(empty, MOST_NAMED)}): name another folder, "
-            "or describe the file names with --pattern"
+            f"or describe the file names with --pattern; below it: {surveyed.text}; {advice}"
         )
-    looked = f"no path matches {pattern}" if pattern else "no ckpt_dir{rank}/ or rank_{rank}/ in it"
-    return MissingInputError(f"{top} holds no slices: {looked}; name another folder or describe it with --pattern")
+    forms = ", ".join(f"{form}/" for form in (*RANK_DIRECTORIES, *VAGUE_RANK_DIRECTORIES))
+    looked = f"no path matches {pattern}" if pattern else f"no directory of a rank ({forms})"
+    return MissingInputError(f"{top} holds no slices: {looked}; below it: {surveyed.text}; {advice}")
 
 
 class _SliceReader:

@@ -50,6 +50,17 @@ class StrategyReader:
                 notes.add(file.path, str(error).removeprefix(f"{path}: "))
         return found
 
+    def in_folder(self, root: str, paths: Iterable[str], notes: Notes) -> list[StrategyFile]:
+        """Read strategy files without a rank in their names; those that cannot be read are noted."""
+        found: list[StrategyFile] = []
+        for path in paths:
+            full = os.path.join(root, path)
+            try:
+                found += [replace(file, path=path) for file in self.named([(None, full)])]
+            except MsRecoverError as error:
+                notes.add(path, str(error).removeprefix(f"{full}: "))
+        return found
+
     def named(self, files: Iterable[tuple[int | None, str]]) -> list[StrategyFile]:
         """Read the strategy files that the operator named; a merged one gives a file for each stage.
 

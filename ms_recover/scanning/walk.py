@@ -5,20 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
-from ms_recover.file_names import CONTAINERS, GROUP_INFO_NAME, MANIFEST_SUFFIX
+from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX, META_NAME
 from ms_recover.model.inventory import Note, RankPath
+from ms_recover.scanning.layouts import Folder, is_unfinished, top_folder
 from ms_recover.scanning.naming import (
     Pattern,
     SliceName,
     Unused,
     never_a_slice,
     rank_in_path,
-    read_rank_directory,
     read_slice_name,
     strategy_rank,
     why_unused,
@@ -37,7 +38,7 @@ _NO_DIRECTORY = {
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """A rank list or strategy file of a rank; `place` is None where the path of another rank's is not known."""
+    """A rank list, strategy file or ``meta.json`` of a rank; `place` is None where another rank's path is not known."""
 
     rank: int
     path: str
@@ -54,6 +55,9 @@ class Found:
     strategy_files: list[RankFile] = field(default_factory=list)
     directories: list[tuple[int, str]] = field(default_factory=list)
     """The ranks' directories that could be listed."""
+    meta_files: list[RankFile] = field(default_factory=list)
+    forms: dict[str, str] = field(default_factory=dict)
+    """Directories, by path: the same path with ``{rank}`` where the rank stands."""
     denied: list[tuple[int, Note]] = field(default_factory=list)
     """Ranks whose directory could not be listed, and why."""
     refused: list[StorageError] = field(default_factory=list)
@@ -80,8 +84,8 @@ class Found:
             self.notes.add(path, f"{_NO_DIRECTORY[error.errno]}: not counted as a rank")
 
 
-def walk_rank_directories(root: str) -> Found:
-    """Find ``ckpt_dir{rank}/`` and ``rank_{rank}/``, in the root and below ``checkpoints/`` and ``checkpoint/``.
+def walk_layouts(root: str) -> Found:
+    """Find the directories of ranks in the root and below folders of checkpoints, as `Folder` describes them.
 
     Raises
     ------
@@ -90,17 +94,42 @@ def walk_rank_directories(root: str) -> Found:
     StorageError
         When the root cannot be read.
     """
-    found = Found()
-    for container in CONTAINERS:
-        entries = _list(root, container, None, found) if container else _list_root(root)
-        for rank, form in filter(None, map(read_rank_directory, entries or ())):
-            place = RankPath((f"{container}/{form.parts[0]}", *form.parts[1:])) if container else form
-            path = place.of(rank)
-            names = _list(root, path, rank, found)
-            if names is not None:
-                found.directories.append((rank, path))
-                _sort_out(found, rank, place, f"{path}/", names, partial(read_slice_name, place, rank))
+    found, seen = Found(), set[tuple[int, int]]()
+    names = _list_root(root)
+    _is_new(root, seen)
+    _look_into(root, top_folder(os.path.basename(root)), names, found, seen)
     return found
+
+
+def _look_into(root: str, folder: Folder, names: list[str], found: Found, seen: set[tuple[int, int]]) -> None:
+    """Sort out the files of a directory, and look into those in it; each folder of checkpoints is `seen` once."""
+    below = [one for one in map(folder.below, names) if one is not None]
+    if folder.rank is not None and not any(one.rank != folder.rank for one in below):
+        found.directories.append((folder.rank, folder.path))
+        place = folder.place
+        _sort_out(found, folder.rank, place, f"{folder.path}/", names, partial(read_slice_name, place, folder.rank))
+    for name in filter(is_unfinished, names):
+        path = f"{folder.path}/{name}" if folder.path else name
+        found.notes.add(path, "MindIO had not finished saving into it: rename it without _tmp if it is whole")
+    links = [one for one in below if not one.is_rank_directory and os.path.islink(os.path.join(root, one.path))]
+    for one in [*(one for one in below if one not in links), *links]:
+        if not one.is_rank_directory and not _is_new(os.path.join(root, one.path), seen):
+            continue
+        inside = _list(root, one, found)
+        if inside is not None:
+            _look_into(root, one, inside, found, seen)
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    """Whether a path is a directory that was not looked into under another name; adds it to those `seen`."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return error.errno not in _NO_DIRECTORY
+    if not stat.S_ISDIR(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+        return False
+    seen.add((status.st_dev, status.st_ino))
+    return True
 
 
 def walk_pattern(root: str, pattern: Pattern) -> Found:
@@ -155,9 +184,10 @@ def _sort_out(
     there = set(names)
     for name in names:
         path, what = f"{ahead}{name}", read(name)
-        if name == GROUP_INFO_NAME and rank is not None:
+        if name in (GROUP_INFO_NAME, META_NAME) and rank is not None:
             place = None if directory is None else RankPath((*directory.parts[:-1], f"{directory.parts[-1]}/{name}"))
-            found.group_files.append(RankFile(rank, path, place))
+            files = found.group_files if name == GROUP_INFO_NAME else found.meta_files
+            files.append(RankFile(rank, path, place))
         elif isinstance(what, SliceName):
             found.slices.append(what)
         elif rank is not None and (named := strategy_rank(name)) is not None:
@@ -261,12 +291,13 @@ def _names(path: str) -> list[str]:
         return sorted(entry.name for entry in entries)
 
 
-def _list(root: str, directory: str, rank: int | None, found: Found) -> list[str] | None:
-    """Return the names in a directory, of `rank` where its path names one; None where it cannot be listed."""
+def _list(root: str, folder: Folder, found: Found) -> list[str] | None:
+    """Return the names in a directory; None where it cannot be listed."""
+    found.forms[folder.path] = "{rank}".join(folder.place.parts)
     try:
-        return _names(os.path.join(root, directory))
+        return _names(os.path.join(root, folder.path))
     except OSError as error:
-        found.take(rank, directory, error)
+        found.take(folder.rank, folder.path, error)
         return None
 
 

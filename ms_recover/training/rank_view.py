@@ -132,7 +132,9 @@ def make_rank_view(
         _log.warning("rank %d: %s", rank, error)
         return RankView(rank=rank, scanning=scanning)
     compared = compare_slices(gather_facts(inventory, judging))
-    older = {step: why for step in inventory.steps if (why := compared.facts.why_older(step)) is not None}
+    facts = compared.facts
+    reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in inventory.steps}
+    older = {step: why for step, why in reasons.items() if why is not None}
     return RankView(
         rank=rank,
         comparison=compared,

@@ -174,7 +174,7 @@ def test_a_prefix_with_braces_stays_as_it_is():
     [
         "x/{epoch}_{step}",
         "{rank}/{epoch}",
-        "{rank}/{epoch}_{step}_{step}",
+        "{rank}/{prefix}_{prefix}-{epoch}_{step}",
         "{rank}/{what}-{epoch}_{step}",
         "/{rank}/{epoch}_{step}",
         "../{rank}/{epoch}_{step}",

@@ -1,0 +1,68 @@
+"""Settle the finds of a walk: the names of slices, the set of slices that the scan is about, and evidence beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ms_recover.file_names import STRATEGY_FOLDER
+from ms_recover.model.inventory import OtherSet
+from ms_recover.scanning.naming import SliceName, strategy_rank
+from ms_recover.scanning.rank_places import settle_rank_places
+from ms_recover.scanning.slice_sets import choose_set, without_step
+from ms_recover.scanning.walk import Found, RankFile
+
+
+def settle_names(found: Found) -> None:
+    """Put the rank at all its places in the names of slices; those of another rank are noted."""
+    settled, wrong = settle_rank_places(found.slices)
+    found.slices = settled
+    for name, number in wrong:
+        reason = f"the name says rank {number}, the directory says rank {name.rank}: put it where it belongs"
+        found.notes.add(name.path, reason, "other rank")
+
+
+def keep_one_set(root: str, found: Found) -> tuple[OtherSet, ...]:
+    """Leave one set of slices in the finds, and what lies beside it; return the others."""
+    sets = choose_set(root, found.slices)
+    found.slices = list(sets.chosen)
+
+    def stays(folder: str) -> bool:
+        return without_step(found.forms.get(folder, folder)) not in sets.folders
+
+    def own(files: Iterable[RankFile]) -> list[RankFile]:
+        return [file for file in files if stays(os.path.dirname(file.path))]
+
+    found.group_files, found.strategy_files = own(found.group_files), own(found.strategy_files)
+    found.meta_files = own(found.meta_files)
+    found.denied = [(rank, note) for rank, note in found.denied if stays(note.path)]
+    found.directories = [(rank, path) for rank, path in found.directories if stays(path)]
+    return sets.others
+
+
+def places_beside(root: str, slices: Iterable[SliceName]) -> list[str]:
+    """Return the folders in which MindFormers' files of all ranks may lie, nearest to the slices first.
+
+    They are the folder of the ranks' directories and the one above it, then the root and the one above it; absolute.
+    """
+    containers = dict.fromkeys(os.path.dirname(os.path.dirname(name.path)) for name in slices)
+    folders = [os.path.join(root, container) for container in containers] + [root]
+    both = [place for folder in folders for place in (folder, os.path.dirname(os.path.realpath(folder)))]
+    return list(dict.fromkeys(map(os.path.realpath, both)))
+
+
+def find_strategy_folder(root: str, places: Iterable[str]) -> tuple[list[RankFile], list[str]]:
+    """Return the strategy files of ranks in the first ``strategy/`` in one of the places, and those without a rank."""
+    for place in places:
+        folder = os.path.join(place, STRATEGY_FOLDER)
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        shown = os.path.relpath(folder, root) if folder.startswith(os.path.join(root, "")) else folder
+        ranks = [(strategy_rank(name), f"{shown}/{name}") for name in names]
+        own = [RankFile(rank, path) for rank, path in ranks if rank is not None and rank >= 0]
+        others = [path for rank, path in ranks if rank == -1]
+        if own or others:
+            return own, others
+    return [], []

@@ -1,0 +1,145 @@
+"""A look at a folder in which no layout is known: the files that may be slices, and strategy files and rank lists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ms_recover.file_names import GROUP_INFO_NAME, SLICE_ENDINGS, ending_of
+from ms_recover.model.inventory import SeenEvidence
+from ms_recover.scanning.naming import never_a_slice, rank_in_path, read_rank_directory, strategy_rank, why_unused
+from ms_recover.scanning.pattern_guess import guess_pattern
+
+_MOST_FOLDERS = 4_096
+_MOST_FILES = 100_000
+_DEEPEST = 8
+_NEARBY_FOLDERS = 64
+_OF_RANK = re.compile(r"(?<!\d)\d+(?!\d)", re.ASCII)
+_STRATEGY = re.compile(r".*strategy.*\.(?:ckpt|json)", re.ASCII | re.IGNORECASE)
+_EVIDENCE_FOLDER = re.compile(r".*(?:strateg|group|info).*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The files below a folder that end as slices do; the count is of those seen, at least as many are there."""
+
+    paths: tuple[str, ...]
+    stopped: bool
+
+    @property
+    def text(self) -> str:
+        """How many files of each format there are, with one of them."""
+        if not self.paths:
+            return "no file in it ends in " + " or ".join(SLICE_ENDINGS)
+        count = Counter(map(ending_of, self.paths))
+        files = " and ".join(
+            f"{number:,} *{ending} file{'s' * (number > 1)}" for ending, number in sorted(count.items())
+        )
+        return f"{'at least ' if self.stopped else ''}{files}, for example {self.paths[0]}"
+
+
+def survey_folder(root: str) -> Survey:
+    """Look for files that may be slices below a folder, through a bounded number of folders and files."""
+    paths: list[str] = []
+    folders = 0
+    pending = [""]
+    while pending and folders < _MOST_FOLDERS and len(paths) < _MOST_FILES:
+        folder = pending.pop(0)
+        folders += 1
+        for name, is_folder in _entries(os.path.join(root, folder)):
+            path = f"{folder}/{name}" if folder else name
+            if is_folder and not name.startswith(".") and path.count("/") < _DEEPEST:
+                pending.append(path)
+            elif not is_folder and _may_be_slice(name):
+                paths.append(path)
+    return Survey(tuple(paths), bool(pending))
+
+
+def _may_be_slice(name: str) -> bool:
+    other = never_a_slice(name) or _STRATEGY.fullmatch(name) or why_unused(name)
+    return name.endswith(SLICE_ENDINGS) and not name.startswith(".") and not other
+
+
+def advice_for(root: str, surveyed: Survey) -> str:
+    """Return what to do where no layout is known: if there is one, the command with a pattern that reads the files."""
+    own = read_rank_directory(os.path.basename(root), os.path.basename(os.path.dirname(root)))
+    if own is not None and any("/" not in path for path in surveyed.paths):
+        command = shlex.join(["recover-ckpt", "plan", os.path.dirname(root)])
+        return f"this is the directory of rank {own[0]} alone: name the folder of all ranks: {command}"
+    guess = guess_pattern(surveyed.paths)
+    if guess is None:
+        named = "{rank} {prefix} {epoch} {step}"
+        return f"name the folder that holds the ranks' directories, or describe the paths with --pattern ({named})"
+    command = shlex.join(["recover-ckpt", "plan", root, "--pattern", guess.pattern])
+    read = f"{guess.files:,} of them as slices of {guess.ranks:,} ranks and {guess.steps:,} steps"
+    return f"this reads {read}, check that it is so: {command}"
+
+
+def find_seen_evidence(places: Collection[str], used: Collection[str]) -> tuple[SeenEvidence, ...]:
+    """Find strategy files and rank lists near slices that a scan does not use, and the options that take them.
+
+    `places` are the absolute folders to look from; in each, and in folders in it whose names speak of strategies or
+    groups or are those of ranks. `used` are the absolute paths that the scan used.
+    """
+    families: dict[tuple[str, str], list[str]] = defaultdict(list)
+    folders = 0
+    for place in dict.fromkeys(places):
+        for folder in _evidence_folders(place):
+            folders += 1
+            if folders > _NEARBY_FOLDERS:
+                break
+            for name, is_folder in _entries(folder):
+                path = os.path.join(folder, name)
+                option = _option_of(name)
+                if option is not None and not is_folder and path not in used:
+                    families[option, _form_of(path)].append(path)
+    return tuple(
+        SeenEvidence(option=f"{option} {shlex.quote(form)}", example=paths[0], count=len(paths))
+        for (option, form), paths in sorted(families.items())
+    )
+
+
+def _evidence_folders(place: str) -> Iterator[str]:
+    """Yield a folder, and those in it and one level further down that may hold strategy files or rank lists."""
+    yield place
+    for name, is_folder in _entries(place):
+        if is_folder and _EVIDENCE_FOLDER.fullmatch(name):
+            yield os.path.join(place, name)
+            inner = [one for one, is_dir in _entries(os.path.join(place, name)) if is_dir]
+            yield from (os.path.join(place, name, one) for one in inner)
+        elif is_folder and read_rank_directory(name) is not None:
+            yield os.path.join(place, name)
+
+
+def _option_of(name: str) -> str | None:
+    if name == GROUP_INFO_NAME or (name.startswith("group_info") and name.endswith(".pb")):
+        return "--group-info"
+    return "--strategy" if strategy_rank(name) is not None or _STRATEGY.fullmatch(name) else None
+
+
+def _form_of(path: str) -> str:
+    """Return a path with ``{rank}`` for its rank: that of a directory and the file, or the last number in the name."""
+    folder, _, name = path.rpartition("/")
+    rank = rank_in_path(folder)
+    if rank is not None:
+        parts = [
+            part.replace(str(rank), "{rank}") if rank_in_path(part) == rank else part for part in folder.split("/")
+        ]
+        return "/".join([*parts, re.sub(rf"(?<!\d){rank}(?!\d)", "{rank}", name)])
+    numbers = list(_OF_RANK.finditer(name))
+    if not numbers:
+        return path
+    return f"{folder}/{name[: numbers[-1].start()]}{{rank}}{name[numbers[-1].end() :]}"
+
+
+def _entries(folder: str) -> list[tuple[str, bool]]:
+    """Return the names in a folder, sorted, and whether each is a folder; nothing where it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except OSError:
+        return []
