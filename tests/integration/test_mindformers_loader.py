@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.mindformers_loader import SCALARS, MindFormers, copy_tree, true_contents
+from tests.support.mindformers_tree import make_mindformers_tree
 
 pytest.importorskip("mindspore", minversion="2.10")  # what MindFormers 2.0 asks for
+load_file = pytest.importorskip("safetensors.numpy").load_file
 pytestmark = [pytest.mark.packaging, pytest.mark.mindspore, pytest.mark.timeout(300)]
 
 NEW = ("dp2_mp4", "dp4_mp2_opt2", "dp2_mp2_pp2")
-LEGACY = "legacy_dp2_mp2_optfull"
 CHECKPOINTS = Path("output", "checkpoint")
 
 
@@ -40,11 +44,17 @@ def test_untouched_trees_are_resumed_with_every_tensor_right(mindformers, tmp_pa
     assert answer["common"]["global_step"] == 200
 
 
-def test_an_untouched_legacy_tree_is_resumed_with_every_tensor_right(mindformers, tmp_path):
-    root = copy_tree(LEGACY, tmp_path / "tree")
-    answer = mindformers.resume_legacy(root / CHECKPOINTS, 4, "safetensors")
-    assert tensors(answer) == true_contents(LEGACY, 200)
+def test_an_untouched_legacy_tree_is_resumed_with_every_tensor_right(mindformers, fixtures):
+    root = fixtures / "mindformers_legacy" / CHECKPOINTS
+    answer = mindformers.resume_legacy(root, 4, "safetensors")
     assert answer["names"] == {str(rank): f"CKP_rank_{rank}-1_200.safetensors" for rank in range(4)}
+    saved = {rank: load_file(root / f"rank_{rank}" / name) for rank, name in answer["names"].items()}
+    digests = {
+        rank: {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in own.items() if name not in SCALARS}
+        for rank, own in saved.items()
+    }
+    assert tensors(answer) == digests
+    assert len(digests["0"]) > 50
 
 
 def test_a_missing_file_refuses_the_whole_iteration(mindformers, tmp_path):
@@ -78,10 +88,39 @@ def test_a_flipped_bit_is_loaded_without_a_word(mindformers, tmp_path):
     assert {name for rank in truth for name, value in loaded[rank].items() if value != truth[rank][name]}
 
 
-def test_a_legacy_tree_without_a_common_step_is_refused(mindformers, tmp_path):
-    root = copy_tree(LEGACY, tmp_path / "tree") / CHECKPOINTS
-    (root / "rank_1" / "CKP_rank_1-1_200.safetensors").unlink()
-    answer = mindformers.resume_legacy(root, 4, "safetensors")
-    assert answer["names"]["0"] == "CKP_rank_0-1_100.safetensors", "it goes back a step without a question"
-    (root / "rank_1" / "CKP_rank_1-1_100.safetensors").unlink()
-    assert "No checkpoint could be resumed" in mindformers.resume_legacy(root, 4, "safetensors")["error"]
+@pytest.fixture
+def output(fixtures, tmp_path):
+    """Eight ranks, data 2 x model 4: ranks r and r + 4 hold the same slice. Two steps, no rank lists."""
+    return make_mindformers_tree(fixtures / "dp2_mp4", tmp_path / "output")
+
+
+def test_a_legacy_tree_that_lost_two_ranks_is_refused_recovered_and_resumed(mindformers, output, recover_ckpt):
+    whole = mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")
+    for rank in (2, 5):
+        shutil.rmtree(output / "checkpoint" / f"rank_{rank}")
+    assert "is not found" in mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")["error"]
+    done = recover_ckpt("apply", output)
+    assert done.code == 0, done.out + done.err
+    answer = mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")
+    assert tensors(answer) == tensors(whole)
+    assert answer["names"] == {str(rank): f"CKP_rank_{rank}-2_77.ckpt" for rank in range(8)}
+
+
+def test_a_legacy_tree_goes_back_a_step_where_both_holders_are_torn(mindformers, output, recover_ckpt):
+    for rank in (1, 5):
+        torn = output / "checkpoint" / f"rank_{rank}" / f"CKP_rank_{rank}-2_77.ckpt"
+        torn.chmod(0o600)
+        os.truncate(torn, 100)
+    assert "Failed to read the checkpoint file" in mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")["error"]
+    assert recover_ckpt("apply", output).code == 0
+    answer = mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")
+    assert set(answer["names"].values()) == {f"CKP_rank_{rank}-1_77.ckpt" for rank in range(8)}
+    assert len(tensors(answer)) == 8
+
+
+def test_a_legacy_tree_with_a_missing_file_is_resumed_a_step_earlier_without_a_question(mindformers, output):
+    (output / "checkpoint" / "rank_1" / "CKP_rank_1-2_77.ckpt").unlink()
+    answer = mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")
+    assert answer["names"]["0"] == "CKP_rank_0-1_77.ckpt"
+    (output / "checkpoint" / "rank_1" / "CKP_rank_1-1_77.ckpt").unlink()
+    assert "No checkpoint could be resumed" in mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")["error"]
