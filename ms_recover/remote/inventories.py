@@ -20,7 +20,17 @@ from ms_recover.formats.group_info import encode_group_info
 from ms_recover.formats.manifest import decode_manifest, encode_manifest
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.groups import GroupInfo, RankGroup
-from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, RankPath, SliceFile, StrategyFile
+from ms_recover.model.inventory import (
+    GroupFile,
+    Inventory,
+    MetaFile,
+    Note,
+    OrphanManifest,
+    RankPath,
+    SliceFile,
+    StrategyFile,
+    UnhealthySlice,
+)
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -81,6 +91,22 @@ class _StrategyFields(Fields):
     digest: Digest
 
 
+class _MetaFields(Fields):
+    rank: _SentRank
+    place: _Place
+    epoch: _StepNumber | None
+    step: _StepNumber | None
+    file: str
+    problem: str | None
+
+
+class _UnhealthyFields(Fields):
+    prefix: str
+    epoch: _StepNumber
+    step: _StepNumber
+    path: str
+
+
 class _InventoryFields(Fields):
     ranks: tuple[_SentRank, ...]
     parameters: tuple[tuple[_Row, ...], ...]
@@ -91,6 +117,8 @@ class _InventoryFields(Fields):
     notes: tuple[tuple[str, str], ...]
     denied: tuple[tuple[_SentRank, str, str], ...] = ()
     orphans: tuple[_OrphanFields, ...] = ()
+    meta_files: tuple[_MetaFields, ...] = ()
+    unhealthy: tuple[_UnhealthyFields, ...] = ()
 
 
 def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> dict[str, Any]:
@@ -122,6 +150,8 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         notes=tuple((note.path, note.reason) for note in inventory.notes),
         denied=tuple((rank, note.path, note.reason) for rank, note in inventory.denied),
         orphans=tuple(fill(_OrphanFields, orphan, **_placed(orphan)) for orphan in inventory.orphans),
+        meta_files=tuple(_meta_fields(meta) for meta in inventory.meta_files),
+        unhealthy=tuple(fill(_UnhealthyFields, one.step, one) for one in inventory.unhealthy),
     )
     return to_json(fields)
 
@@ -156,6 +186,11 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
         notes=tuple(Note(path, reason) for path, reason in fields.notes),
         denied=tuple((rank, Note(path, reason)) for rank, path, reason in fields.denied),
         orphans=tuple(_read_orphan(one) for one in fields.orphans),
+        meta_files=tuple(_read_meta(one) for one in fields.meta_files),
+        unhealthy=tuple(
+            make_with(UnhealthySlice, one, step=Step(one.epoch, one.step), path=f"{root}: {one.path}")
+            for one in fields.unhealthy
+        ),
     )
 
 
@@ -189,6 +224,17 @@ def _read_orphan(fields: _OrphanFields) -> OrphanManifest:
     place = RankPath(fields.place)
     manifest = _read_manifest(fields.manifest, convert(place.of(fields.rank), Path), ())
     return make_with(OrphanManifest, fields, step=Step(fields.epoch, fields.step), place=place, manifest=manifest)
+
+
+def _meta_fields(meta: MetaFile) -> _MetaFields:
+    epoch, step = (None, None) if meta.step is None else (meta.step.epoch, meta.step.step)
+    return fill(_MetaFields, meta, place=meta.place.parts, epoch=epoch, step=step)
+
+
+def _read_meta(fields: _MetaFields) -> MetaFile:
+    place = RankPath(fields.place)
+    step = None if fields.epoch is None or fields.step is None else Step(fields.epoch, fields.step)
+    return make_with(MetaFile, fields, path=convert(place.of(fields.rank), Path), place=place, step=step)
 
 
 def _read_manifest(text: str | None, path: str, like: tuple[Parameter, ...]) -> Manifest | None:

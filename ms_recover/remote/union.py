@@ -67,6 +67,7 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
     strategies = {
         (file.path, file.rank): file for inventory in reversed(inventories) for file in inventory.strategy_files
     }
+    metas = {meta.path: meta for inventory in reversed(inventories) for meta in inventory.meta_files}
     notes = [Note(f"{inventory.root}/{note.path}", note.reason) for inventory in served for note in inventory.notes]
     denied = {rank: note for inventory in inventories[1:] for rank, note in inventory.denied}
     ranks = {rank for inventory in inventories for rank in inventory.ranks}
@@ -78,6 +79,10 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
         strategy_files=tuple(strategies[key] for key in sorted(strategies)),
         notes=(*local.notes, *notes),
         denied=local.denied,
+        other_sets=local.other_sets,
+        meta_files=tuple(metas[path] for path in sorted(metas)),
+        unhealthy=tuple(dict.fromkeys(one for inventory in inventories for one in inventory.unhealthy)),
+        seen=local.seen,
     )
     return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)), denied)
 
@@ -124,6 +129,7 @@ def cut_down(
         actions=tuple(sorted([*actions, *brought], key=lambda action: action.rank)),
         partials=tuple(action for action in plan.partials if union.lives_here(action.rank, ranks)),
         group_files=tuple(write for write in plan.group_files if union.lives_here(write.rank, ranks)),
+        meta_files=tuple(write for write in plan.meta_files if union.lives_here(write.rank, ranks)),
         ranks=tuple(verdicts),
     )
 

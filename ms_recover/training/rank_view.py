@@ -131,6 +131,8 @@ def make_rank_view(
     except MissingInputError as error:
         _log.warning("rank %d: %s", rank, error)
         return RankView(rank=rank, scanning=scanning)
+    for other in inventory.other_sets:
+        _log.warning("rank %d: %s", rank, other.text)
     compared = compare_slices(gather_facts(inventory, judging))
     facts = compared.facts
     reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in inventory.steps}

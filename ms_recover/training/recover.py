@@ -50,6 +50,7 @@ def recover_train(
     sink_size: int = -1,
     pattern: str | None = None,
     group_info: Iterable[str] = (),
+    strategy: Iterable[str] = (),
     newest: bool = False,
     tolerate: Iterable[str] = (),
     fresh: Literal["refuse", "start"] = "refuse",
@@ -93,8 +94,8 @@ def recover_train(
         Sink the dataset to the device; by default on Ascend only. CPU cannot.
     sink_size : int
         Steps per sink as in that training, -1 for the whole dataset.
-    pattern, group_info
-        Layout of the tree, as in `ScanOptions`.
+    pattern, group_info, strategy
+        Layout of the tree, and evidence outside it, as in `ScanOptions`.
     newest, tolerate
         The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
@@ -129,7 +130,7 @@ def recover_train(
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
     top = os.fspath(root)
-    scanning = ScanOptions(pattern=pattern, group_info=tuple(group_info))
+    scanning = ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy))
     judging = PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate))
     view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, scanning, judging))
     view, own = obtain_resume_slice(job, view, top)

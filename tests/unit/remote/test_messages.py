@@ -12,6 +12,7 @@ from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.options import ScanOptions
+from ms_recover.model.steps import Step
 from ms_recover.remote import messages
 from ms_recover.remote.inventories import inventory_from_json, inventory_to_json
 from ms_recover.remote.messages import RefusedError, Request, SliceRequest
@@ -20,6 +21,7 @@ from ms_recover.scanning.scan import scan
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.inventories import slice_file
+from tests.support.mindformers_tree import make_mindformers_tree, write_health
 
 STATE = FileState(100, 7)
 CUT = {"w": CutTensor("Float32", np.zeros((8,), np.float32), cut_layout("w", (2, 2), (0,)))}
@@ -203,3 +205,19 @@ def test_more_that_cannot_be(tmp_path):
 def test_equal_parameters_travel_once(tmp_path):
     inventory = scan(make_tree(tmp_path / "tree", data_parallel=4))
     assert len(inventory_to_json(inventory, {})["parameters"]) == 1
+
+
+def test_records_of_mindformers_travel(fixtures, tmp_path):
+    output = make_mindformers_tree(fixtures / "dp2_mp4", tmp_path)
+    write_health(output / "health_ckpts.json", {"CKP_rank_0-2_77.ckpt": 1})
+    (output / "checkpoint/rank_3/meta.json").write_text("{")
+    found = scan(output)
+    back = inventory_from_json(json.loads(json.dumps(inventory_to_json(found, {}))), "there:1")
+    assert back.meta_files == found.meta_files
+    assert [(one.prefix, one.step) for one in back.unhealthy] == [("CKP", Step(2, 77))]
+    assert back.unhealthy[0].path == "there:1: health_ckpts.json"
+    sent = inventory_to_json(found, {})
+    for place in (["../rank_", "/meta.json"], ["/rank_", "/meta.json"]):
+        sent["meta_files"][0]["place"] = place
+        with pytest.raises(ValueError, match="matching regex"):
+            inventory_from_json(json.loads(json.dumps(sent)), "there:1")

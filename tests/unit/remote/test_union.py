@@ -7,13 +7,14 @@ import pytest
 from ms_recover.cli.tree import plan_code
 from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
-from ms_recover.model.inventory import Note
+from ms_recover.model.inventory import MetaFile, Note, RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.remote.peer import DEFAULT_PORT, Address
 from ms_recover.remote.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
 
+META = RankPath(("ckpt_dir", "/meta.json"))
 GROUPS = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
 
 
@@ -141,3 +142,18 @@ def test_addresses():
     for text in ("", ":80", "a:b", "a:0", "a:70000", "::1", "a b:1", "a/b:1", "a:1:2"):
         with pytest.raises(UsageError):
             Address.parse(text)
+
+
+def test_each_node_writes_the_records_of_mindformers_for_its_own_ranks():
+    def with_metas(found):
+        metas = tuple(
+            MetaFile(rank=rank, path=f"ckpt_dir{rank}/meta.json", place=META, step=STEP, file=f"test-{STEP}.ckpt")
+            for rank in found.ranks
+        )
+        return replace(found, meta_files=metas)
+
+    here = with_metas(node(slice_file(0, OLDER), slice_file(0)))
+    there = with_metas(node(*(slice_file(rank, OLDER) for rank in (1, 2, 3)), slice_file(2), name="there:1"))
+    plan = planned(here, there)
+    assert plan.step == OLDER
+    assert [(write.rank, write.file) for write in plan.meta_files] == [(0, f"test-{OLDER}.ckpt")]
