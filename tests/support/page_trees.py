@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.mindformers_tree import make_mindformers_tree
 
+FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 STEPS = (Step(1, 100), Step(1, 200))
 
 
@@ -110,3 +112,10 @@ def run_again(root: Path, stack: ExitStack) -> None:
         shutil.copyfile(path, again)
         _flip(again)
         os.utime(again, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+
+
+def mindformers_job(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output`` of eight ranks, data 2 x model 4; the node with ranks 2 and 5 is dead."""
+    make_mindformers_tree(FIXTURES / "dp2_mp4", root)
+    for rank in (2, 5):
+        shutil.rmtree(root / "checkpoint" / f"rank_{rank}")
