@@ -81,8 +81,8 @@ _peers = partial(field_option, "peers")
 PATTERN = _scan(
     "--pattern",
     metavar="PATTERN",
-    help="Where slices lie below ROOT, with {rank} {prefix} {epoch} {step}; "
-    "default: ckpt_dir{rank}/ and rank_{rank}/, also below checkpoints/ or checkpoint/.",
+    help="Where slices lie below ROOT, with {rank} {prefix} {epoch} {step}; default: the layouts of MindSpore's "
+    "tutorials, MindFormers and MindIO, from ROOT or a folder below it. Where none is known, the error suggests one.",
 )
 GROUP_INFO = _scan(
     "--group-info",
@@ -94,7 +94,8 @@ STRATEGY = _scan(
     "--strategy",
     metavar="PATH",
     multiple=True,
-    help="Strategy files that are not beside the slices; {rank} stands for the owner. Repeatable.",
+    help="Strategy files that are neither beside the slices nor in strategy/ or ../strategy/; {rank} stands for the "
+    "owner. Repeatable.",
 )
 NO_CRC = _scan(
     "--no-crc", field="crc", is_flag=True, parse=operator.not_, help="Do not check the CRC of slices that have one."

@@ -176,6 +176,8 @@ class MetaFile:
     """None when it cannot be read."""
     file: str = ""
     """Name of the slice."""
+    prefix: str = ""
+    """Of that name, as for `SliceFile`; empty when it is none of the rank's."""
     problem: str | None = None
     """Why it cannot be read."""
 

@@ -19,7 +19,7 @@ from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
-from ms_recover.planning.resume_records import why_unhealthy
+from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
 from ms_recover.planning.world_size import WorldSize, find_world_size
 
@@ -147,6 +147,11 @@ class Facts:
         return tuple(one for step in self.steps for one in self.counted_at(step))
 
     @cached_property
+    def named_run(self) -> NamedRun | None:
+        """The run that every ``meta.json`` of MindFormers names."""
+        return find_named_run(self.inventory.meta_files)
+
+    @cached_property
     def orphans(self) -> Mapping[tuple[int, Step], Sequence[OrphanManifest]]:
         """The manifests whose slices are gone, by rank and step."""
         found: dict[tuple[int, Step], list[OrphanManifest]] = defaultdict(list)
@@ -160,7 +165,9 @@ class Facts:
 
     def why_older(self, step: Step) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
-        return self.older_runs.why_older(one.file for one in self.counted_at(step))
+        files = [one.file for one in self.counted_at(step)]
+        named = self.named_run
+        return self.older_runs.why_older(files) or (named.why_abandoned(files, step) if named is not None else None)
 
     def why_unhealthy(self, step: Step) -> str | None:
         """Return why a step is not to be resumed from although its slices may be sound; None when nothing says so."""
@@ -169,7 +176,8 @@ class Facts:
     def runs(self, step: Step) -> tuple[Run, ...]:
         """Return the runs that saved slices of a step, the best candidate first."""
         files = [one.file for one in self.counted_at(step)]
-        return find_runs(files, self.older_runs.present, newest=self.options.newest)
+        named = self.named_run.prefix if self.named_run is not None else None
+        return find_runs(files, self.older_runs.present, newest=self.options.newest, named=named)
 
 
 def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ) -> Facts:

@@ -20,7 +20,7 @@ from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.resume_records import plan_meta_files
+from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside
@@ -220,6 +220,8 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
+    if found is not None and (differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step)):
+        texts.append(differ)
     older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
     return (*texts, older) if older is not None else tuple(texts)
 

@@ -9,11 +9,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from ms_recover.file_names import META_NAME
+from ms_recover.file_names import META_NAME, last_named_rank
 from ms_recover.model.inventory import MetaFile, SliceFile, UnhealthySlice
 from ms_recover.model.plan import MetaWrite, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+from ms_recover.planning.runs import base_of, rerun_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRun:
+    """The run that ``meta.json`` calls the last, by its prefix, and its newest step."""
+
+    prefix: str
+    until: Step
+
+    def why_abandoned(self, files: Iterable[SliceFile], step: Step) -> str | None:
+        """Return why all slices of a step are of an earlier run, which this one went back behind; else None."""
+        prefixes = {file.prefix for file in files}
+        earlier = {one for one in prefixes if base_of(one) == base_of(self.prefix) and one != self.prefix}
+        if step <= self.until or not prefixes or earlier != prefixes:
+            return None
+        if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
+            return None
+        names = list_some(map(repr, sorted(prefixes)))
+        return f"its slices have the prefix {names}: meta.json names the later run {self.prefix!r}, up to {self.until}"
 
 
 def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice], step: Step) -> str | None:
@@ -24,6 +46,38 @@ def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice
     prefix = min(prefixes, key=lambda one: (-prefixes[one], one))
     found = next((one for one in unhealthy if (one.step, one.prefix) == (step, prefix)), None)
     return f"marked unhealthy in {found.path}" if found is not None else None
+
+
+def find_named_run(metas: Iterable[MetaFile]) -> NamedRun | None:
+    """Return the run that every ``meta.json`` names; None where they name several, or none can be read."""
+    named = [meta for meta in metas if meta.step is not None and meta.prefix]
+    if len({meta.prefix for meta in named}) != 1:
+        return None
+    return NamedRun(prefix=named[0].prefix, until=max(meta.step for meta in named if meta.step is not None))
+
+
+def why_names_differ(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], step: Step) -> str | None:
+    """Return why MindFormers' own resume refuses a step of which every rank has a slice, None when it does not.
+
+    It looks for one prefix on all ranks, and MindSpore appends the ``_N`` of a rerun in each directory by itself.
+    """
+    if not metas:
+        return None
+    forms: dict[str, list[int]] = {}
+    for verdict in ranks:
+        name = (verdict.path or "").rpartition("/")[2]
+        rank = last_named_rank(name)
+        if rank is not None:
+            start, end = rank.span("rank")
+            forms.setdefault(f"{name[:start]}{{rank}}{name[end:]}", []).append(verdict.rank)
+    if len(forms) < 2:
+        return None
+    most = max(forms, key=lambda form: (len(forms[form]), form))
+    others = "; ".join(f"rank {list_some(held)}: {form}" for form, held in sorted(forms.items()) if form != most)
+    return (
+        f"MindFormers resumes from step {step} only when all ranks' names are alike: most are {most}, but {others}; "
+        "rename the slices, their manifests and what meta.json names"
+    )
 
 
 def plan_meta_files(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], step: Step) -> tuple[MetaWrite, ...]:

@@ -57,7 +57,8 @@ def base_of(prefix: str) -> str:
     return f"{match['base']}{match['mark'] or ''}" if match is not None and match["base"] else prefix
 
 
-def _rerun_of(prefix: str) -> int:
+def rerun_of(prefix: str) -> int:
+    """Return the ``N`` of a prefix that ends in ``_N``, 0 for another."""
     match = _RERUN.match(prefix)
     return int(match["again"] or 0) if match is not None and match["base"] else 0
 
@@ -142,13 +143,15 @@ def _ranks_text(files: Sequence[SliceFile]) -> str:
     return f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list_some(ranks)} have"
 
 
-def find_runs(files: Iterable[SliceFile], present: frozenset[str], *, newest: bool) -> tuple[Run, ...]:
+def find_runs(
+    files: Iterable[SliceFile], present: frozenset[str], *, newest: bool, named: str | None = None
+) -> tuple[Run, ...]:
     """Return the runs that saved the slices of a step, the best candidate first.
 
     The run that most ranks have comes first; of equals the one that was started again most often, by the ``_N`` of its
     prefix. Prefixes that are not `present` count only where the step has no slice of these. With `newest` ranks that
     have several slices are settled for the whole step: by one prefix and one format, the one whose slices were modified
-    last first.
+    last first. Otherwise ranks that have several are settled by the prefix `named` as that of the last run.
     """
     sound = [file for file in files if file.problem is None]
     counted = [file for file in sound if base_of(file.prefix) in present] or sound
@@ -167,11 +170,13 @@ def find_runs(files: Iterable[SliceFile], present: frozenset[str], *, newest: bo
         runs = [Run()]
     if newest:
         runs = [one for run in runs for one in _settled(run, sound)]
+    elif named is not None:
+        runs = [_of_prefix(run, sound, named) for run in runs]
     return tuple(runs) or (Run(),)
 
 
 def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:
-    latest = max((file.mtime_ns if newest else 0, _rerun_of(file.prefix)) for file in files)
+    latest = max((file.mtime_ns if newest else 0, rerun_of(file.prefix)) for file in files)
     return len({file.rank for file in files}), *latest
 
 
@@ -180,6 +185,13 @@ def _separate(by_run: Mapping[Run, Sequence[SliceFile]]) -> bool:
     ranks = [{file.rank for file in files} for files in by_run.values()]
     most, second, *_ = sorted(map(len, ranks), reverse=True)
     return most > 2 * second or len(set().union(*ranks)) == sum(map(len, ranks))
+
+
+def _of_prefix(run: Run, sound: Iterable[SliceFile], prefix: str) -> Run:
+    """Return the part of a run that has a prefix, where ranks have several of its slices and one has the prefix."""
+    own = [file for file in sound if run.why_foreign(file) is None]
+    several = len({file.rank for file in own}) < len(own)
+    return replace(run, prefix=prefix) if several and any(file.prefix == prefix for file in own) else run
 
 
 def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:

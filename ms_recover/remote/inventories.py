@@ -97,6 +97,7 @@ class _MetaFields(Fields):
     epoch: _StepNumber | None
     step: _StepNumber | None
     file: str
+    prefix: str
     problem: str | None
 
 

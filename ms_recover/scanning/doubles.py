@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
 from ms_recover.errors import MsRecoverError
@@ -16,9 +16,16 @@ from ms_recover.storage.local import StoppedError
 
 
 def without_doubles(
-    root: str, slices: Sequence[SliceFile], notes: Notes, stop: Callable[[], bool] | None = None
+    root: str,
+    slices: Sequence[SliceFile],
+    notes: Notes,
+    stop: Callable[[], bool] | None = None,
+    *,
+    named: Collection[str] = (),
 ) -> list[SliceFile]:
     """Keep one of several sound slices of one rank and step that hold the same, one with a manifest if there is.
+
+    Of several without, one whose path is `named` elsewhere is kept.
 
     The bytes of equal contents differ between formats, and MindSpore writes the metadata of safetensors files in any
     order. Slices that may be the same are read once each, until `stop` returns true; `notes` names those left out.
@@ -27,7 +34,7 @@ def without_doubles(
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
     counts = Counter((file.rank, file.step) for file in slices)
-    for file in sorted(slices, key=lambda file: (file.manifest is None, file.path)):
+    for file in sorted(slices, key=lambda file: (file.manifest is None, file.path not in named, file.path)):
         if file.problem is not None or counts[file.rank, file.step] == 1:
             kept.append(file)
         else:

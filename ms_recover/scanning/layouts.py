@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ms_recover.file_names import is_vague
+from ms_recover.file_names import SLICE_ENDINGS, is_vague
 from ms_recover.model.inventory import RankPath
 from ms_recover.scanning.naming import read_rank_directory
 
@@ -38,6 +38,8 @@ class Folder:
 
         One of another rank is expected only where the number in the name of this one may be none of a rank.
         """
+        if name.endswith(SLICE_ENDINGS):
+            return None
         path = f"{self.path}/{name}" if self.path else name
         found = read_rank_directory(name, self.name)
         if found is not None:

@@ -10,7 +10,7 @@ from ms_recover.file_names import HEALTH_NAME
 from ms_recover.model.inventory import MetaFile, RankPath, UnhealthySlice
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.scanning.naming import SliceName, read_slice_name
+from ms_recover.scanning.naming import SliceName, Unused, read_slice_name
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.walk import RankFile
 
@@ -31,16 +31,18 @@ def read_meta_files(root: str, files: Iterable[RankFile], notes: Notes) -> tuple
             found.append(MetaFile(rank=file.rank, path=file.path, place=file.place, problem=problem))
             notes.add(file.path, problem)
         else:
-            wrong = _why_wrong(path, file.rank, step, name)
+            own = read_slice_name(RankPath(("rank_", "")), file.rank, name)
+            wrong = _why_wrong(path, file.rank, step, name, own)
             if wrong is not None:
                 notes.add(file.path, wrong)
-            found.append(MetaFile(rank=file.rank, path=file.path, place=file.place, step=step, file=name))
+            prefix = own.prefix if isinstance(own, SliceName) else ""
+            place = file.place
+            found.append(MetaFile(rank=file.rank, path=file.path, place=place, step=step, file=name, prefix=prefix))
     return tuple(found)
 
 
-def _why_wrong(path: str, rank: int, step: Step, name: str) -> str | None:
+def _why_wrong(path: str, rank: int, step: Step, name: str, own: SliceName | Unused | None) -> str | None:
     """Return why MindFormers cannot resume by what a ``meta.json`` names, None when it can."""
-    own = read_slice_name(RankPath(("rank_", "")), rank, name)
     if not isinstance(own, SliceName) or own.place.parts[-1].startswith("/"):
         return f"names {name!r}, which is no slice of rank {rank}"
     if own.step != step:

@@ -63,7 +63,9 @@ def scan(
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
     opened = [reader.read(name) for name in found.slices]
-    slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop)
+    metas = read_meta_files(top, found.meta_files, notes)
+    named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
+    slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop, named=named)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
     groups = _own_groups(top, found)
     for owner, path in find_named_files(top, options.group_info, "--group-info"):
@@ -76,7 +78,7 @@ def scan(
         in_folder, of_stages = find_strategy_folder(top, places)
         strategies += known.beside_slices(top, in_folder, notes)
         strategies += known.in_folder(top, of_stages, notes)
-    metas, unhealthy = read_meta_files(top, found.meta_files, notes), read_health(top, places, notes)
+    unhealthy = read_health(top, places, notes)
     return Inventory(
         root=top,
         ranks=tuple(sorted(ranks)),

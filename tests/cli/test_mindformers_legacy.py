@@ -322,3 +322,44 @@ def test_with_optimizer_shards_exactly_the_regions_of_the_lost_ranks_are_missing
             for name, offset, shape, _ in gone
         }
         assert found == regions
+
+
+# --- restarts -------------------------------------------------------------------------------------------------------
+
+
+def again(output, step, content):
+    """Save a step once more, as a training that was started again does: under ``_1``, with other contents."""
+    for rank in range(8):
+        folder = output / f"checkpoint/rank_{rank}"
+        data = bytearray((folder / NEWEST.format(rank=rank)).read_bytes())
+        data[-40] ^= content
+        (folder / f"CKP_rank_{rank}_1-{step[0]}_{step[1]}.ckpt").write_bytes(data)
+        write_meta(folder, *step, f"CKP_rank_{rank}_1-{step[0]}_{step[1]}.ckpt")
+
+
+def test_of_a_step_that_two_runs_saved_the_one_that_meta_json_names_is_taken(output, recover_ckpt):
+    again(output, (2, 77), 1)
+    shutil.rmtree(output / "checkpoint/rank_6")
+    assert recover_ckpt("apply", output).code == 0
+    assert sorted(os.listdir(output / "checkpoint/rank_6"))[0] == "CKP_rank_6_1-2_77.ckpt"
+    second = (output / "checkpoint/rank_2/CKP_rank_2_1-2_77.ckpt").read_bytes()
+    assert (output / "checkpoint/rank_6/CKP_rank_6_1-2_77.ckpt").read_bytes() == second
+    assert resumed_file(output / "checkpoint", 6) == "CKP_rank_6_1-2_77.ckpt"
+
+
+def test_newer_steps_of_a_run_that_was_gone_back_behind_are_passed_over(output, recover_ckpt):
+    again(output, (2, 40), 1)
+    made = recover_ckpt("plan", output, "--json").json
+    assert made["step"] == {"epoch": 2, "step": 40}
+    assert "step 2_77 is passed over" in made["warnings"][0]
+    assert "meta_files" not in made
+    assert recover_ckpt("plan", output, "--step", "2_77", "--json").json["step"] == {"epoch": 2, "step": 77}
+
+
+def test_equal_slices_of_two_runs_leave_meta_json_as_it_is(output, recover_ckpt):
+    again(output, (2, 77), 0)
+    made = recover_ckpt("plan", output, "--json").json
+    assert {rank["path"] for rank in made["ranks"]} == {
+        f"checkpoint/rank_{r}/CKP_rank_{r}_1-2_77.ckpt" for r in range(8)
+    }
+    assert "meta_files" not in made
