@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ load_file = pytest.importorskip("safetensors.numpy").load_file
 pytestmark = [pytest.mark.packaging, pytest.mark.mindspore, pytest.mark.timeout(300)]
 
 NEW = ("dp2_mp4", "dp4_mp2_opt2", "dp2_mp2_pp2")
+needs_iterations = pytest.mark.skipif(
+    find_spec("ms_recover.execution.documents") is None, reason="recover-ckpt does not know weights 2.0"
+)
 CHECKPOINTS = Path("output", "checkpoint")
 
 
@@ -124,3 +128,46 @@ def test_a_legacy_tree_with_a_missing_file_is_resumed_a_step_earlier_without_a_q
     assert answer["names"]["0"] == "CKP_rank_0-1_77.ckpt"
     (output / "checkpoint" / "rank_1" / "CKP_rank_1-1_77.ckpt").unlink()
     assert "No checkpoint could be resumed" in mindformers.resume_legacy(output / "checkpoint", 8, "ckpt")["error"]
+
+
+@needs_iterations
+def test_lost_and_torn_files_are_recovered_and_resumed(mindformers, tmp_path, recover_ckpt):
+    """Ranks 0 and 2, and 1 and 3, hold the same in this tree; the save was struck before the tracker was written."""
+    root = copy_tree("dp2_mp2_pp2", tmp_path / "checkpoint", mindformers.version)
+    newest = root / "iteration_00000200"
+    for kind in ("model", "opt"):
+        (newest / f"llama_tiny-{kind}-0000001-0000008.safetensors").unlink()
+    torn = newest / "llama_tiny-opt-0000002-0000008.safetensors"
+    torn.chmod(0o600)
+    os.truncate(torn, 1000)
+    (newest / "common.json").unlink()
+    (root / "latest_checkpointed_iteration.txt").write_text("")
+    assert mindformers.resume_new(root, 8)["error"].startswith("ValueError: Invalid iteration")
+    done = recover_ckpt("apply", root)
+    assert done.code == 0, done.out + done.err
+    answer = mindformers.resume_new(root, 8)
+    assert tensors(answer) == true_contents("dp2_mp2_pp2", 200)
+    assert answer["common"]["global_step"] == 200
+
+
+@needs_iterations
+def test_metadata_that_are_lost_are_rebuilt_and_resumed(mindformers, tmp_path, recover_ckpt):
+    root = copy_tree("dp4_mp2_opt2", tmp_path / "checkpoint", mindformers.version)
+    (root / "iteration_00000200" / "metadata.json").unlink()
+    assert "error" in mindformers.resume_new(root, 8)
+    done = recover_ckpt("apply", root)
+    assert done.code == 0, done.out + done.err
+    assert tensors(mindformers.resume_new(root, 8)) == true_contents("dp4_mp2_opt2", 200)
+
+
+@needs_iterations
+def test_where_a_chunk_is_lost_the_iteration_before_is_resumed(mindformers, tmp_path, recover_ckpt):
+    """Each rank of this tree holds a part of one weight alone."""
+    root = copy_tree("dp2_mp4", tmp_path / "checkpoint", mindformers.version)
+    (root / "iteration_00000200" / "llama_tiny-model-0000003-0000008.safetensors").unlink()
+    assert mindformers.resume_new(root, 8)["error"].startswith("FileNotFoundError")
+    done = recover_ckpt("apply", root)
+    assert done.code == 0, done.out + done.err
+    answer = mindformers.resume_new(root, 8)
+    assert answer["path"] == str(root / "iteration_00000100")
+    assert tensors(answer) == true_contents("dp2_mp4", 100)
