@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
-from tests.support.mindformers_tree import make_mindformers_tree
+from tests.support.mindformers_tree import make_mindformers_tree, write_health
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 STEPS = (Step(1, 100), Step(1, 200))
@@ -119,3 +119,9 @@ def mindformers_job(root: Path, stack: ExitStack) -> None:
     make_mindformers_tree(FIXTURES / "dp2_mp4", root)
     for rank in (2, 5):
         shutil.rmtree(root / "checkpoint" / f"rank_{rank}")
+
+
+def unhealthy(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output``, whole, with a health monitor that found all steps unsound."""
+    make_mindformers_tree(FIXTURES / "dp2_mp4", root)
+    write_health(root / "health_ckpts.json", {f"CKP_rank_0-{epoch}_77.ckpt": 1 for epoch in (1, 2)})
