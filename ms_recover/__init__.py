@@ -10,12 +10,13 @@ from ms_recover.lazy import lazy_names
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
     from ms_recover.api import apply, check, complete, explain, inspect, plan, scan, seal, verify
-    from ms_recover.training import SliceCheckpoint, recover_train
+    from ms_recover.training import SliceCheckpoint, SliceManifests, recover_train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SliceCheckpoint",
+    "SliceManifests",
     "apply",
     "check",
     "complete",
@@ -28,11 +29,10 @@ __all__ = [
     "verify",
 ]
 
+_OF_TRAINING = ("SliceCheckpoint", "SliceManifests", "recover_train")
+
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {
-            name: "ms_recover.training" if name in ("SliceCheckpoint", "recover_train") else "ms_recover.api"
-            for name in __all__
-        },
+        {name: "ms_recover.training" if name in _OF_TRAINING else "ms_recover.api" for name in __all__},
     )

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError, UnrecoverableError
+from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ms_recover.planning.judging.judgement import Comparison
     from ms_recover.planning.planner import Planned
 
-__all__ = ["apply", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
+__all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
 """Called with the bytes read or written since the last call, from any thread."""
@@ -40,7 +41,7 @@ Reader = Callable[[Sequence[SliceFile]], Contents]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a slice, ``group_info.pb`` or strategy file, and list its contents and its problems.
+    """Identify a slice, ``group_info.pb``, strategy file or document of MindFormers, and list contents and problems.
 
     With `crc` the CRC of a slice that has one is checked, which reads the whole file.
 
@@ -134,13 +135,14 @@ def plan_with_evidence(
     read: Reader | None = None,
 ) -> tuple[Planned, Contents]:
     """Return the plan with its evidence and the digests that were read, also when it goes back to an older step."""
-    from ms_recover.planning.facts import gather_facts
-    from ms_recover.planning.planner import plan_facts, required_reads
+    from ms_recover.planning.parts import split_parts
+    from ms_recover.planning.plan_parts import plan_inventory
+    from ms_recover.planning.planner import required_reads
     from ms_recover.scanning.read import read_contents
 
-    contents = NOTHING_READ
+    contents, parts = NOTHING_READ, split_parts(inventory)
     while True:
-        planned = plan_facts(gather_facts(inventory, options, contents))
+        planned = plan_inventory(inventory, parts, options, contents)
         wanted = () if options.quick else required_reads(planned)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
@@ -188,12 +190,14 @@ def explain(
 
 def explain_planned(planned: Planned, rank: int) -> Explanation:
     """Explain one rank of a plan by the evidence it was made from; errors as for `explain`."""
-    from ms_recover.planning.explain import explain_rank
+    from ms_recover.planning.explain import explain_rank, join_explanations
     from ms_recover.planning.facts import check_rank
 
     check_rank(rank, planned.facts.world)
-    assert planned.plan.considered is not None  # plans of trees are of a step
-    return explain_rank(planned.compared, planned.plan.considered, rank, planned.plan.run_id)
+    step = planned.plan.considered
+    assert step is not None  # plans of trees are of a step
+    parts = planned.parts or (planned,)
+    return join_explanations([explain_rank(one.compared, step, rank, one.plan.run_id) for one in parts])
 
 
 def check(plan: Plan) -> None:
@@ -278,6 +282,7 @@ def complete(
     jobs: int = 1,
     verify: bool = True,
     progress: Progress | None = None,
+    part: WeightKind | None = None,
 ) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
 
@@ -289,6 +294,8 @@ def complete(
         Its `step` by default is the newest without missing parameters.
     output : str, optional
         File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+    part : str, optional
+        In a tree of iterations, whether the model file or the optimizer file is written; by default the model file.
 
     Raises
     ------
@@ -297,6 +304,41 @@ def complete(
     MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
         As `plan` and `apply` do, and when `output` exists.
     """
+    (result,) = _complete(inventory, rank, options, (part or "model",), output, jobs, verify, progress)
+    return result
+
+
+def complete_iteration(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    jobs: int = 1,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> tuple[ActionResult, ...]:
+    """Do what `complete` does for every file of a rank's slice of one iteration: the model file first.
+
+    Raises
+    ------
+    MsRecoverError
+        As `complete` does; nothing is written unless all files can be.
+    """
+    kinds = tuple(kind for kind in WEIGHT_KINDS if any(file.part == kind for file in inventory.slices))
+    return _complete(inventory, rank, options, kinds or ("model",), None, jobs, verify, progress)
+
+
+def _complete(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions,
+    kinds: Sequence[WeightKind],
+    output: str | None,
+    jobs: int,
+    verify: bool,
+    progress: Progress | None,
+) -> tuple[ActionResult, ...]:
+    """Write full slices of some parts of the newest step that has all of them."""
     from ms_recover.execution.compose import complete_slice
     from ms_recover.model.compose import ComposeAction
     from ms_recover.planning.explain import find_complete_slice
@@ -305,13 +347,21 @@ def complete(
     steps = [options.step] if options.step is not None else list(inventory.steps)
     why = f"{inventory.root} holds no slice"
     for candidate in steps:
-        compared, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress)
-        check_rank(rank, compared.facts.world)
-        found = find_complete_slice(compared, candidate, rank)
-        if isinstance(found.action, ComposeAction):
+        actions: list[ComposeAction] = []
+        for kind in kinds:
+            parts, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress, part=kind)
+            if not parts:
+                why = f"step {candidate}: it has no {kind} file"
+                break
+            check_rank(rank, parts[0].facts.world)
+            found = find_complete_slice(parts[0], candidate, rank)
+            if not isinstance(found.action, ComposeAction):
+                why = f"step {candidate}: {found.reason}"
+                break
             target = os.path.abspath(output) if output is not None else found.action.target
-            return complete_slice(inventory.root, replace(found.action, target=target), verify=verify)
-        why = f"step {candidate}: {found.reason}"
+            actions.append(replace(found.action, target=target))
+        else:
+            return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
 
 
@@ -334,10 +384,12 @@ def verify(
     UsageError, ContradictionError
         As `plan` does.
     """
-    from ms_recover.planning.judging.verification import make_verification
+    from ms_recover.planning.document_check import check_documents
+    from ms_recover.planning.judging.verification import join_verifications, make_verification
 
-    compared, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
-    return make_verification(compared)
+    parts, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
+    found = [make_verification(compared) for compared in parts]
+    return join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
 
 
 def seal(
@@ -353,28 +405,43 @@ def seal(
         As `verify` does, and when a manifest cannot be written.
     """
     from ms_recover.execution.seal import seal_slices
-    from ms_recover.planning.judging.verification import judge_slices, make_verification
+    from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
 
-    compared, contents = _compare_read(inventory, options, jobs, progress)
-    facts, judged = compared.facts, judge_slices(compared)
-    sound = [
-        (one.file, found.evidence) for one, found in judged.slices if found.status == "sound" and one.manifest is None
-    ]
-    sealed = seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
-    return tuple(sealed), make_verification(compared, sealing=True)
+    parts, contents = _compare_read(inventory, options, jobs, progress)
+    sealed: list[str] = []
+    for compared in parts:
+        facts, judged = compared.facts, judge_slices(compared)
+        sound = [
+            (one.file, found.evidence)
+            for one, found in judged.slices
+            if found.status == "sound" and one.manifest is None
+        ]
+        sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
+    found = [make_verification(compared, sealing=True) for compared in parts]
+    return tuple(sealed), join_verifications(inventory.root, found)
 
 
 def _compare_read(
-    inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None, *, deep: bool = False
-) -> tuple[Comparison, Contents]:
-    from ms_recover.planning.facts import gather_facts
-    from ms_recover.planning.judging.judge import compare_slices
+    inventory: Inventory,
+    options: PlanOptions,
+    jobs: int,
+    progress: Progress | None,
+    *,
+    deep: bool = False,
+    part: WeightKind | None = None,
+) -> tuple[list[Comparison], Contents]:
+    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts."""
+    from ms_recover.planning.plan_parts import Parts
     from ms_recover.scanning.read import read_contents
 
     step = options.step
     if not inventory.steps or (step is not None and step not in inventory.steps):
         missing = "no slice" if step is None else f"no slice of step {step}"
         raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
-    files = [file for file in inventory.slices if file.problem is None and step in (None, file.step)]
+    files = [
+        file
+        for file in inventory.slices
+        if file.problem is None and step in (None, file.step) and (part is None or file.part in (None, part))
+    ]
     contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
-    return compare_slices(gather_facts(inventory, options, contents)), contents
+    return Parts(inventory, options, contents).every(part), contents

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 SliceFormat = Literal["ckpt", "safetensors"]
 """Format of a slice, as ``mindspore.save_checkpoint`` calls it and as its name ends."""
@@ -40,6 +40,9 @@ FOREIGN_TEMPORARY_SUFFIX = ".tmp"
 SAVING_DIRECTORY = f".saving{TEMPORARY_SUFFIX}"
 """Beside the slices: the next slice while it is saved."""
 
+WATCH_LOCK_NAME = f".watch{TEMPORARY_SUFFIX}"
+"""In the root: locked by the process that watches the tree."""
+
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
@@ -53,6 +56,31 @@ GRAPH_SUFFIX = "-graph.meta"
 RANK_DIRECTORIES = ("ckpt_dir{rank}", "rank_{rank}", "rank_{rank}_ckpt")
 VAGUE_RANK_DIRECTORIES = ("device{rank}", "ckpt_{rank}")
 """Names of the ranks' directories; the number in the vague ones may be that of a device of one node, or a step."""
+
+TRACKER_NAME = "latest_checkpointed_iteration.txt"
+"""In the root of a MindFormers "weights 2.0" tree: the newest iteration that was saved whole."""
+
+METADATA_NAME = "metadata.json"
+COMMON_NAME = "common.json"
+"""In the directory of an iteration: the cut and the files of each parameter; the progress of training."""
+
+ITERATION_CONTAINERS = ("", "checkpoint", "output/checkpoint")
+"""The directories, the root or below it, that may hold iterations and the tracker."""
+
+HUGGING_FACE_NAMES = ("model.safetensors.index.json",)
+"""In the place of the tracker: MindFormers loads the files that it names."""
+
+WeightKind = Literal["model", "opt"]
+"""Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
+
+WEIGHT_KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
+
+_ITERATION = re.compile(r"iteration_(\d{8}|[1-9]\d{8,17})\Z", re.ASCII)
+_WEIGHTS = re.compile(
+    r"(?:(?P<prefix>.*)-)?(?P<kind>model|opt)-(?P<index>\d{7}|[1-9]\d{7,17})-(?P<count>\d{7}|[1-9]\d{7,17})"
+    r"\.safetensors\Z",
+    re.ASCII | re.DOTALL,
+)
 
 NETWORK_MARK = "-network"
 TRAINABLE_MARK = "-trainable_params"
@@ -101,6 +129,47 @@ def marked(path: str, mark: str) -> str:
 def temporary_name(name: str) -> str:
     """Return the name of an unfinished file: hidden, so that neither MindSpore nor a scan takes it for a slice."""
     return f".{name}{TEMPORARY_SUFFIX}"
+
+
+class WeightsName(NamedTuple):
+    """The name of a file of an iteration: ``{prefix-}{model,opt}-{index:07d}-{count:07d}.safetensors``."""
+
+    prefix: str | None
+    """None where the name has neither a prefix nor its dash."""
+    kind: WeightKind
+    file_index: int
+    """The rank, or its place among the ranks that were given a shard where redundancy was removed."""
+    file_count: int
+    """The number of files of this kind."""
+
+    @property
+    def name(self) -> str:
+        """The name itself."""
+        start = "" if self.prefix is None else f"{self.prefix}-"
+        return f"{start}{self.kind}-{self.file_index:07d}-{self.file_count:07d}.safetensors"
+
+
+def weights_name(name: str) -> WeightsName | None:
+    """Return the parts of the name of a file of an iteration, None for other names.
+
+    The prefix is everything before the last kind, index and count; it may look like such a name itself.
+    """
+    found = _WEIGHTS.match(name)
+    if not found or "/" in name:
+        return None
+    kind: WeightKind = "model" if found["kind"] == "model" else "opt"
+    return WeightsName(found["prefix"], kind, int(found["index"]), int(found["count"]))
+
+
+def iteration_directory(iteration: int) -> str:
+    """Return the name of the directory of an iteration."""
+    return f"iteration_{iteration:08d}"
+
+
+def named_iteration(name: str) -> int | None:
+    """Return the iteration whose directory has this name, None for other names."""
+    found = _ITERATION.match(name)
+    return int(found[1]) if found else None
 
 
 def rank_in_folder(name: str, parent: str = "") -> tuple[str, str, str] | None:

@@ -11,12 +11,19 @@ from pathlib import Path
 
 from ms_recover.formats.codec import schema
 from ms_recover.formats.plan_json import ExplainedPlanFields
-from ms_recover.formats.report_json import InspectionFields, InventoryFields, OutcomeFields, VerificationFields
+from ms_recover.formats.report_json import (
+    InspectionFields,
+    InventoryFields,
+    OutcomeFields,
+    SealedStepFields,
+    VerificationFields,
+)
 
 COMMANDS = {
     "apply": OutcomeFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
+    "seal --watch": SealedStepFields,
     "scan": InventoryFields,
     "verify": VerificationFields,
 }
@@ -32,7 +39,7 @@ def main(directory: Path) -> None:
             **schema(kind),
         }
         text = json.dumps(document, indent=1).replace('Fields"', '"')  # names of types without their ending
-        (directory / f"{command}.schema.json").write_text(text + "\n")
+        (directory / f"{command.replace(' --', '-')}.schema.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

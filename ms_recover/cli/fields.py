@@ -78,6 +78,8 @@ def _values(ctx: click.Context, target: Target) -> dict[str, Any]:
 
 
 def _spell(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     if not isinstance(value, frozenset):
         return str(value)
     from ms_recover.reporting.tables import ranks_text

@@ -13,9 +13,10 @@ import click
 from ms_recover.cli.fields import Decorator, field_option, takes
 
 if TYPE_CHECKING:
+    from ms_recover.model.axes import Axes
     from ms_recover.model.steps import Step
 
-_RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8}))?\Z", re.ASCII)
+_RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8})(?::(\d{1,8}))?)?\Z", re.ASCII)
 _MOST_RANKS = 1 << 20
 
 TLS_VARIABLES = {
@@ -51,14 +52,14 @@ class PeerOptions:
 
 
 def parse_step(text: str) -> Step:
-    """Parse ``EPOCH_STEP``; ValueError when it is invalid."""
+    """Parse ``EPOCH_STEP`` or an iteration; ValueError when it is invalid."""
     from ms_recover.model.steps import Step
 
     return Step.parse(text)
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Parse ``0,3,8-15``; ValueError when a part is neither a rank nor a range."""
+    """Parse ``0,3,8-15`` or ``0-12:4``, a range with a stride; ValueError when a part is neither a rank nor a range."""
     ranks: set[int] = set()
     for part in text.split(","):
         match = _RANKS.match(part.strip())
@@ -67,8 +68,38 @@ def parse_ranks(text: str) -> frozenset[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= _MOST_RANKS:
             raise ValueError(f"{part!r} is not a range of ranks below {_MOST_RANKS}")
-        ranks.update(range(first, last + 1))
+        if match[3] is not None and int(match[3]) < 1:
+            raise ValueError(f"{part!r} has no stride: write for example 0-12:4 for 0,4,8,12")
+        ranks.update(range(first, last + 1, int(match[3] or 1)))
     return frozenset(ranks)
+
+
+def parse_groups(texts: tuple[str, ...]) -> tuple[frozenset[int], ...]:
+    """Parse each of some groups of ranks; ValueError as `parse_ranks`."""
+    return tuple(map(parse_ranks, texts))
+
+
+def parse_axes(text: str) -> Axes:
+    """Parse ``dp=2,mp=4``; ValueError when it is invalid."""
+    from ms_recover.model.axes import Axes
+
+    return Axes.parse(text)
+
+
+def parse_order(text: str) -> tuple[str, ...]:
+    """Parse ``tp,cp,ep,dp,pp``; ValueError when it is invalid."""
+    from ms_recover.model.axes import parse_order as parse
+
+    return parse(text)
+
+
+def parse_shards(text: str) -> int:
+    """Parse a number of optimizer shards, or ``all`` for as many as there are replicas; ValueError otherwise."""
+    if text.strip().lower() in ("all", "-1"):
+        return -1
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r} is no number of shards: write for example 2, or all")
+    return int(text)
 
 
 _SCAN_OPTIONS, _PLAN_OPTIONS = "ms_recover.model.options:ScanOptions", "ms_recover.model.options:PlanOptions"
@@ -100,7 +131,12 @@ STRATEGY = _scan(
 NO_CRC = _scan(
     "--no-crc", field="crc", is_flag=True, parse=operator.not_, help="Do not check the CRC of slices that have one."
 )
-STEP = _plan("--step", metavar="EPOCH_STEP", parse=parse_step, help="Consider this step only, for example 2_77.")
+STEP = _plan(
+    "--step",
+    metavar="EPOCH_STEP",
+    parse=parse_step,
+    help="Consider this step only, for example 2_77; of MindFormers' iterations the number, for example 200.",
+)
 LOST = _plan(
     "--lost", metavar="RANKS", parse=parse_ranks, help="Ranks whose slices count as lost, for example 0,3 or 8-15."
 )
@@ -108,6 +144,32 @@ WORLD_SIZE = _plan(
     "--world-size",
     type=click.IntRange(1, _MOST_RANKS),
     help="Number of ranks; default: by manifests, rank lists, strategy files and directories.",
+)
+GROUP = _plan(
+    "--group",
+    field="groups",
+    metavar="RANKS",
+    multiple=True,
+    parse=parse_groups,
+    help="Ranks that hold the same slice, where no file says it, for example 0,4 or 0-12:4. Repeatable.",
+)
+AXES = _plan(
+    "--axes",
+    metavar="SIZES",
+    parse=parse_axes,
+    help="The same by the sizes of the parallel axes tp (or mp), cp, ep, dp and pp, for example dp=2,mp=4.",
+)
+ORDER = _plan(
+    "--order",
+    metavar="AXES",
+    parse=parse_order,
+    help="With --axes: the axis that neighbouring ranks differ in first; default: tp,cp,ep,dp,pp.",
+)
+OPTIMIZER_SHARDS = _plan(
+    "--optimizer-shards",
+    metavar="N",
+    parse=parse_shards,
+    help="With --axes: MindSpore's optimizer_weight_shard_size, or all where it is -1.",
 )
 NEWEST = _plan(
     "--newest", is_flag=True, help="Where several runs saved one step, take the run whose slices were written last."
@@ -174,10 +236,14 @@ _SECURITY = (
 takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 """Add the options of a scan, and give the command ``scan: ScanOptions``."""
 
-takes_plan = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS)
+_WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
+
+takes_plan = takes(
+    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
+)
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
-takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, TOLERATE)
+takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, TOLERATE)
 """Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
 
 takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, *_SECURITY)

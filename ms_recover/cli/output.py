@@ -17,6 +17,13 @@ def print_json(data: dict[str, Any]) -> None:
     click.echo(json_text(data))
 
 
+def print_line(data: dict[str, Any]) -> None:
+    """Print one JSON object in one line, in ASCII."""
+    from ms_recover.formats.codec import json_text
+
+    click.echo(json_text(data, 0))
+
+
 def print_text(text: str) -> None:
     """Print a report on standard output, without what steers a terminal or does not fit its encoding."""
     click.echo(_clean(text, sys.stdout))

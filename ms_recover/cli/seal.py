@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.options import json_option, takes_check, takes_scan
-from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_scan
+from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
 from ms_recover.cli.tree import cores, progress_bar, verification_code
 
 if TYPE_CHECKING:
@@ -16,14 +17,49 @@ if TYPE_CHECKING:
 
 @click.command(name="seal")
 @click.argument("root", type=click.Path(readable=False))
+@click.option(
+    "--watch", is_flag=True, help="Go on until Ctrl-C or SIGTERM: seal each step when it is complete and quiet."
+)
+@click.option(
+    "--quiet-for",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="With --watch: seconds without a change after which a complete step is sealed.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05),
+    default=5.0,
+    show_default=True,
+    help="With --watch: seconds between two looks at the tree.",
+)
+@click.option(
+    "--ranks",
+    metavar="RANKS",
+    help="With --watch: the ranks whose slices lie below ROOT, for example 8-15; default: all of the world.",
+)
 @takes_check
 @takes_scan
 @json_option
-def command(root: str, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
+def command(
+    root: str,
+    watch: bool,
+    quiet_for: float,
+    interval: float,
+    ranks: str | None,
+    as_json: bool,
+    plan: PlanOptions,
+    scan: ScanOptions,
+) -> int:
     """Write the missing manifests below ROOT, after the vote of each group.
 
-    Slices that are damaged, outvoted or undecided get none; the exit code is 5 then.
+    Slices that are damaged, outvoted or undecided get none; the exit code is 5 then. With --watch this goes on beside
+    the job that saves there: one line, or with --json one object, for each step that is sealed.
     """
+    if watch:
+        return _watch(root, quiet_for, interval, _ranks(ranks), as_json, plan, scan)
+    _refuse_watch_options()
     from ms_recover import api
     from ms_recover.reporting.verification_text import verification_text
 
@@ -37,3 +73,52 @@ def command(root: str, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> i
     else:
         print_text(f"{len(sealed)} manifests written\n{verification_text(found, text_width())}")
     return verification_code(found)
+
+
+def _watch(
+    root: str,
+    quiet_for: float,
+    interval: float,
+    ranks: frozenset[int] | None,
+    as_json: bool,
+    plan: PlanOptions,
+    scan: ScanOptions,
+) -> int:
+    import time
+
+    from ms_recover.formats.report_json import sealed_step_to_json
+    from ms_recover.model.sealing import SealedStep
+    from ms_recover.reporting.sealing_text import sealed_line
+    from ms_recover.supervision.watch import Watch
+
+    def tell(found: SealedStep) -> None:
+        if as_json:
+            print_line(sealed_step_to_json(found))
+        else:
+            print_text(sealed_line(found, time.strftime("%Y-%m-%d %H:%M:%S")))
+
+    Watch(
+        root=root,
+        scanning=scan,
+        judging=replace(plan, ranks=ranks),
+        quiet_for=quiet_for,
+        interval=interval,
+        jobs=cores(),
+        on_sealed=tell,
+        on_trouble=lambda text: print_error(f"recover-ckpt: {text}"),
+    ).run()
+    return 0
+
+
+def _ranks(text: str | None) -> frozenset[int] | None:
+    try:
+        return None if text is None else parse_ranks(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ranks") from None
+
+
+def _refuse_watch_options() -> None:
+    context = click.get_current_context()
+    for name in ("quiet_for", "interval", "ranks"):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --watch only")

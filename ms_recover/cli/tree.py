@@ -42,7 +42,7 @@ def plan_code(plan: Plan) -> int:
 def verification_code(found: Verification) -> int:
     """Return the exit code of a verification: what cannot be opened is no damage."""
     if not found.wrong:
-        return 0
+        return 0 if found.ok else VerificationError.exit_code
     unreadable = all(check.status == "unreadable" for check in found.wrong)
     return StorageError.exit_code if unreadable else VerificationError.exit_code
 

@@ -15,6 +15,7 @@ from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationEr
 from ms_recover.execution.compose import compose_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.copy import copy_slice
+from ms_recover.execution.documents import write_document
 from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.meta_files import write_meta
@@ -23,7 +24,7 @@ from ms_recover.execution.slice_source import LocalSource, SliceSource
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, GroupWrite, MetaWrite, Plan, waves_of
+from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, waves_of
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
@@ -105,6 +106,9 @@ def apply_plan(
         renewed, wrong = _write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
         others += wrong
         others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
+        documents: list[str] = []
+        if not failed and not others and ranks is None:
+            documents, others = _write_documents(plan.documents, plan.root)
         if context.journal is not None:
             for folder in sorted(_folders(plan, actions)):
                 _remove_leftovers(folder)
@@ -117,6 +121,7 @@ def apply_plan(
         step=step,
         results=tuple(results),
         group_files=tuple(written),
+        documents=tuple(documents),
         meta_files=tuple(renewed),
         verified=verify,
         errors=tuple(problem.text for problem in others),
@@ -202,6 +207,19 @@ def _write_small(
     ends = in_threads(jobs, attempt, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
     return written, [end for end in ends if isinstance(end, _Problem)]
+
+
+def _write_documents(writes: Sequence[DocumentWrite], root: str) -> tuple[list[str], list[_Problem]]:
+    """Write documents in their order, each durable before the next; one that fails keeps the later ones from it."""
+    written = []
+    for write in writes:
+        try:
+            if write_document(root, write):
+                written.append(write.target)
+        except (MsRecoverError, OSError) as error:
+            code = getattr(error, "exit_code", MsRecoverError.exit_code)
+            return written, [_Problem(f"writing {write.target}: {error}", code)]
+    return written, []
 
 
 def _remove_leftovers(folder: str) -> None:

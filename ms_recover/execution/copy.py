@@ -199,7 +199,7 @@ def _write_manifest(
     proven = manifest is not None and manifest.provenance.proven
     provenance = Provenance(
         kind="copied",
-        evidence="manifest" if proven else action.evidence,
+        evidence="manifest" if proven and action.evidence != "operator" else action.evidence,
         sources=(origin,),
         borrowed=action.borrowed,
     )

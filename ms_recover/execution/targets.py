@@ -24,6 +24,22 @@ def check_place(root: str, path: str, rank: int) -> None:
     StorageError
         When a link leads nowhere.
     """
+    folders, linked = check_inside(root, path)
+    for other in ranks_in_folders(folders, vague=linked):
+        if other != str(rank):
+            raise FormatError(f"{path} leads to the directory of rank {other} through a link: nothing was written")
+
+
+def check_inside(root: str, path: str) -> tuple[list[str], bool]:
+    """Return the directories below the root to a target, once links are followed, and whether there was a link.
+
+    Raises
+    ------
+    FormatError
+        When a link leads out of the root.
+    StorageError
+        When a link leads nowhere.
+    """
     parent = os.path.join(root, os.path.dirname(path))
     if os.path.lexists(parent) and not os.path.exists(parent):
         raise StorageError(
@@ -34,9 +50,7 @@ def check_place(root: str, path: str, rank: int) -> None:
     if folder != real_root and not folder.startswith(os.path.join(real_root, "")):
         raise FormatError(f"{path} leads out of {root} through a link, to {folder}: nothing was written there")
     linked = folder != os.path.normpath(os.path.join(real_root, os.path.dirname(path)))
-    for other in ranks_in_folders(os.path.relpath(folder, real_root).split("/"), vague=linked):
-        if other != str(rank):
-            raise FormatError(f"{path} leads to the directory of rank {other} through a link: nothing was written")
+    return os.path.relpath(folder, real_root).split("/"), linked
 
 
 def check_target(path: str, replaces: FileState | None) -> None:

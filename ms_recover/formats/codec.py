@@ -26,6 +26,8 @@ Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of bytes, or an offset."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number of anything else, from 0."""
+Epoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+"""An epoch, from 1; -1 where the step is an iteration of MindFormers."""
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
 Extent = tuple[Count, Count]
@@ -46,9 +48,9 @@ class Fields(msgspec.Struct):
 
 
 class StepFields(Fields):
-    """A step: epoch, and step in the epoch."""
+    """A step: epoch, and step in the epoch; of an iteration of MindFormers the epoch is -1."""
 
-    epoch: Count
+    epoch: Epoch
     step: Count
 
 

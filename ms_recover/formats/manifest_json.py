@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from ms_recover.formats import codec
-from ms_recover.formats.codec import UNSET, Count, Digest, Fields, ParameterFields, Rank, Size, UnsetType
+from ms_recover.formats.codec import UNSET, Count, Digest, Epoch, Fields, ParameterFields, Rank, Size, UnsetType
 from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest
 from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
 from ms_recover.model.slices import Parameter
@@ -57,7 +57,7 @@ class ManifestFields(VersionFields, kw_only=True):
     run_id: str
     rank: Rank
     world_size: Rank
-    epoch: Count
+    epoch: Epoch
     step: Count
     cumulative_step: Count | None
     file: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ms_recover.errors import FormatError
+from ms_recover.file_names import WeightKind
 from ms_recover.formats.action_json import (
     ComposeFields,
     CopyFields,
     MissingFields,
     PartialFields,
+    StateFields,
     compose_fields,
     copy_fields,
     read_compose,
@@ -33,11 +35,23 @@ from ms_recover.formats.codec import (
     make_with,
     to_json,
 )
+from ms_recover.formats.documents import decode_document, encode_document
 from ms_recover.formats.plan_paths import check_names
-from ms_recover.model.actions import CopyAction
+from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.compose import MissingRegion
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import PLAN_VERSION, Action, GroupWrite, MetaWrite, Plan, RankVerdict, RejectedStep, waves_of
+from ms_recover.model.plan import (
+    PLAN_VERSION,
+    Action,
+    DocumentWrite,
+    GroupWrite,
+    MetaWrite,
+    Plan,
+    RankVerdict,
+    RejectedStep,
+    waves_of,
+)
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
@@ -60,6 +74,33 @@ class GroupWriteFields(Fields):
     rank: Rank
     target: Path
     restore_ranks: tuple[Rank, ...]
+
+
+class DocumentWriteFields(Fields):
+    """A document of MindFormers that is written after everything else, because it is missing, damaged or wrong."""
+
+    target: Path
+    text: str
+    replaces: StateFields | None
+    reason: str
+    sources: tuple[str, ...]
+    unknown: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+class PartFields(Fields):
+    """The state of one file of a rank, and the plan for it: its model file, or its optimizer file."""
+
+    part: WeightKind | None
+    state: RankState
+    verdict: Verdict
+    reason: str
+    path: Path | None
+    source_rank: Rank | None
+    source: Path | None
+    evidence: Evidence | None
+    missing: tuple[MissingFields, ...]
+    bytes: Size | None
 
 
 class MetaWriteFields(Fields):
@@ -86,6 +127,7 @@ class RankFields(Fields):
     missing: tuple[MissingFields, ...]
     bytes: Size | None
     missing_share: float | None = None
+    parts: tuple[PartFields, ...] = ()
 
 
 class RejectedFields(StepFields):
@@ -115,9 +157,10 @@ class PlanFields(Fields, kw_only=True):
     ranks: tuple[RankFields, ...]
     rejected_steps: tuple[RejectedFields, ...]
     warnings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
-    meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
-    hints: tuple[str, ...] | UnsetType = UNSET
+    documents: tuple[DocumentWriteFields, ...] = ()
+    meta_files: tuple[MetaWriteFields, ...] = ()
 
 
 class MissingPartFields(Fields):
@@ -167,10 +210,9 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             version=PLAN_VERSION,
             actions=actions,
             partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
-            ranks=tuple(fill(RankFields, verdict, missing_share=_missing_share(verdict)) for verdict in plan.ranks),
+            ranks=tuple(_rank_fields(verdict) for verdict in plan.ranks),
             rejected_steps=rejected_fields(plan.rejected_steps),
-            meta_files=plan.meta_files or UNSET,
-            hints=plan.hints or UNSET,
+            documents=tuple(_document_fields(write) for write in plan.documents),
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -237,14 +279,42 @@ def _plan(fields: PlanFields) -> Plan:
         actions=tuple(read_copy(one) if isinstance(one, CopyFields) else read_compose(one) for one in fields.actions),
         partials=tuple(read_compose(one) for one in fields.partials),
         group_files=make(tuple[GroupWrite, ...], fields.group_files),
-        meta_files=() if fields.meta_files is UNSET else make(tuple[MetaWrite, ...], fields.meta_files),
-        hints=() if fields.hints is UNSET else fields.hints,
-        ranks=make(tuple[RankVerdict, ...], fields.ranks),
+        ranks=tuple(_verdict(one) for one in fields.ranks),
+        documents=tuple(_document(one) for one in fields.documents),
+        meta_files=make(tuple[MetaWrite, ...], fields.meta_files),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),
     )
+
+
+def _rank_fields(verdict: RankVerdict) -> RankFields:
+    parts = tuple(fill(PartFields, one) for one in verdict.parts)
+    return fill(RankFields, verdict, missing_share=_missing_share(verdict), parts=parts)
+
+
+def _verdict(fields: RankFields) -> RankVerdict:
+    rank = fields.rank
+    parts = tuple(
+        make_with(RankVerdict, one, rank=rank, parts=(), missing=make(tuple[MissingRegion, ...], one.missing))
+        for one in fields.parts
+    )
+    missing = make(tuple[MissingRegion, ...], fields.missing)
+    return make_with(RankVerdict, fields, part=None, parts=parts, missing=missing)
+
+
+def _document_fields(write: DocumentWrite) -> DocumentWriteFields:
+    return fill(DocumentWriteFields, write, text=encode_document(write.value).decode())
+
+
+def _document(fields: DocumentWriteFields) -> DocumentWrite:
+    try:
+        value = decode_document(fields.target, fields.text.encode())
+    except (FormatError, UnicodeEncodeError) as error:
+        raise ValueError(str(error)) from None
+    replaces = None if fields.replaces is None else make(FileState, fields.replaces)
+    return make_with(DocumentWrite, fields, value=value, replaces=replaces)
 
 
 def _step(fields: StepFields | None) -> Step | None:
@@ -255,6 +325,7 @@ def _check(plan: Plan) -> None:
     """Refuse a plan whose parts contradict each other."""
     every: tuple[Action, ...] = (*plan.actions, *plan.partials)
     small = [write.target for write in plan.group_files] + [write.target for write in plan.meta_files]
+    small += [write.target for write in plan.documents]
     targets = [action.target for action in every] + small
     written = set(targets)
     if len(written) != len(targets):

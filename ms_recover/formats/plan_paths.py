@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ms_recover.errors import FormatError
-from ms_recover.file_names import GROUP_INFO_NAME, META_NAME, PARTIAL_MARK, last_named_rank, marked, ranks_in_folders
+from ms_recover.file_names import (
+    COMMON_NAME,
+    GROUP_INFO_NAME,
+    META_NAME,
+    METADATA_NAME,
+    PARTIAL_MARK,
+    TRACKER_NAME,
+    last_named_rank,
+    marked,
+    named_iteration,
+    ranks_in_folders,
+    weights_name,
+)
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
@@ -38,6 +50,9 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     """Yield the use of each path, the path, and its problem."""
     step = plan.step if plan.step is not None else plan.considered
+    if step is not None and step.is_iteration:
+        yield from _names_of_iteration(plan, step)
+        return
     for action in (*plan.actions, *plan.partials):
         use, target = f"write a slice of rank {action.rank}", action.target
         partial = isinstance(action, ComposeAction) and action.kind == "partial"
@@ -47,6 +62,8 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         for replica in action.replicas:
             use = f"read a slice of rank {replica.rank}"
             yield use, replica.path, name_problem(replica.path, replica.rank, step)
+    for document in plan.documents:
+        yield "write a document", document.target, "belongs to a tree of iterations"
     for write in plan.group_files:
         use = f"write the rank list of rank {write.rank}"
         if write.target.rpartition("/")[2] != GROUP_INFO_NAME:
@@ -58,6 +75,75 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, meta.target, f"is not called {META_NAME}"
         yield use, meta.target, name_problem(meta.target, meta.rank, None)
         yield use, meta.file, name_problem(f"{folder}/{meta.file}", meta.rank, step)
+
+
+def _names_of_iteration(plan: Plan, step: Step) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the same for a plan of an iteration: files are numbered by rank, or as the plan's verdicts say."""
+    owners = _owners(plan)
+    for action in (*plan.actions, *plan.partials):
+        use, target = f"write a file of rank {action.rank}", action.target
+        partial = isinstance(action, ComposeAction) and action.kind == "partial"
+        plain = target.replace(PARTIAL_MARK, "") if partial else target
+        if partial and target != marked(plain, PARTIAL_MARK):
+            yield use, target, "is no name for parts of a file"
+        yield use, target, weights_problem(plan.root, plain, action.rank, step, owners)
+        kind = _kind(plain)
+        for replica in action.replicas:
+            use = f"read a file of rank {replica.rank}"
+            yield use, replica.path, weights_problem(plan.root, replica.path, replica.rank, step, owners)
+            if _kind(replica.path) != kind:
+                yield use, replica.path, f"is no {kind} file, for the {kind} file {target!r}"
+    for group in plan.group_files:
+        yield f"write the rank list of rank {group.rank}", group.target, "is no file of an iteration"
+    for write in plan.documents:
+        yield "write a document", write.target, _document_problem(plan.root, write.target, step)
+        if isinstance(write.value, int) and write.value != step.step:
+            yield "write a document", write.target, f"names iteration {write.value}, not {step}"
+
+
+def _owners(plan: Plan) -> dict[tuple[str, int], int]:
+    """Return the rank of each file by its kind and number, as the verdicts name the files."""
+    owners: dict[tuple[str, int], int] = {}
+    for verdict in plan.ranks:
+        for part in verdict.files:
+            read = weights_name((part.path or "").rpartition("/")[2])
+            if read is not None and owners.setdefault((read.kind, read.file_index), verdict.rank) != verdict.rank:
+                owners[read.kind, read.file_index] = -1
+    return owners
+
+
+def weights_problem(root: str, path: str, rank: int, step: Step, owners: Mapping[tuple[str, int], int]) -> str | None:
+    """Return why a path is no file of this rank and iteration, None when it is.
+
+    The number in its name is the rank, unless `owners` has that number of that kind of file as another rank's: with
+    ``remove_redundancy`` files are numbered among the ranks that got a shard.
+    """
+    folder, _, name = path.rpartition("/")
+    read = weights_name(name)
+    if read is None:
+        return "is no name of a model or optimizer file"
+    iteration = named_iteration(folder.rpartition("/")[2] if folder else root.rstrip("/").rpartition("/")[2])
+    if iteration != step.step:
+        return f"is not in the directory of iteration {step}"
+    if read.file_index >= read.file_count:
+        return f"has the number {read.file_index}, of {read.file_count} files"
+    owner = owners.get((read.kind, read.file_index), read.file_index)
+    return None if owner == rank else f"is the file of rank {owner}" if owner >= 0 else "is the file of two ranks"
+
+
+def _kind(path: str) -> str:
+    read = weights_name(path.rpartition("/")[2])
+    return read.kind if read is not None else ""
+
+
+def _document_problem(root: str, path: str, step: Step) -> str | None:
+    folder, _, name = path.rpartition("/")
+    if name == TRACKER_NAME:
+        return None if named_iteration(folder.rpartition("/")[2]) is None else "is no place for it"
+    if name not in (METADATA_NAME, COMMON_NAME):
+        return "is no name of a document"
+    iteration = named_iteration(folder.rpartition("/")[2] if folder else root.rstrip("/").rpartition("/")[2])
+    return None if iteration == step.step else f"is not in the directory of iteration {step}"
 
 
 def name_problem(path: str, rank: int, step: Step | None) -> str | None:

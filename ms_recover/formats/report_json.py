@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ms_recover.file_names import WeightKind
 from ms_recover.formats.codec import (
     UNSET,
     Count,
     Digest,
+    Epoch,
     Fields,
     ParameterFields,
     Rank,
@@ -23,14 +25,17 @@ from ms_recover.formats.codec import (
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
+from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
 
 class _SlicePathFields(Fields):
     rank: Rank
-    epoch: Count
+    epoch: Epoch
     step: Count
     path: str
 
@@ -45,6 +50,7 @@ class FoundSliceFields(_SlicePathFields):
     manifest: bool
     problem: str | None
     denied: bool
+    part: WeightKind | None = None
 
 
 class GroupFileFields(Fields):
@@ -78,6 +84,29 @@ class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
     problem: str | None
+    part: WeightKind | None = None
+
+
+class DocumentFields(Fields):
+    """A document of MindFormers: whether it is there, and why it cannot be read."""
+
+    path: str
+    there: bool
+    problem: str | None
+
+
+class TrackerFields(DocumentFields):
+    """The document that names the newest whole iteration."""
+
+    iteration: Count | None
+
+
+class IterationFields(StepFields):
+    """The directory of an iteration, and the documents in it."""
+
+    directory: str
+    metadata: DocumentFields
+    common: DocumentFields
 
 
 class InventoryFields(Fields):
@@ -93,6 +122,8 @@ class InventoryFields(Fields):
     notes: tuple[NoteFields, ...]
     denied: tuple[DeniedFields, ...]
     orphans: tuple[OrphanFields, ...]
+    iterations: tuple[IterationFields, ...] = ()
+    tracker: TrackerFields | None = None
 
 
 class CheckedSliceFields(_SlicePathFields):
@@ -118,6 +149,21 @@ class VerificationFields(Fields):
     slices: tuple[CheckedSliceFields, ...]
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
+    documents: tuple[NoteFields, ...] = ()
+
+
+class SealedStepFields(Fields):
+    """A step that was sealed while its tree was watched: the paths sealed, and the slices that are not sound."""
+
+    version: Literal[1]
+    root: str
+    epoch: Epoch
+    step: Count
+    ok: bool
+    sealed: tuple[str, ...]
+    wrong: tuple[CheckedSliceFields, ...]
+    bytes: Size
+    seconds: float
 
 
 class ResultFields(Fields):
@@ -147,7 +193,8 @@ class OutcomeFields(Fields):
     group_files: tuple[str, ...]
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
-    meta_files: tuple[str, ...] | UnsetType = UNSET
+    documents: tuple[str, ...] = ()
+    meta_files: tuple[str, ...] = ()
 
 
 class ListedParameterFields(ParameterFields):
@@ -179,6 +226,23 @@ class LayoutFields(Fields):
     copies: Count
 
 
+class ShardedFields(Fields):
+    """A parameter as metadata states it: the cut, and for each fragment, by its index, the ranks that hold it."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[Count, ...]
+    axis_fragmentations: tuple[Count, ...]
+    fragments: tuple[tuple[Count, tuple[Rank, ...]], ...]
+
+
+class NamedFileFields(Fields):
+    """A file that metadata names, and the rank that wrote it."""
+
+    file: str
+    rank: Rank
+
+
 class InspectionFields(Fields):
     """The contents of one file: members that its kind does not have are left out."""
 
@@ -197,6 +261,12 @@ class InspectionFields(Fields):
     operators: Count | UnsetType = UNSET
     devices_per_stage: Count | UnsetType = UNSET
     layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
+    world_size: Count | UnsetType = UNSET
+    removed_redundancy: bool | UnsetType | None = UNSET
+    files: tuple[NamedFileFields, ...] | UnsetType = UNSET
+    sharded: tuple[ShardedFields, ...] | UnsetType = UNSET
+    common: dict[str, float | int | None] | UnsetType = UNSET
+    iteration: Count | UnsetType = UNSET
 
 
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
@@ -231,8 +301,27 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             strategy_files=strategy_files,
             denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
             orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
+            iterations=tuple(_iteration_fields(one) for one in inventory.iterations),
+            tracker=_tracker_fields(inventory.tracker),
         )
     )
+
+
+def _iteration_fields(one: Iteration) -> IterationFields:
+    documents = {
+        name: _document_fields(document) for name, document in (("metadata", one.metadata), ("common", one.common))
+    }
+    return fill(IterationFields, one.step, one, **documents)
+
+
+def _document_fields(document: Document[Any]) -> DocumentFields:
+    return fill(DocumentFields, document, there=document.state is not None)
+
+
+def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | None:
+    if tracker is None:
+        return None
+    return fill(TrackerFields, tracker, there=tracker.state is not None, iteration=tracker.value)
 
 
 def verification_to_json(found: Verification) -> dict[str, Any]:
@@ -240,7 +329,13 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
     missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
     version = VERIFICATION_VERSION
-    return to_json(fill(VerificationFields, found, version=version, ok=not found.wrong, slices=slices, missing=missing))
+    return to_json(fill(VerificationFields, found, version=version, ok=found.ok, slices=slices, missing=missing))
+
+
+def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
+    """Return the object that ``seal --watch --json`` prints for a step, in one line."""
+    wrong = tuple(fill(CheckedSliceFields, check.step, check) for check in found.wrong)
+    return to_json(fill(SealedStepFields, found.step, found, version=SEALED_STEP_VERSION, ok=not wrong, wrong=wrong))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
@@ -271,8 +366,27 @@ def inspection_to_json(found: Inspection) -> dict[str, Any]:
             fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
             for one, pieces in zip(header.parameters, header.contents, strict=True)
         )
+    document = found.document
+    if isinstance(document, ShardMetadata):
+        fields.world_size, fields.removed_redundancy = document.world_size, document.removed_redundancy
+        fields.files = tuple(NamedFileFields(name, rank) for name, rank in sorted(document.files.items()))
+        fields.sharded = tuple(
+            fill(ShardedFields, one, name=name, dtype=one.type_name, fragments=_fragments(document, name))
+            for name, one in document.parameters.items()
+        )
+    elif isinstance(document, CommonInfo):
+        fields.common = {name: getattr(document, name) for name in document.members}
+    elif document is not None:
+        fields.iteration = document
     if strategy is not None:
         fields.layouts = tuple(
             fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
         )
     return to_json(fields)
+
+
+def _fragments(metadata: ShardMetadata, name: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    stored = metadata.stored[name]
+    return tuple(
+        (index, items[0].rank_group) for index, items in zip(metadata.parameters[name].chunks, stored, strict=True)
+    )

@@ -5,30 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from ms_recover.file_names import WeightKind
 from ms_recover.model.groups import GroupInfo
+from ms_recover.model.iterations import Document, Iteration, PartClaims
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.rank_path import RankPath as RankPath  # noqa: PLC0414 (a part of this interface)
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 
 INVENTORY_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RankPath:
-    """A path with places for the rank, so that it can be made for another rank."""
-
-    parts: tuple[str, ...]
-    """The literal text between the places of the rank; one part alone means that the rank is not in the path."""
-
-    def of(self, rank: int) -> str:
-        """Return the path of ``rank``, with ``/`` between its components."""
-        return str(rank).join(self.parts)
-
-    @property
-    def names_rank(self) -> bool:
-        """Whether the path differs from rank to rank."""
-        return len(self.parts) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +48,8 @@ class SliceFile:
     """The operating system refused to open it or its manifest, for the reason in `problem`: that is no damage."""
     inode: tuple[int, int] | None = None
     """Device and inode number: paths that share them are one file and one witness."""
+    part: WeightKind | None = None
+    """In a "weights 2.0" tree of MindFormers, whether it is the rank's model file or its optimizer file."""
 
     @property
     def path(self) -> str:
@@ -84,6 +72,8 @@ class OrphanManifest:
     manifest: Manifest | None = field(default=None, repr=False)
     """None when it cannot be read."""
     problem: str | None = None
+    part: WeightKind | None = None
+    """As for `SliceFile`."""
 
     @property
     def path(self) -> str:
@@ -225,6 +215,14 @@ class Inventory:
     """Ranks whose directory the operating system refused to read, and why."""
     orphans: tuple[OrphanManifest, ...] = ()
     """Manifests whose slices are gone; sorted by rank, step and path."""
+    iterations: tuple[Iteration, ...] = ()
+    """Of a "weights 2.0" tree, newest first; a rank's slice of an iteration is then its model file and its optimizer
+    file.
+    """
+    tracker: Document[int] | None = None
+    """The document that names the newest whole iteration; None where the root is no place for it."""
+    part: PartClaims | None = None
+    """For the inventory of one part of some iterations: what is stated of it."""
     other_sets: tuple[OtherSet, ...] = ()
     """Slices that were saved apart from these."""
     meta_files: tuple[MetaFile, ...] = ()
@@ -236,5 +234,6 @@ class Inventory:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Every step that some file is named after, newest first."""
-        return tuple(sorted({file.step for file in self.slices}, reverse=True))
+        """Every step that some file or directory is named after, newest first."""
+        named = {one.step for one in self.iterations} | set(self.part.steps if self.part is not None else ())
+        return tuple(sorted({file.step for file in self.slices} | named, reverse=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ms_recover.model.axes import DEFAULT_ORDER, Axes
 from ms_recover.model.steps import Step
 
 
@@ -33,6 +34,16 @@ class PlanOptions:
     """Ranks whose slices count as gone, whatever lies there."""
     world_size: int | None = None
     """Number of ranks; by default derived from manifests, strategy files, rank lists and files."""
+    groups: tuple[frozenset[int], ...] = ()
+    """The operator's word: each group of ranks holds the same slice, where no file says it."""
+    axes: Axes | None = None
+    """The operator's word in another form: the sizes of the parallel axes, from which the groups follow."""
+    order: tuple[str, ...] = DEFAULT_ORDER
+    """Of `axes`, the one that neighbouring ranks differ in first."""
+    optimizer_shards: int = 0
+    """With `axes`: into how many shards MindSpore's optimizer parallel cuts what replicas hold; 0 for none, -1 for as
+    many as there are replicas.
+    """
     newest: bool = False
     """Where a step was saved by several runs, take the run whose slices were modified last."""
     tolerate: tuple[str, ...] = ()

@@ -55,6 +55,8 @@ class Outcome:
     """Whether only parts of slices were written, because they cannot be had whole."""
     rejected_steps: tuple[RejectedStep, ...] = ()
     """Newer steps that the plan gave up, newest first."""
+    documents: tuple[str, ...] = ()
+    """Documents of MindFormers that were written, relative to the root."""
     meta_files: tuple[str, ...] = ()
     """``meta.json`` of MindFormers that were written, relative to the root."""
 

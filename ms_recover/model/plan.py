@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ms_recover.model.actions import CopyAction
+from ms_recover.file_names import WeightKind
+from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
 
@@ -37,6 +39,39 @@ class RankVerdict:
     """The part of an unrecoverable slice that nobody holds, where layouts are known."""
     bytes: int | None = None
     """Bytes of contents of the whole slice, where it is rebuilt from layouts or cannot be."""
+    part: WeightKind | None = None
+    """The part of a rank's slice that this is about, where a slice is a model file and an optimizer file."""
+    parts: tuple[RankVerdict, ...] = ()
+    """The verdicts of these parts, model file first; this verdict is then that of the worst."""
+
+    @property
+    def files(self) -> tuple[RankVerdict, ...]:
+        """The verdicts by file: of the parts, where there are some."""
+        return self.parts or (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWrite:
+    """Write a document of MindFormers that is missing, damaged, or contradicts the files."""
+
+    target: str
+    """Path relative to the root."""
+    value: ShardMetadata | CommonInfo | int
+    """Its contents, by its name: metadata, the progress of training, or the iteration that the tracker names."""
+    replaces: FileState | None
+    """What lay there when the plan was made."""
+    reason: str
+    """What is wrong with it."""
+    sources: tuple[str, ...] = ()
+    """Where its contents come from, a clause each."""
+    unknown: tuple[str, ...] = ()
+    """Members whose values nothing states: they are null."""
+    assumed: tuple[str, ...] = ()
+    """Members whose values other iterations have, which nothing proves for this one."""
+
+    def with_gaps(self, *, unknown: tuple[str, ...], assumed: tuple[str, ...]) -> DocumentWrite:
+        """Return it with members that are not known, or not proven."""
+        return replace(self, unknown=unknown, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +170,12 @@ class Plan:
     """Nothing states the world size: more ranks may be missing than the plan can know."""
     warnings: tuple[str, ...] = ()
     """What the operator must know before applying the plan: steps that were given up, older runs."""
+    documents: tuple[DocumentWrite, ...] = ()
+    """In the order in which they are written, after everything else."""
     meta_files: tuple[MetaWrite, ...] = ()
     """By rank; where a MindFormers tree is to resume from the planned step."""
     hints: tuple[str, ...] = ()
-    """Where a rank has no source: evidence that was seen, and the options that take it."""
+    """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

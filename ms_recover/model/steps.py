@@ -1,35 +1,50 @@
-"""A training step as MindSpore names it."""
+"""A training step as MindSpore or MindFormers names it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-_STEP = re.compile(r"(0|[1-9]\d{0,17})_(0|[1-9]\d{0,17})\Z", re.ASCII)
+_STEP = re.compile(r"(?:(0|[1-9]\d{0,17})_)?(0|[1-9]\d{0,17})\Z", re.ASCII)
+
+NO_EPOCH = -1
+"""The epoch of steps that are counted over the whole training, not within an epoch: MindFormers' iterations."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """The step of a slice: ordered by epoch, then by step in the epoch."""
+    """The step of a slice: ordered by epoch, then by step in the epoch; or an iteration, written as one number."""
 
     epoch: int
-    """Epoch, 1-based (``ModelCheckpoint`` file names)."""
+    """Epoch, 1-based (``ModelCheckpoint`` file names); `NO_EPOCH` for an iteration."""
     step: int
-    """Step within the epoch, 1-based; the sink size in sink mode."""
+    """Step within the epoch, 1-based; the sink size in sink mode. Of an iteration the steps of the whole training."""
 
     def __str__(self) -> str:
-        return f"{self.epoch}_{self.step}"
+        return str(self.step) if self.epoch == NO_EPOCH else f"{self.epoch}_{self.step}"
+
+    @classmethod
+    def iteration(cls, number: int) -> Step:
+        """Return an iteration of MindFormers' format "weights 2.0"."""
+        return cls(NO_EPOCH, number)
+
+    @property
+    def is_iteration(self) -> bool:
+        """Whether it is counted over the whole training."""
+        return self.epoch == NO_EPOCH
 
     @classmethod
     def parse(cls, text: str) -> Step:
-        """Read ``EPOCH_STEP``.
+        """Read ``EPOCH_STEP``, or the number of an iteration.
 
         Raises
         ------
         ValueError
-            When the text is not two decimal numbers joined by an underscore.
+            When the text is neither a decimal number nor two joined by an underscore.
         """
         match = _STEP.match(text)
         if match is None:
-            raise ValueError(f"{text!r} is not a step: write EPOCH_STEP, for example 2_77")
-        return cls(int(match[1]), int(match[2]))
+            raise ValueError(
+                f"{text!r} is not a step: write EPOCH_STEP, for example 2_77, or the iteration, for example 200"
+            )
+        return cls(int(match[1]) if match[1] is not None else NO_EPOCH, int(match[2]))

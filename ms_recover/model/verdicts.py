@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Evidence = Literal["manifest", "vote", "layout", "structure"]
-"""The ground of a decision: a manifest, equal contents elsewhere, the layouts of a strategy file, or headers only."""
+Evidence = Literal["manifest", "vote", "layout", "operator", "structure"]
+"""The ground of a decision: a manifest, equal contents elsewhere, the layouts of a strategy file, the operator's word
+about who holds the same, or headers only.
+"""
 
 SliceStatus = Literal[
     "sound",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
 
@@ -38,8 +39,15 @@ class Verification:
     """Groups whose members hold different contents, with nothing to say who is right."""
     missing: tuple[tuple[Step, tuple[int, ...]], ...] = ()
     """For each step the ranks that have no slice of it; not a fault by itself."""
+    documents: tuple[Note, ...] = ()
+    """Documents of MindFormers that are missing, damaged, or contradict the files, and how."""
 
     @property
     def wrong(self) -> tuple[SliceCheck, ...]:
         """Slices that are not sound."""
         return tuple(check for check in self.checks if check.status != "sound")
+
+    @property
+    def ok(self) -> bool:
+        """Whether every slice is sound, and every document beside them."""
+        return not self.wrong and not self.documents

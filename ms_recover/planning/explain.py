@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.steps import Step
 from ms_recover.planning.judging.judge import judge_step
@@ -36,6 +39,20 @@ def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None
     choices = choose_parameters(settlement, rank, expected, {})
     items = tuple(_explained(index, rank, choice) for choice in choices)
     return Explanation(rank, step, items, index.stages.paths[index.stages.of(rank)])
+
+
+def join_explanations(parts: Sequence[Explanation]) -> Explanation:
+    """Return the explanation of a slice that lies in several files, the parts."""
+    first, *others = parts
+    if not others:
+        return first
+    problems = [one.problem for one in parts if one.problem is not None]
+    return replace(
+        first,
+        parameters=tuple(item for one in parts for item in one.parameters),
+        layouts=next((one.layouts for one in parts if one.layouts is not None), None),
+        problem="; ".join(dict.fromkeys(problems)) if len(problems) == len(parts) else None,
+    )
 
 
 def find_complete_slice(compared: Comparison, step: Step, rank: int) -> Composition:

@@ -16,12 +16,13 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.manifest_check import check_contents, check_manifest
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
+from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
-from ms_recover.planning.world_size import WorldSize, find_world_size
+from ms_recover.planning.world_size import WorldSize, find_world_size, with_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,26 +38,32 @@ class SliceFacts:
     listed : ParameterList
         Its parameters; equal lists are mostly one object.
     group : tuple of int
-        The ranks that hold the same slice by the rank lists, its own among them.
+        The ranks that hold the same slice by the rank lists or the operator's word, its own among them.
+    claimed : bool
+        The operator's word alone groups them.
     digests : Digests or None
         Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
         slices, whose contents cannot be compared because each encryption draws its own initial value.
     was_read : bool
         The digests are those of the bytes on the disk.
     manifest_problem : str or None
-        The mismatch of its manifest with its place, name and header.
+        The mismatch of its manifest with its place, name and header, or of its header with what it must list.
     content_problem : str or None
         The mismatch of its contents with its manifest, or the reason why they could not be read.
+    expected : ParameterList or None
+        What it must list by metadata that most of the files agree with; None when nothing states it.
     """
 
     file: SliceFile
     path: str
     listed: ParameterList
     group: tuple[int, ...]
+    claimed: bool = False
     digests: Digests | None
     was_read: bool
     manifest_problem: str | None
     content_problem: str | None
+    expected: ParameterList | None = None
 
     @property
     def rank(self) -> int:
@@ -100,7 +107,7 @@ class Facts:
     world : WorldSize
         Number of ranks, and its ground.
     groups : GroupMap
-        The ranks that hold the same slice by rank lists.
+        The ranks that hold the same slice by rank lists and the operator's word.
     stages : Stages
         Pipeline stages and the layouts of their parameters.
     steps : mapping of Step to mapping of int to tuple of SliceFacts
@@ -159,6 +166,11 @@ class Facts:
             found[orphan.rank, orphan.step].append(orphan)
         return dict(found)
 
+    def expected(self, step: Step, rank: int) -> ParameterList | None:
+        """Return what a rank's slice of a step must list, None when nothing states it."""
+        part = self.inventory.part
+        return part.expected.get(step, {}).get(rank) if part is not None else None
+
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
@@ -186,11 +198,11 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
     Raises
     ------
     UsageError
-        When a lost rank is not in the world, or the world size cannot be.
+        When a lost rank, or one that the operator groups, is not in the world, or the world size cannot be.
     ContradictionError
-        When rank lists contradict each other.
+        When rank lists contradict each other, or anything the operator's word.
     """
-    world = find_world_size(inventory, options.world_size)
+    world = with_word(find_world_size(inventory, options.world_size), options, inventory)
     for rank in sorted(options.lost):
         check_rank(rank, world, "declared lost")
     inside = [file for file in inventory.slices if file.rank < world.ranks]
@@ -205,10 +217,13 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         [_inside(file, world) for file in listing if (file.rank or 0) < world.ranks],
         inside,
         find_stages(strategies, world.ranks, {name for name in named if name}),
+        find_word(options, world.ranks),
     )
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
+    for step in inventory.part.steps if inventory.part is not None else ():
+        steps[step].clear()  # also one without any slice of it
     inside.sort(key=lambda file: (file.rank, file.step, file.path))
-    for one in _slice_facts(inside, world, claims.groups, contents):
+    for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
     rejected = world.rejected_lists | claims.rejected_lists
@@ -248,12 +263,14 @@ def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
 
 
 def _slice_facts(
-    files: Iterable[SliceFile], world: WorldSize, groups: GroupMap, contents: Contents
+    files: Iterable[SliceFile], inventory: Inventory, world: WorldSize, groups: GroupMap, contents: Contents
 ) -> Iterator[SliceFacts]:
     shared: dict[ParameterList, ParameterList] = {}
+    part = inventory.part
     for file in files:
+        expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
-        group, path = groups.of(file.rank), file.path
+        group, path, claimed = groups.of(file.rank), file.path, file.rank in groups.claimed
         read = contents.digests.get(path)
         stated = file.manifest.digests if file.manifest is not None else None
         yield SliceFacts(
@@ -261,10 +278,13 @@ def _slice_facts(
             path=path,
             listed=shared.setdefault(listed, listed),
             group=group,
+            claimed=claimed,
             digests=None if file.encryption is not None else read or stated,
             was_read=read is not None,
-            manifest_problem=check_manifest(file, world.ranks, group),
+            manifest_problem=check_manifest(file, world.ranks, group if part is None else None, claimed=claimed)
+            or check_listed(file, expected),
             content_problem=check_contents(file, contents),
+            expected=expected,
         )
 
 

@@ -6,18 +6,19 @@ function of frozen values and returns one; nothing calls back up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment, of_this_run
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.facts import Facts, SliceFacts, check_rank
 from ms_recover.planning.hints import hints_for
+from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
@@ -34,6 +35,8 @@ class Planned:
 
     plan: Plan
     compared: Comparison
+    parts: tuple[Planned, ...] = ()
+    """In a tree of iterations, the parts of the planned step, model files first; `compared` is then of the first."""
 
     @property
     def facts(self) -> Facts:
@@ -58,7 +61,7 @@ def plan_facts(facts: Facts) -> Planned:
     for rank in sorted(options.ranks or ()):
         check_rank(rank, facts.world)
     _check_steps(inventory, options)
-    compared = compare_slices(facts)
+    compared = compare_slices(facts, all_read=options.quick)
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
@@ -71,30 +74,53 @@ def plan_facts(facts: Facts) -> Planned:
         if unhealthy is not None:
             rejected.append(RejectedStep(step, unhealthy))
             continue
-        tried = _try_runs(compared, step)
-        found = next((one for _, one in tried if _is_enough(one, options) and not one.disagreements), None)
-        shown = shown or found or tried[0][1]
-        if found is not None:
-            break
-        reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
-        lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
-        rejected.append(RejectedStep(step, "; ".join(reasons), ranks=lost))
-        undecided = next((one for _, one in tried if one.disagreements), None)
-        if undecided is not None:
-            shown = undecided
+        tried = try_step(compared, step)
+        found = tried.found
+        shown = tried.shown if tried.undecided else shown or tried.shown
+        if tried.rejected is not None:
+            rejected.append(tried.rejected)
+        if found is not None or tried.undecided:
             break
     if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
-        shown = _try_runs(compared, passed[0])[0][1]
+        shown = try_step(compared, passed[0]).shown
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
-    plan = _plan(compared, found, found or shown, tuple(rejected))
+    plan = make_plan(compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
 
 
-def _try_runs(compared: Comparison, step: Step) -> list[tuple[Run, StepAssessment]]:
+@dataclass(frozen=True, kw_only=True)
+class TriedStep:
+    """A step as the best run that can be recovered; without one the assessment to show, and why it is rejected.
+
+    It is `undecided` when replicas differ with nothing to settle who is right. `run` is the run that `shown` is of.
+    """
+
+    found: StepAssessment | None
+    shown: StepAssessment
+    run: Run
+    rejected: RejectedStep | None = None
+    undecided: bool = False
+
+
+def try_step(compared: Comparison, step: Step, runs: Sequence[Run] | None = None) -> TriedStep:
+    """Assess a step as each of some runs, by default as those that saved it, the best first."""
+    tried = _try_runs(compared, step, runs or compared.facts.runs(step))
+    options = compared.facts.options
+    for run, one in tried:
+        if _is_enough(one, options) and not one.disagreements:
+            return TriedStep(found=one, shown=one, run=run)
+    reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
+    lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
+    rejected = RejectedStep(step, "; ".join(reasons), ranks=lost)
+    run, shown = next(((run, one) for run, one in tried if one.disagreements), tried[0])
+    return TriedStep(found=None, shown=shown, run=run, rejected=rejected, undecided=bool(shown.disagreements))
+
+
+def _try_runs(compared: Comparison, step: Step, runs: Sequence[Run]) -> list[tuple[Run, StepAssessment]]:
     """Assess a step as each run that saved it, until one has replicas that differ: no smaller run may hide that."""
     tried = []
-    for run in compared.facts.runs(step):
+    for run in runs:
         tried.append((run, assess_step(compared, step, run)))
         if tried[-1][1].disagreements:
             break
@@ -118,12 +144,13 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
 
 
-def _plan(
+def make_plan(
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
-    rejected: tuple[RejectedStep, ...],
+    rejected: tuple[RejectedStep, ...] = (),
 ) -> Plan:
+    """Return the plan for the step that was found, or one without actions that shows the ranks of another."""
     facts = compared.facts
     actions = found.actions if found else ()
     return Plan(
@@ -142,37 +169,83 @@ def _plan(
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
-        hints=hints_for(facts) if any(one.ranks for one in rejected) else (),
         warnings=_warnings(facts, found, rejected),
+        hints=_hints(facts, shown, rejected),
     )
+
+
+def _hints(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+    """Return, where a rank has no source, the evidence that was seen and not used, and ranks that hold equal bytes."""
+    seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
+    lost = _without_claim(facts, shown, rejected)
+    return (*(equal_ranks(facts, lost) if lost else ()), *seen)
+
+
+def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice."""
+    newest = next(iter(of_this_run(tuple(rejected))), None)
+    return newest.ranks if newest is not None and not shown.disagreements and is_unclaimed(facts) else ()
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     """Return the slices that must be read before a plan rests on more than structure.
 
-    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, and
-    all where slices are composed by layouts. Where replicas disagree, these ranks' slices of all steps, to find renamed
-    ones; where a source rests on its structure alone, those of its group's older steps that have its size.
+    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, in a
+    tree of iterations also those that share some parameter with another rank, and all where slices are composed by
+    layouts, and of one more step what would be composed there by the same layouts, to see whether these are right.
+    Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on its
+    structure alone, those of its group's older steps that have its size. Where a rank has no source because nothing
+    says who holds the same, those that show it; where contents may contradict the operator's word, those that decide
+    it.
     """
+    if planned.parts:
+        return tuple(file for part in planned.parts for file in required_reads(part))
     plan, facts = planned.plan, planned.facts
     undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
     by_layout = any(action.evidence == "layout" for action in (*plan.actions, *plan.partials))
     composed = (plan.step or plan.considered) if by_layout else None
+    alone = {rank.rank for rank in plan.ranks if rank.evidence == "structure"}
     sizes = {
         action.group: action.bytes
         for action in plan.actions
-        if action.evidence == "structure" and isinstance(action, CopyAction)
+        if isinstance(action, CopyAction)
+        and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
-    wanted = []
+    trial = _trial_reads(facts, plan) if by_layout else frozenset()
+    alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
+    claimable = is_unclaimed(facts) and not plan.disagreements and any(one.ranks for one in plan.given_up)
+    wanted = [*planned.compared.unread, *(slices_to_compare(facts) if claimable else ())]
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
         asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or one.rank in facts.stages.replicated
+        replicas = len(one.group) > 1 or one.rank in alike
         comparable = file.manifest is not None or (replicas and file.encryption is None)
-        if file.problem is None and (file.step == composed or (asked and comparable)):
+        if file.problem is None and (file.step == composed or (asked and comparable) or one.path in trial):
             wanted.append(file)
-    return tuple(wanted)
+    return tuple({file.path: file for file in wanted}.values())
+
+
+def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
+    """Return the slices without manifest of a target and its sources at another step, the nearest that the target has.
+
+    There it is seen whether the target holds what these layouts would compose.
+    """
+    steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
+    found: set[str] = set()
+    for action in (*plan.actions, *plan.partials):
+        if action.evidence != "layout":
+            continue
+        step = next((step for step in steps if step != plan.step and _bare(facts.at(step, action.rank))), None)
+        if step is not None:
+            ranks = {action.rank, *(replica.rank for replica in action.replicas)}
+            found.update(one.path for rank in ranks for one in _bare(facts.at(step, rank)))
+    return frozenset(found)
+
+
+def _bare(slices: Sequence[SliceFacts]) -> list[SliceFacts]:
+    """Return the slices of sound structure without a manifest."""
+    return [one for one in slices if one.manifest is None and one.file.problem is None]
 
 
 def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> tuple[SliceFile, ...]:
@@ -197,7 +270,7 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = _plan(compared, assessment, assessment, ())
+    plan = make_plan(compared, assessment, assessment, ())
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
 
 
@@ -208,11 +281,16 @@ def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
 
 
 def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
-    bad = [rank for rank in assessment.ranks if rank.verdict == "unrecoverable"]
+    text = why_unrecoverable(assessment.ranks)
+    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
+
+
+def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
+    """Return the reasons of the first ranks that cannot be recovered, and which others there are."""
+    bad = [rank for rank in ranks if rank.verdict == "unrecoverable"]
     text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
     rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
-    text = f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
-    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
+    return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
 
 
 def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:

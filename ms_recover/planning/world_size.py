@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ms_recover.errors import ContradictionError, UsageError
 from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
+from ms_recover.planning.redundancy.axes import count_ranks, product_text
+from ms_recover.planning.redundancy.word import check_options, find_word
 
 _MOST_RANKS = 1 << 20
+BY_FILES = "the ranks that have files"
+"""The ground of a world that only files bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +23,21 @@ class WorldSize:
     """The number of ranks, and its ground in words: ``"as given"``, ``"the manifests of step 2_77"``, ...
 
     It is guessed where the evidence bounds it from below only: neither the operator nor a manifest states it. Rank
-    lists of another world are rejected, each path with the reason.
+    lists of another world are rejected, each path with the reason. Where the operator's word makes it larger, `doubt`
+    has the number of ranks that have files, and what the word says.
     """
 
     ranks: int
     source: str
     guessed: bool = False
     rejected_lists: dict[str, str]
+    doubt: tuple[int, str] | None = None
 
 
 def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize:
     """Return the world size: as given, else by manifests, strategy files, rank lists and files, in this order.
+
+    Of an inventory of one part it is what the part states.
 
     Manifests state it. A strategy file states the devices of its stage, and stages own consecutive ranks, so it bounds
     the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
@@ -41,6 +50,8 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
     ContradictionError
         When the evidence gives an absurd number.
     """
+    if inventory.part is not None:
+        return WorldSize(ranks=inventory.part.world_size, source=inventory.part.source, rejected_lists={})
     highest = max(inventory.ranks, default=-1)
     if given is not None:
         if given <= highest:
@@ -56,6 +67,47 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
         rejected = {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
         return WorldSize(ranks=ranks, source=f"the manifests of step {step}", rejected_lists=rejected)
     return _by_lower_bounds(inventory, highest)
+
+
+def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> WorldSize:
+    """Compare the world with the operator's word, which may make a guessed one larger.
+
+    It may where only files bound the world, the word groups every rank, some group has two ranks with files, and less
+    than one rank for each group is added: a slip of the pen adds no ranks.
+
+    Raises
+    ------
+    UsageError
+        When the axes do not multiply to the world size, or a group names a rank beyond the world.
+    """
+    check_options(options)
+    if options.axes is not None:
+        ranks = _meant(count_ranks(options.axes), world.ranks)
+        source, problem = f"--axes {options.axes}", f"--axes {options.axes}: {product_text(options.axes)} ranks"
+        if ranks == world.ranks:
+            return replace(world, source=source, guessed=False) if world.guessed else world
+    else:
+        ranks = max((max(group) + 1 for group in options.groups), default=0)
+        source, problem = "the ranks that --group names", f"--group names rank {ranks - 1}"
+        if ranks <= world.ranks:
+            return world
+    if world.guessed and world.source == BY_FILES and ranks > world.ranks:
+        groups, there = find_word(options, ranks).groups, frozenset(inventory.ranks)
+        whole = sum(map(len, groups)) == ranks and any(len(there.intersection(group)) > 1 for group in groups)
+        if whole and ranks - world.ranks < len(groups):
+            guessed = options.axes is None
+            return replace(world, ranks=ranks, source=source, guessed=guessed, doubt=(world.ranks, problem))
+    more = f", or give --world-size {ranks} if the others left no files" if ranks > world.ranks else ""
+    raise UsageError(f"{problem}, but there are {world.ranks}, {_by(world)}: correct it{more if world.guessed else ''}")
+
+
+def _meant(counts: Sequence[int], ranks: int) -> int:
+    """Return the count that is the number of ranks, else the next larger one, else the usual one."""
+    return min((count for count in counts if count >= ranks), key=lambda count: count - ranks, default=counts[0])
+
+
+def _by(world: WorldSize) -> str:
+    return world.source if world.source == "as given" else f"by {world.source}"
 
 
 def _by_manifests(slices: Iterable[SliceFile]) -> tuple[int, Step] | None:
@@ -79,7 +131,7 @@ def _by_manifests(slices: Iterable[SliceFile]) -> tuple[int, Step] | None:
 
 
 def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
-    best, why = highest + 1, "the ranks that have files"
+    best, why = highest + 1, BY_FILES
     strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
     sizes = Counter(file.devices_per_stage for file in strategies)
     devices = max(sizes, key=lambda size: (sizes[size], size), default=0)

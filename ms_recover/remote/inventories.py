@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import xxhash
 
 from ms_recover.errors import MsRecoverError
+from ms_recover.file_names import WeightKind
 from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, make_with, to_json
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.group_info import encode_group_info
@@ -35,18 +36,21 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
+from ms_recover.remote.documents import SentDocuments, receive_documents, send_documents
 from ms_recover.storage.digest import name_digest
 
 MOST_RANKS = 1 << 20
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+_Epoch = Annotated[int, Meta(ge=-1, lt=10**18)]
 _StepNumber = Annotated[int, Meta(ge=0, lt=10**18)]
 _Place = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
+_Digits = Annotated[int, Meta(ge=1, le=7)]
 _Row = tuple[str, str, tuple[Count, ...], Size]
 
 
 class _SliceFields(Fields):
     rank: _SentRank
-    epoch: _StepNumber
+    epoch: _Epoch
     step: _StepNumber
     place: _Place
     prefix: str
@@ -60,16 +64,22 @@ class _SliceFields(Fields):
     manifest_problem: str | None
     denied: bool = False
     inode: Count | None = None
+    part: WeightKind | None = None
+    digits: _Digits = 1
+    numbers: Count | None = None
 
 
 class _OrphanFields(Fields):
     rank: _SentRank
-    epoch: _StepNumber
+    epoch: _Epoch
     step: _StepNumber
     place: _Place
     prefix: str
     manifest: str | None
     problem: str | None
+    part: WeightKind | None = None
+    digits: _Digits = 1
+    numbers: Count | None = None
 
 
 class _InfoFields(Fields):
@@ -118,12 +128,21 @@ class _InventoryFields(Fields):
     notes: tuple[tuple[str, str], ...]
     denied: tuple[tuple[_SentRank, str, str], ...] = ()
     orphans: tuple[_OrphanFields, ...] = ()
+    documents: SentDocuments | None = None
+    numbers: tuple[tuple[_SentRank, ...], ...] = ()
     meta_files: tuple[_MetaFields, ...] = ()
     unhealthy: tuple[_UnhealthyFields, ...] = ()
 
 
-def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return an inventory as plain JSON values; `strategies` has the bytes of strategy files, others are left out."""
+def inventory_to_json(
+    inventory: Inventory, strategies: Mapping[str, bytes], documents: Mapping[str, bytes] | None = None
+) -> dict[str, Any]:
+    """Return an inventory as plain JSON values.
+
+    `strategies` has the bytes of strategy files by digest, `documents` those of the documents of iterations by path;
+    others are left out.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
     tables: dict[tuple[Parameter, ...], int] = {}
     inodes: dict[tuple[int, int], int] = {}
     slices = tuple(
@@ -133,7 +152,7 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
             bytes=file.size,
             parameters=tables.setdefault(file.parameters, len(tables)),
             inode=None if file.inode is None else inodes.setdefault(file.inode, len(inodes)),
-            **_placed(file),
+            **_placed(file, numbers),
         )
         for file in inventory.slices
     )
@@ -150,10 +169,13 @@ def inventory_to_json(inventory: Inventory, strategies: Mapping[str, bytes]) -> 
         ),
         notes=tuple((note.path, note.reason) for note in inventory.notes),
         denied=tuple((rank, note.path, note.reason) for rank, note in inventory.denied),
-        orphans=tuple(fill(_OrphanFields, orphan, **_placed(orphan)) for orphan in inventory.orphans),
+        orphans=tuple(fill(_OrphanFields, orphan, **_placed(orphan, numbers)) for orphan in inventory.orphans),
         meta_files=tuple(_meta_fields(meta) for meta in inventory.meta_files),
         unhealthy=tuple(fill(_UnhealthyFields, one.step, one) for one in inventory.unhealthy),
     )
+    if inventory.iterations:
+        fields.documents = send_documents(inventory.iterations, inventory.tracker, documents or {})
+    fields.numbers = tuple(numbers)
     return to_json(fields)
 
 
@@ -170,7 +192,8 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
     tables = [tuple(Parameter(*row) for row in table) for table in fields.parameters]
     judged = [(table, _is_sound(table)) for table in tables]
     device = -1 - int.from_bytes(root.encode(errors="surrogateescape"), "big")  # no device of this node or another
-    slices = [_read_slice(one, judged, device) for one in fields.slices]
+    slices = [_read_slice(one, judged, device, fields.numbers) for one in fields.slices]
+    iterations, tracker = ((), None) if fields.documents is None else receive_documents(fields.documents)
     strategies = {digest: _read_strategy(digest, data) for digest, data in fields.strategies.items()}
     if len({file.path for file in slices}) != len(slices) or not {file.rank for file in slices} <= ranks:
         raise ValueError("two slices have one path, or a slice has a rank that is not listed")
@@ -186,7 +209,9 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
         ),
         notes=tuple(Note(path, reason) for path, reason in fields.notes),
         denied=tuple((rank, Note(path, reason)) for rank, path, reason in fields.denied),
-        orphans=tuple(_read_orphan(one) for one in fields.orphans),
+        orphans=tuple(_read_orphan(one, fields.numbers) for one in fields.orphans),
+        iterations=iterations,
+        tracker=tracker,
         meta_files=tuple(_read_meta(one) for one in fields.meta_files),
         unhealthy=tuple(
             make_with(UnhealthySlice, one, step=Step(one.epoch, one.step), path=f"{root}: {one.path}")
@@ -195,14 +220,36 @@ def inventory_from_json(data: Mapping[str, Any], root: str) -> Inventory:
     )
 
 
-def _placed(file: SliceFile | OrphanManifest) -> dict[str, Any]:
+def _placed(file: SliceFile | OrphanManifest, numbers: dict[tuple[int, ...], int]) -> dict[str, Any]:
     """Return the members that slices and orphans state in another form than the inventory."""
     manifest = None if file.manifest is None else encode_manifest(file.manifest).decode()
-    return {"epoch": file.step.epoch, "step": file.step.step, "place": file.place.parts, "manifest": manifest}
+    return {
+        "epoch": file.step.epoch,
+        "step": file.step.step,
+        "place": file.place.parts,
+        "digits": file.place.digits,
+        "numbers": numbers.setdefault(file.place.numbers, len(numbers)) if file.place.numbers else None,
+        "manifest": manifest,
+    }
 
 
-def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], bool]], device: int) -> SliceFile:
-    place = RankPath(fields.place)
+def _read_place(fields: _SliceFields | _OrphanFields, numbers: tuple[tuple[int, ...], ...]) -> RankPath:
+    if (fields.part is None) != (fields.epoch >= 0):
+        raise ValueError(f"a slice of epoch {fields.epoch} is of the part {fields.part}")
+    if fields.numbers is None:
+        return RankPath(fields.place, fields.digits)
+    if fields.numbers >= len(numbers):
+        raise ValueError("the numbers of files are not sent")
+    return RankPath(fields.place, fields.digits, numbers[fields.numbers])
+
+
+def _read_slice(
+    fields: _SliceFields,
+    tables: list[tuple[tuple[Parameter, ...], bool]],
+    device: int,
+    numbers: tuple[tuple[int, ...], ...],
+) -> SliceFile:
+    place = _read_place(fields, numbers)
     path = convert(place.of(fields.rank), Path)
     if fields.parameters >= len(tables):
         raise ValueError(f"{path} has parameters that are not listed")
@@ -221,8 +268,8 @@ def _read_slice(fields: _SliceFields, tables: list[tuple[tuple[Parameter, ...], 
     )
 
 
-def _read_orphan(fields: _OrphanFields) -> OrphanManifest:
-    place = RankPath(fields.place)
+def _read_orphan(fields: _OrphanFields, numbers: tuple[tuple[int, ...], ...]) -> OrphanManifest:
+    place = _read_place(fields, numbers)
     manifest = _read_manifest(fields.manifest, convert(place.of(fields.rank), Path), ())
     return make_with(OrphanManifest, fields, step=Step(fields.epoch, fields.step), place=place, manifest=manifest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.iterations import Document
 from ms_recover.model.options import ScanOptions
+from ms_recover.remote.documents import MOST_BYTES
 from ms_recover.remote.inventories import inventory_to_json
 from ms_recover.remote.messages import RefusedError, SliceRequest
 from ms_recover.scanning.read import read_contents
@@ -61,7 +64,20 @@ class ServedTree:
                     strategies[file.digest] = data
             except MsRecoverError:
                 continue  # gone since the scan
-        return inventory_to_json(self.inventory, strategies)
+        return inventory_to_json(self.inventory, strategies, self._documents())
+
+    def _documents(self) -> dict[str, bytes]:
+        """Return the documents of iterations that lie in the tree, by path; without those that are too large."""
+        found: dict[str, bytes] = {}
+        tracker = self.inventory.tracker
+        documents: list[Document[Any]] = [] if tracker is None else [tracker]
+        for one in self.inventory.iterations:
+            documents += [one.metadata, one.common]
+        for document in documents:
+            if document.value is not None and self._is_inside(document.path):
+                with suppress(MsRecoverError):  # gone since the scan
+                    found[document.path] = read_small(os.path.join(self.root, document.path), "a document", MOST_BYTES)
+        return found
 
     def open(self, wanted: SliceRequest) -> int:
         """Open a slice that the scan knows, and return its descriptor.

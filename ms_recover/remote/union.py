@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.manifest import Digests
-from ms_recover.model.plan import Action, Plan, RankVerdict
+from ms_recover.model.plan import Action, DocumentWrite, Plan, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.planning.plan_parts import join_verdicts
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A document that only other nodes have: its value, the node's number, and what lies here in its place."""
+
+    value: Any
+    holder: int
+    here: FileState | None
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,8 @@ class Union:
         Ranks with files on other nodes and none here.
     denied : dict of int to Note
         Ranks whose directory on another node that node's server may not list.
+    borrowed : dict of str to Borrowed
+        Documents of iterations that only other nodes have, by path.
     """
 
     inventory: Inventory
@@ -35,6 +51,7 @@ class Union:
     replaced: dict[str, FileState]
     away: frozenset[int]
     denied: dict[int, Note]
+    borrowed: dict[str, Borrowed] = field(default_factory=dict)
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
         """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""
@@ -48,10 +65,10 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
     has a sound one.
     """
     inventories = [local, *map(_naming_host, served)]
-    by_place: dict[tuple[int, Step], dict[int, list[SliceFile]]] = {}
+    by_place: dict[tuple[int, Step, str | None], dict[int, list[SliceFile]]] = {}
     for number, inventory in enumerate(inventories):
         for file in inventory.slices:
-            by_place.setdefault((file.rank, file.step), {}).setdefault(number, []).append(file)
+            by_place.setdefault((file.rank, file.step, file.part), {}).setdefault(number, []).append(file)
     slices: dict[str, SliceFile] = {}
     holders: dict[str, int] = {}
     replaced: dict[str, FileState] = {}
@@ -84,7 +101,39 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
         unhealthy=tuple(dict.fromkeys(one for inventory in inventories for one in inventory.unhealthy)),
         seen=local.seen,
     )
-    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)), denied)
+    borrowed: dict[str, Borrowed] = {}
+    together = _with_documents(together, inventories, borrowed)
+    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)), denied, borrowed)
+
+
+def _with_documents(together: Inventory, inventories: Sequence[Inventory], borrowed: dict[str, Borrowed]) -> Inventory:
+    """Return the inventory with the iterations of all nodes; each document is this node's, where it has one."""
+    by_step: dict[Step, list[tuple[int, Iteration]]] = {}
+    for number, inventory in enumerate(inventories):
+        for one in inventory.iterations:
+            by_step.setdefault(one.step, []).append((number, one))
+    iterations = []
+    for step in sorted(by_step, reverse=True):
+        held = by_step[step]
+        metadata = _best([(number, one.metadata) for number, one in held], borrowed)
+        common = _best([(number, one.common) for number, one in held], borrowed)
+        first = held[0][1]
+        iterations.append(replace(first, metadata=metadata, common=common))
+    trackers = [(number, one.tracker) for number, one in enumerate(inventories) if one.tracker is not None]
+    tracker = _best(trackers, borrowed) if trackers else None
+    return replace(together, iterations=tuple(iterations), tracker=tracker)
+
+
+def _best(held: Sequence[tuple[int, Document[_T]]], borrowed: dict[str, Borrowed]) -> Document[_T]:
+    number, first = held[0]
+    if first.value is not None:
+        return first
+    found = next(((n, one) for n, one in held if one.value is not None), None)
+    if found is None:
+        return first
+    here = first.state if number == 0 else None
+    borrowed[first.path] = Borrowed(found[1].value, found[0] - 1, here)
+    return replace(first, value=found[1].value, problem=None, state=here)
 
 
 def _naming_host(served: Inventory) -> Inventory:
@@ -109,8 +158,10 @@ def cut_down(
     """
     hosts = {path: names[number] for path, number in union.holders.items()}
     files = {file.path: file for file in union.inventory.slices}
-    verdicts, brought = [], []
-    for verdict in (_denied(one, union.denied) for one in plan.ranks):
+    verdicts: list[RankVerdict] = []
+    brought: list[CopyAction] = []
+
+    def take(verdict: RankVerdict, verdicts: list[RankVerdict]) -> None:
         here = union.lives_here(verdict.rank, ranks)
         if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
             action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
@@ -123,6 +174,12 @@ def cut_down(
             verdicts.append(replace(verdict, reason=f"{verdict.reason}; it lives elsewhere: recover it there"))
         else:
             verdicts.append(verdict)
+
+    for verdict in (_denied(one, union.denied) for one in plan.ranks):
+        files_of_rank: list[RankVerdict] = []
+        for one in verdict.files:
+            take(one, files_of_rank)
+        verdicts.append(join_verdicts(verdict.rank, tuple(files_of_rank)) if verdict.parts else files_of_rank[0])
     actions = [_on_this_node(action, union) for action in plan.actions if union.lives_here(action.rank, ranks)]
     return replace(
         plan,
@@ -131,7 +188,24 @@ def cut_down(
         group_files=tuple(write for write in plan.group_files if union.lives_here(write.rank, ranks)),
         meta_files=tuple(write for write in plan.meta_files if union.lives_here(write.rank, ranks)),
         ranks=tuple(verdicts),
+        documents=_documents(plan, union, names),
     )
+
+
+def _documents(plan: Plan, union: Union, names: Sequence[str]) -> tuple[DocumentWrite, ...]:
+    """Return the documents to write on this node: also those of the planned step that only other nodes have."""
+    planned = {write.target for write in plan.documents}
+    step = next((one for one in union.inventory.iterations if one.step == plan.step), None)
+    tracker = union.inventory.tracker
+    needed = [] if step is None else [step.metadata.path, step.common.path]
+    last = [] if step is None or tracker is None or tracker.value != step.step.step else [tracker.path]
+    writes = [write for write in plan.documents if tracker is None or write.target != tracker.path]
+    for path in (*needed, *last):
+        if path in union.borrowed and path not in planned:
+            one = union.borrowed[path]
+            source = f"the document at {names[one.holder]}"
+            writes.append(DocumentWrite(path, one.value, one.here, "this node has none that can be read", (source,)))
+    return (*writes, *(write for write in plan.documents if tracker is not None and write.target == tracker.path))
 
 
 def _denied(verdict: RankVerdict, denied: Mapping[int, Note]) -> RankVerdict:

@@ -26,6 +26,8 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
+    if outcome.documents:
+        lines += ["", f"Documents of MindFormers written again: {', '.join(outcome.documents)}"]
     if outcome.meta_files:
         written = list_some(outcome.meta_files, _MOST_NAMED)
         lines += ["", f"{written}: MindFormers resumes from step {outcome.step}"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.reporting.pieces import missing_lines
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
@@ -26,11 +28,12 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     """
     lines = [_world(plan), *_headline(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
-    lines += [f"Hint: {hint}" for hint in plan.hints]
+    lines += [f"HINT: {hint}" for hint in plan.hints]
     lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
+    lines += _document_lines(plan, width)
     metas = [(str(write.rank), write.target, write.reason) for write in plan.meta_files[:_MOST_ROWS]]
     title = f"{len(plan.meta_files)} meta.json to be written, so that MindFormers resumes from step {plan.step}"
     lines += section(title, ("rank", "file", "why"), metas, width)
@@ -38,7 +41,7 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if (plan.actions or plan.group_files or plan.meta_files) and next_command and not refused:
+    if (plan.actions or plan.group_files or plan.meta_files or plan.documents) and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 
@@ -100,7 +103,8 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
     if plan.actions:
         count = len(plan.actions)
         work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
-        kept = f"{len(plan.ranks) - count} kept"
+        kept = f"{sum(len(rank.files) for rank in plan.ranks) - count} kept"
+        work += _and_documents(plan)
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
     small = _small_files(plan)
     if plan.world_size_guessed:
@@ -110,8 +114,25 @@ def _headline(plan: Plan, refused: bool) -> list[str]:
 
 def _small_files(plan: Plan) -> str:
     lists, metas = len(plan.group_files), len(plan.meta_files)
+    documents = len(plan.documents)
     texts = [f"{lists} rank list{'s' * (lists > 1)}"] * (lists > 0) + [f"{metas} meta.json"] * (metas > 0)
+    texts += [f"{documents} document{'s' * (documents > 1)}"] * (documents > 0)
     return f"{' and '.join(texts)} to write" if texts else ""
+
+
+def _and_documents(plan: Plan) -> str:
+    count = len(plan.documents)
+    return f", {count} document{'s' * (count > 1)} to write" if count else ""
+
+
+def _document_lines(plan: Plan, width: int | None) -> list[str]:
+    rows = []
+    for write in plan.documents:
+        gaps = [f"not known: {list_some(write.unknown)}"] if write.unknown else []
+        gaps += [f"not proven for this step: {list_some(write.assumed)}"] if write.assumed else []
+        rows.append((write.target, write.reason, "; ".join([*write.sources, *gaps])))
+    title = "Documents of MindFormers that will be written, after everything else"
+    return section(title, ("document", "why", "contents"), rows, width)
 
 
 def _guess(plan: Plan) -> str:
@@ -143,11 +164,22 @@ def _rank_table(plan: Plan, width: int | None) -> list[str]:
     if len(plan.ranks) > _MOST_ROWS:
         shown = [rank for rank in plan.ranks if rank.verdict != "keep"]
     rows = [
-        (str(rank.rank), rank.state, rank.verdict, _slice(rank), rank.evidence or "", rank.reason) for rank in shown
+        (str(rank.rank), one.state, one.verdict, _slice(one), one.evidence or "", one.reason)
+        for rank in shown
+        for one in _files(rank)
     ]
     lines = table_lines(("rank", "state", "verdict", "slice", "evidence", "why"), rows, width)
-    kept = len(plan.ranks) - len(rows)
+    kept = sum(len(plan.ranks) > _MOST_ROWS and rank.verdict == "keep" for rank in plan.ranks)
     return [*lines, f"and {kept} ranks that keep their sound slice"] if kept else lines
+
+
+def _files(rank: RankVerdict) -> tuple[RankVerdict, ...]:
+    """Return the verdicts by file, those of a rank that keeps all of them as one."""
+    if not rank.parts or any(part.verdict != "keep" for part in rank.parts):
+        return tuple(replace(part, reason=f"{part.part}: {part.reason}") for part in rank.parts) or (rank,)
+    paths = " and ".join(part.path or "" for part in rank.parts)
+    reasons = dict.fromkeys(part.reason for part in rank.parts)
+    return (replace(rank, path=paths, reason=next(iter(reasons)) if len(reasons) == 1 else rank.reason),)
 
 
 def _how(plan: Plan) -> str:

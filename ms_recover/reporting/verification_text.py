@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import SliceCheck, Verification
@@ -20,10 +21,19 @@ def verification_text(found: Verification, width: int | None) -> str:
     if found.disagreements:
         lines += ["", "Ranks that should hold the same slice hold different contents, and no evidence settles it:"]
         lines += [f"  {text}" for text in found.disagreements]
+    documents = [(note.path, note.reason) for note in found.documents]
+    lines += section(
+        "Documents of MindFormers that are wrong; plan and apply write them again", ("path", "why"), documents, width
+    )
     return page([*lines, "", *_step_table(found, width)])
 
 
 def _headline(found: Verification) -> str:
+    if found.documents and not found.wrong:
+        count = len(found.documents)
+        return (
+            f"WRONG: {count} document{'s' * (count > 1)} beside the slices; {_headline(replace(found, documents=()))}"
+        )
     if found.wrong:
         counts = Counter(check.status for check in found.wrong)
         kinds = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

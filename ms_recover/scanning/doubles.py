@@ -33,13 +33,13 @@ def without_doubles(
     """
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
-    counts = Counter((file.rank, file.step) for file in slices)
+    counts = Counter((file.rank, file.step, file.part) for file in slices)
     for file in sorted(slices, key=lambda file: (file.manifest is None, file.path not in named, file.path)):
-        if file.problem is not None or counts[file.rank, file.step] == 1:
+        if file.problem is not None or counts[file.rank, file.step, file.part] == 1:
             kept.append(file)
         else:
             parameters = tuple(sorted(file.parameters, key=attrgetter("name")))
-            groups[(file.rank, file.step, file.encryption, parameters)].append(file)
+            groups[(file.rank, file.step, file.part, file.encryption, parameters)].append(file)
     for group in groups.values():
         kept += group if len(group) == 1 else _without_doubles(root, group, notes, stop or (lambda: False))
     return kept

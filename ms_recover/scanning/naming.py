@@ -25,6 +25,7 @@ from ms_recover.file_names import (
     SLICE_FORMATS,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
+    WeightKind,
     last_named_rank,
     marked,
     rank_in_folder,
@@ -59,6 +60,7 @@ class SliceName:
     step: Step
     prefix: str
     place: RankPath
+    part: WeightKind | None = None
 
     @property
     def path(self) -> str:

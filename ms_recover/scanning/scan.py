@@ -20,6 +20,7 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
+from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.resume_records import read_health, read_meta_files
@@ -54,7 +55,8 @@ def scan(
     settle_names(found)
     others = () if pattern else keep_one_set(top, found)
     notes = found.notes
-    ranks = found.ranks
+    stored = walk_iterations(top, notes) if pattern is None else FoundIterations()
+    ranks = found.ranks | {name.rank for name in stored.slices}
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
         raise _nothing_found(top, pattern, found, empty)
@@ -62,10 +64,13 @@ def scan(
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
     reader = _SliceReader(top, options, notes, stop)
-    opened = [reader.read(name) for name in found.slices]
     metas = read_meta_files(top, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
-    slices = without_doubles(top, [file for file in opened if isinstance(file, SliceFile)], notes, stop, named=named)
+    opened = [reader.read(name) for name in (*found.slices, *stored.slices)]
+    slices = choose_format([file for file in opened if isinstance(file, SliceFile)], notes)
+    if slices and not slices[0].step.is_iteration:
+        stored = FoundIterations()
+    slices = without_doubles(top, slices, notes, stop, named=named)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
     groups = _own_groups(top, found)
     for owner, path in find_named_files(top, options.group_info, "--group-info"):
@@ -88,6 +93,8 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
+        iterations=tuple(stored.iterations),
+        tracker=stored.tracker,
         other_sets=others,
         meta_files=metas,
         unhealthy=unhealthy,
@@ -115,7 +122,7 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
             f"{top} holds directories of ranks but no slice ({list_some(empty, MOST_NAMED)}): name another folder, "
             f"or describe the file names with --pattern; below it: {surveyed.text}; {advice}"
         )
-    forms = ", ".join(f"{form}/" for form in (*RANK_DIRECTORIES, *VAGUE_RANK_DIRECTORIES))
+    forms = ", ".join(f"{form}/" for form in (*RANK_DIRECTORIES, *VAGUE_RANK_DIRECTORIES, "iteration_*"))
     looked = f"no path matches {pattern}" if pattern else f"no directory of a rank ({forms})"
     return MissingInputError(f"{top} holds no slices: {looked}; below it: {surveyed.text}; {advice}")
 
@@ -171,7 +178,13 @@ class _SliceReader:
         if manifest is None and problem is None:
             return None
         return OrphanManifest(
-            rank=name.rank, step=name.step, place=name.place, prefix=name.prefix, manifest=manifest, problem=problem
+            rank=name.rank,
+            step=name.step,
+            place=name.place,
+            prefix=name.prefix,
+            manifest=manifest,
+            problem=problem,
+            part=name.part,
         )
 
 
@@ -191,6 +204,7 @@ def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifes
 def _slice_file(name: SliceName, status: os.stat_result | None, **found: Any) -> SliceFile:
     """Return a slice; its size is 0 where the operating system does not state it."""
     place = (name.rank, name.step, name.place, name.prefix)
+    found["part"] = name.part
     if status is None:
         return SliceFile(*place, 0, 0, **found)
     return SliceFile(*place, status.st_size, status.st_mtime_ns, inode=(status.st_dev, status.st_ino), **found)

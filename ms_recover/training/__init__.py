@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ms_recover.training.layouts import cut, write_strategy
     from ms_recover.training.recover import Resumption, recover_train
     from ms_recover.training.slice_checkpoint import SliceCheckpoint, Stall
+    from ms_recover.training.slice_manifests import SliceManifests
 
-__all__ = ["Resumption", "SliceCheckpoint", "Stall", "cut", "recover_train", "write_strategy"]
+__all__ = ["Resumption", "SliceCheckpoint", "SliceManifests", "Stall", "cut", "recover_train", "write_strategy"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
@@ -21,6 +22,7 @@ if not TYPE_CHECKING:
         {
             "Resumption": "ms_recover.training.recover",
             "SliceCheckpoint": "ms_recover.training.slice_checkpoint",
+            "SliceManifests": "ms_recover.training.slice_manifests",
             "Stall": "ms_recover.training.slice_checkpoint",
             "cut": "ms_recover.training.layouts",
             "recover_train": "ms_recover.training.recover",

@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "json"
 REPOSITORY = Path(__file__).parents[2]
 SCHEMAS = REPOSITORY / "docs" / "schemas"
 PROSE = {"reason", "problem", "error", "note", "world_size_from", "disagreements", "warnings", "errors", "dropped"}
-PROSE |= {"problems"}
+PROSE |= {"problems", "hints"}
 TIME = 1_700_000_000_000_000_000
 
 

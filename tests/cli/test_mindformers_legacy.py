@@ -273,7 +273,7 @@ def test_without_any_evidence_the_plan_says_which_options_take_some(output, reco
     shutil.rmtree(output / "checkpoint/rank_2")
     planned = recover_ckpt("plan", output)
     assert planned.code == 4
-    assert "Hint: no usable rank list or strategy file was found" in planned.out
+    assert "HINT: no usable rank list or strategy file was found" in planned.out
     assert "--strategy 'PATH/ckpt_strategy_rank_{rank}.ckpt'" in planned.out
 
 

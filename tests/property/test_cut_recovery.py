@@ -102,6 +102,32 @@ TWO_SHORT = CutScene(
     True,
 )
 """Two slices lack the same parameter, which has no layout, and a third is lost."""
+ANOTHER_MATRIX = CutScene(
+    6,
+    1,
+    NONE,
+    (
+        CutStrike("bit flip in the first byte", 1, STEPS[2], STEPS[0], 0, ()),
+        CutStrike("all strategy files of another matrix", 0, STEPS[2], STEPS[0], 1, ()),
+        CutStrike("bit flip in the first byte", 2, STEPS[2], STEPS[0], 0, ()),
+    ),
+    frozenset({3}),
+    True,
+)
+"""Wrong strategy files that only slices of another step contradict."""
+MATRIX_AND_CUT = CutScene(
+    6,
+    1,
+    NONE,
+    (
+        CutStrike("all strategy files of another matrix", 0, STEPS[2], STEPS[0], 1, ()),
+        CutStrike("bit flip in the first byte", 3, STEPS[2], STEPS[0], 0, ()),
+        CutStrike("all strategy files cut otherwise", 0, STEPS[2], STEPS[0], 1, ()),
+    ),
+    frozenset({1, 5}),
+    True,
+)
+"""The same, where other ranks agree by chance in what the lost rank contradicts."""
 SHOWN = {**plain.STRUCTURE, **mishaps.LOSSES, **STRATEGY_DAMAGE}
 for unknowable in (BELIEVED, "the part of another rank"):
     del SHOWN[unknowable]
@@ -112,6 +138,8 @@ for unknowable in (BELIEVED, "the part of another rank"):
 )
 @given(scenes(NONE, SHOWN))
 @example(TWO_SHORT)
+@example(ANOTHER_MATRIX)
+@example(MATRIX_AND_CUT)
 def test_a_wrong_strategy_file_puts_nothing_wrong_together(scene: CutScene) -> None:
     """Also without manifests: where slices are whole or visibly damaged, only how they are cut can be mistaken."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:

@@ -340,6 +340,18 @@ WRONG_LISTS = Scene(
     False,
 )
 """Lists that only manifests outvote, some of which the recovery writes anew."""
+TWO_STRANGERS = Scene(
+    3,
+    2,
+    NONE,
+    tuple(
+        Strike("another network's slice", rank, STEPS[-1], STEPS[0], 1 - rank % 2, others)
+        for rank, others in ((0, (2, 4)), (3, (1, 5)))
+    ),
+    frozenset({1}),
+    True,
+)
+"""Two slices of one other network in different groups, which support each other."""
 
 
 @settings(
@@ -370,6 +382,7 @@ def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(scenes(NONE))
+@example(TWO_STRANGERS)
 @example(scene(NONE, "bit flip in the first byte", BESIDE, data_parallel=3))
 def test_without_manifests_a_recovery_is_complete_and_not_mixed(scene: Scene) -> None:
     recover(scene)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
@@ -66,10 +66,8 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         return BlockComparison()
     votes: list[_Counted] = []
     named: dict[int, set[str]] = defaultdict(set)
-    by_file: dict[str | None, list[Block]] = defaultdict(list)
-    for block in find_blocks(by_rank, facts.stages, facts.groups):
-        by_file[block.source if block.by_layout else None].append(block)
-    list_blocks = by_file.pop(None, [])
+    by_file = _by_file(facts, by_rank)
+    list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
         counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
@@ -91,6 +89,68 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         votes += counted
     votes += counters
     return _sum_up(facts, by_rank, votes)
+
+
+def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
+    """Return the strategy files that the contents of a step contradict, each path with the reason.
+
+    Slices with a manifest, and those of which no contents are known, show nothing.
+    """
+    by_rank = {
+        one.rank: one for one in slices if one.digests is not None and one.manifest is None and one.file.problem is None
+    }
+    refuted: dict[str, str] = {}
+    for path, blocks in _by_file(facts, by_rank).items() if len(by_rank) > 1 else ():
+        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())] if path else []
+        agree, differ = _count_sides(counted)
+        odd = min((one for one, found in differ.items() if len(found) > agree[one]), default=None)
+        if odd is not None:
+            (other, _), *_ = differ[odd]
+            names = name_some([name for _, name in differ[odd]])
+            refuted[path] = (
+                f"{odd} and {other} hold different contents in {names}, by {path}: it is not the strategy file of "
+                "these slices, or they are damaged"
+            )
+    return refuted
+
+
+def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, list[tuple[str, str]]]]:
+    """Count by slice the parameters in which one of another group agrees, and list those in which all differ.
+
+    Of the latter there is another slice, and the name.
+    """
+    agree: Counter[str] = Counter()
+    differ: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for one in votes:
+        for name, sides in _sides_by_name(one):
+            for side in sides.values():
+                group = side[0].group
+                if any(ballot.group != group for ballot in side):
+                    agree.update(ballot.path for ballot in side)
+                    continue
+                others = (ballot for held in sides.values() if held is not side for ballot in held)
+                other = next((ballot.path for ballot in others if ballot.group != group), None)
+                if other is not None:
+                    for ballot in side:
+                        differ[ballot.path].append((other, name))
+    return agree, differ
+
+
+def _sides_by_name(one: _Counted) -> Iterator[tuple[str, dict[str | None, list[SliceFacts]]]]:
+    """Yield each parameter of a vote and who holds the same contents of it."""
+    for name in one.names:
+        sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
+        for ballot in one.ballots:
+            sides[ballot.digest_of(name)].append(ballot)
+        yield name, sides
+
+
+def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
+    """Return the blocks of the ranks by the strategy file that claims them; those of rank lists under no name."""
+    by_file: dict[str, list[Block]] = defaultdict(list)
+    for block in find_blocks(ranks, facts.stages, facts.groups):
+        by_file[block.source if block.by_layout else ""].append(block)
+    return by_file
 
 
 def _all_proven(one: _Counted) -> bool:
@@ -146,11 +206,8 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
         if one.vote.disagreement is None and not one.vote.odd:
             agree.update(one.names)
             continue
-        for name in one.names:
-            sides: dict[str | None, set[tuple[int, ...]]] = defaultdict(set)
-            for ballot in one.ballots:
-                sides[ballot.digest_of(name)].add(ballot.group)
-            if any(len(side) > 1 for side in sides.values()):
+        for name, sides in _sides_by_name(one):
+            if any(len({ballot.group for ballot in side}) > 1 for side in sides.values()):
                 agree.add(name)
             else:
                 split.add(name)

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.judging.compare_blocks import find_refuted
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
 from ms_recover.planning.judging.structure import compare_structure
+from ms_recover.planning.judging.word_check import check_word
 from ms_recover.planning.runs import Run
 
 
-def compare_slices(facts: Facts) -> Comparison:
-    """Compare the slices of all steps with each other; those that contradict their manifests show nothing."""
-    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None)
-    return Comparison(facts=facts, structure=structure, contents=ContentIndex(facts.counted, facts.stages.alike))
+def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
+    """Compare the slices of all steps with each other; those that contradict their manifests show nothing.
+
+    The parameter lists of slices for which documents state them need no comparison. Unless `all_read`, the result may
+    name slices that must be read before the operator's word is judged.
+
+    Raises
+    ------
+    ContradictionError
+        When slices of ranks that hold the same by the operator's word differ as no damage makes them differ.
+    """
+    structure = compare_structure(one for one in facts.counted if one.manifest_problem is None and one.expected is None)
+    contents = ContentIndex(facts.counted, facts.stages.alike)
+    steps = facts.steps if facts.stages.layouts else ()
+    refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
+    return Comparison(
+        facts=facts,
+        structure=structure,
+        contents=contents,
+        refuted={step: found for step, found in refuted.items() if found},
+        unread=check_word(facts, structure, contents, all_read=all_read) if facts.groups.claimed else (),
+    )
 
 
 def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = False) -> StepJudgement:
@@ -40,4 +60,12 @@ def judge_step(compared: Comparison, step: Step, run: Run, *, sealing: bool = Fa
         )
         judged = {**judged, **ruling.slices}
         disagreements = {**disagreements, **ruling.disagreements}
-    return StepJudgement(step=step, run=run, slices=judged, disagreements=disagreements, structure=compared.structure)
+    refuted = {path: why for other, found in compared.refuted.items() if other != step for path, why in found.items()}
+    return StepJudgement(
+        step=step,
+        run=run,
+        slices=judged,
+        disagreements=disagreements,
+        structure=compared.structure,
+        refuted=refuted,
+    )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, SliceStatus
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -33,7 +34,8 @@ class Judgement:
 class StepJudgement:
     """The worth of the slices of one step by path, as those of one run; slices of ranks declared lost are not judged.
 
-    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right.
+    `disagreements` has the ranks that should hold the same and differ, with nothing to settle who is right; `refuted`
+    the strategy files that slices of other steps contradict, each path with the reason.
     """
 
     step: Step
@@ -41,15 +43,22 @@ class StepJudgement:
     slices: Mapping[str, Judgement]
     disagreements: Mapping[tuple[int, ...], str]
     structure: StructureFindings
+    refuted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes."""
+    """What slices show about each other over all steps, computed once: by their parameter lists, and by their bytes.
+
+    `refuted` has by step the strategy files that its slices contradict, each path with the reason; `unread` must be
+    read before the operator's word is judged.
+    """
 
     facts: Facts
     structure: StructureFindings
     contents: ContentIndex
+    refuted: Mapping[Step, Mapping[str, str]] = field(default_factory=dict)
+    unread: tuple[SliceFile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,14 +55,15 @@ class ContentIndex:
 
         A slice is misplaced if its bytes are those of an older slice of its own group, which a manifest or all others
         of that step confirm; or those of a slice of another group, which a manifest or another of that group confirms.
-        Slices that were copied from this one do not count, and ranks that are alike by layouts are of one group. Where
-        another of its group holds the same it is `confirmed`: only an older slice's manifest is evidence against both.
+        Slices that were copied from this one do not count, ranks that are alike by layouts are of one group, and the
+        operator's word is no evidence against ranks that it does not name. Where another of its group holds the same it
+        is `confirmed`: only an older slice's manifest is evidence against both.
         """
         classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
         for (group, step), holders in classes.items():
             first = holders.slices[0]
             own = group == one.group or self._are_alike(first.rank, one.rank)
-            if own and step >= one.file.step:
+            if (own and step >= one.file.step) or (first.claimed and not own):
                 continue
             candidates = holders.slices if holders.recovered else [holders.backed or first]
             for other in candidates:

@@ -205,7 +205,8 @@ def _sound(one: SliceFacts, witnesses: int = 0, borrowed: tuple[str, ...] = ()) 
         return Judgement(status="sound", reason=reason, evidence="vote", borrowed=borrowed)
     named = "encrypted, contents not comparable" if one.file.encryption else "sound in structure"
     if one.manifest is not None:
-        named = "unchanged since its manifest was written, which rests on structure alone"
+        ground = "the operator's word" if one.manifest.provenance.evidence == "operator" else "structure alone"
+        named = f"unchanged since its manifest was written, which rests on {ground}"
     return Judgement(status="sound", reason=named, borrowed=borrowed)
 
 

@@ -146,19 +146,22 @@ def _without(slices: Iterable[SliceFacts], damaged: Collection[str]) -> list[Sli
 
 
 def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
-    """Mark a slice damaged when its list is unique while its rank's other steps have a common one."""
+    """Mark a slice damaged when its list is new to its rank, while its rank's other steps have a common one.
+
+    Where several slices of the step have the new list, more of them must have the usual one.
+    """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
     for one in slices:
-        if here[lists.of(one)] > 1:
-            continue
+        new = here[lists.of(one)]
         run = by_run.get((one.rank, one.file.prefix), ())
         history = Counter(lists.of(other) for other in run if other.file.step != one.file.step)
         if history[lists.of(one)]:
             continue
         for other in run:
             usual = lists.of(other)
-            if history[usual] and history[usual] + here[usual] > 1 and other.listed[: len(one.listed)] != one.listed:
+            common = here[usual] > new if new > 1 else history[usual] + here[usual] > 1
+            if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
                 damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "
                     f"{_difference(one.listed, other.listed)}"
@@ -225,6 +228,8 @@ def _odd_members(
         support = _support(step, held, total, by_run, lists, known_damaged)
         fine = [one for one in held if support[lists.of(one)] > 0]
         odd = [one for one in held if fine and one not in fine and is_misread(one.listed, fine[0].listed)]
+        if held[0].claimed:  # other shapes may as well show that the operator is mistaken
+            odd = [one for one in odd if lists.named(one) != lists.named(fine[0])]
         for one in odd:
             damaged[one.path] = (
                 f"does not list the parameters of {fine[0].path}, though their ranks hold the same slice: "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -53,6 +56,27 @@ def _counts(one: SliceFacts, judged: dict[str, Judgement]) -> bool:
     return one.path in judged and judged[one.path].status != "foreign"
 
 
+def join_verifications(root: str, parts: Sequence[Verification], documents: tuple[Note, ...] = ()) -> Verification:
+    """Return the verification of a tree from those of its parts, and what is wrong with the documents beside them."""
+    if len(parts) == 1 and not documents:
+        return parts[0]
+    missing: dict[Step, set[int]] = defaultdict(set)
+    for part in parts:
+        for step, ranks in part.missing:
+            missing[step].update(ranks)
+    checks = sorted(
+        (check for part in parts for check in part.checks),
+        key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path),
+    )
+    return Verification(
+        root=root,
+        checks=tuple(checks),
+        disagreements=tuple(dict.fromkeys(text for part in parts for text in part.disagreements)),
+        missing=tuple((step, tuple(sorted(missing[step]))) for step in sorted(missing, reverse=True)),
+        documents=documents,
+    )
+
+
 def make_verification(compared: Comparison, *, sealing: bool = False) -> Verification:
     """Return the worth of every slice of a tree, or of one step; a slice that is not there is wrong as well.
 
@@ -77,6 +101,7 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
         here = facts.steps.get(step, {})
         absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here)
         place = next((held[0].file.place for _, held in sorted(here.items())), None)
+        place = facts.inventory.part.places.get(step, place) if facts.inventory.part is not None else place
         if absent and not sealing:
             missing.append((step, absent))
         for rank in absent:

@@ -1,4 +1,4 @@
-"""Rank lists and layouts compared: both claim which ranks hold the same slice."""
+"""Rank lists, layouts and the operator's word compared: all claim which ranks hold the same slice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ms_recover.errors import ContradictionError
 from ms_recover.model.inventory import GroupFile, SliceFile
 from ms_recover.planning.redundancy.groups import GroupMap, merge_groups
 from ms_recover.planning.redundancy.stages import Stages
+from ms_recover.planning.redundancy.word import NO_WORD, Word, add_word
 
 Group = tuple[int, ...]
 
@@ -23,18 +25,23 @@ class Claims:
     rejected_lists: dict[str, str]
 
 
-def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages) -> Claims:
-    """Merge the rank lists, and settle the contradictions between them and the layouts.
+def settle_claims(
+    lists: Sequence[GroupFile], slices: Sequence[SliceFile], stages: Stages, word: Word = NO_WORD
+) -> Claims:
+    """Merge the rank lists, settle the contradictions between them and the layouts, and add the operator's word.
 
     A list that the layouts contradict is rejected when more lists, and manifests of training and recovery, name exactly
     the ranks that the layouts do, and no manifest states it. Otherwise the layouts are not used. Sealed manifests do
-    not count: sealing takes its groups from the lists.
+    not count: sealing takes its groups from the lists. Where the operator says something, manifests that rest on an
+    earlier word do not count either.
 
     Raises
     ------
     ContradictionError
-        When rank lists contradict each other.
+        When rank lists contradict each other, or they, manifests or layouts the operator's word.
     """
+    if word.groups:
+        slices = [file for file in slices if file.manifest is None or file.manifest.provenance.evidence != "operator"]
     alike = _alike(stages)
     listed = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
     wrong = _contradictions((ranks for _, ranks in listed), stages, alike, slices)
@@ -46,7 +53,15 @@ def settle_claims(lists: Sequence[GroupFile], slices: Sequence[SliceFile], stage
         group, problem = min(wrong.items())
         stage = next(stages.of(rank) for rank in group if rank in alike)
         stages = Stages(problem=problem, contradicts=stages.paths[stage])
-    return Claims(groups=groups, stages=stages, rejected_lists=rejected)
+    if stages.problem is None:
+        named = slices if word.complete else ()
+        for group, why in sorted(_contradictions(word.groups, stages, alike, named, by="the operator's word").items()):
+            option = word.groups[group]
+            raise ContradictionError(
+                f"{option} is contradicted: {why}; correct it, or name the right --strategy "
+                "if that file is of another run"
+            )
+    return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=rejected)
 
 
 def _outvoted(
@@ -78,7 +93,11 @@ def _alike(stages: Stages) -> dict[int, Group]:
 
 
 def _contradictions(
-    groups: Iterable[Group], stages: Stages, alike: dict[int, Group], slices: Sequence[SliceFile] = ()
+    groups: Iterable[Group],
+    stages: Stages,
+    alike: dict[int, Group],
+    slices: Sequence[SliceFile] = (),
+    by: str = "their rank lists",
 ) -> dict[Group, str]:
     """Return the groups that layouts contradict, each with the reason.
 
@@ -97,14 +116,11 @@ def _contradictions(
         if odd is not None:
             parameter = _cut_between(stages, first, odd)
             found[group] = (
-                f"ranks {first} and {odd} hold the same slice by their rank lists, but different parts of "
-                f"{parameter!r} by {path}"
+                f"ranks {first} and {odd} hold the same slice by {by}, but different parts of {parameter!r} by {path}"
             )
         elif slices and len(group) < len(same) and _is_complete(stages, stages.of(first), slices):
             other = min(same.difference(group))
-            found[group] = (
-                f"ranks {first} and {other} hold different slices by their rank lists, but the same one by {path}"
-            )
+            found[group] = f"ranks {first} and {other} hold different slices by {by}, but the same one by {path}"
     return found
 
 

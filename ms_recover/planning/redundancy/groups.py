@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ms_recover.errors import ContradictionError
 from ms_recover.file_names import MANIFEST_SUFFIX
@@ -18,11 +18,13 @@ _MOST_NAMED = 5
 class GroupMap:
     """For every rank that some list names, the ranks that hold the same slice, ascending, itself included.
 
-    `sources` has the path of a list that names it, its own first.
+    `sources` has the path of a list that names it, its own first. `claimed` has the ranks that the operator alone
+    groups, each with the option that does.
     """
 
     members: dict[int, tuple[int, ...]]
     sources: dict[int, str]
+    claimed: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, rank: int) -> tuple[int, ...]:
         """Return the group of `rank`; itself alone when no list names it."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
+from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 
 
-def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> str | None:
-    """Return why place, name or header of a slice are not what its manifest says; None when they are."""
+def check_manifest(
+    file: SliceFile, world_size: int, group: tuple[int, ...] | None, *, claimed: bool = False
+) -> str | None:
+    """Return why place, name or header of a slice are not what its manifest says; None when they are.
+
+    The group is not compared where it is None. Where the operator's word groups the rank (`claimed`), a manifest that
+    names it alone, or that rests on an earlier word, does not speak against the group.
+    """
     manifest = file.manifest
     if manifest is None:
         return None
@@ -21,7 +28,8 @@ def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> 
         return f"its manifest is that of {manifest.file}"
     if manifest.world_size != world_size:
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
-    if tuple(sorted(manifest.group)) != group:
+    silent = claimed and (len(manifest.group) == 1 or manifest.provenance.evidence == "operator")
+    if group is not None and not silent and tuple(sorted(manifest.group)) != group:
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"
@@ -30,6 +38,18 @@ def check_manifest(file: SliceFile, world_size: int, group: tuple[int, ...]) -> 
         odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
         return f"it does not list the parameters that its manifest lists: see {name_some(odd + list(theirs))}"
     return None
+
+
+def check_listed(file: SliceFile, expected: ParameterList | None) -> str | None:
+    """Return why a slice does not list the parameters that it must, None when it does or nothing states them."""
+    if expected is None or expected is file.parameters or file.problem is not None or file.encryption is not None:
+        return None
+    if len(expected) == len(file.parameters) and set(expected) == set(file.parameters):
+        return None
+    theirs = {parameter.name: parameter for parameter in expected}
+    odd = [parameter.name for parameter in file.parameters if theirs.pop(parameter.name, None) != parameter]
+    named = name_some(odd + list(theirs))
+    return f"it does not list the parameters that metadata.json states and most files list: see {named}"
 
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:

@@ -62,6 +62,16 @@ class Stages:
             found.update(rank for rank, parts in zip(self.ranks(stage), held, strict=False) if count[parts] > 1)
         return frozenset(found)
 
+    @cached_property
+    def sharing(self) -> frozenset[int]:
+        """Ranks that share their part of some parameter with another rank."""
+        found: set[int] = set()
+        for stage, cuts in self.cuts.items():
+            for cut in cuts:
+                count = Counter(cut.parts)
+                found.update(rank for rank, part in zip(self.ranks(stage), cut.parts, strict=False) if count[part] > 1)
+        return frozenset(found)
+
     def why_unknown(self, rank: int) -> str | None:
         """Return why it is not known how the parameters of a rank are cut, None when it is."""
         if self.problem is not None:

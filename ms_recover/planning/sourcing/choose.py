@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import RankVerdict, StepAssessment
-from ms_recover.model.verdicts import RankState
+from ms_recover.model.verdicts import Evidence, RankState
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import Judgement, StepJudgement
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
@@ -55,16 +55,21 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
             continue
         own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
         chosen = _copy_within_group(facts, judgement, rank, holding, holdings, own, load)
-        if isinstance(chosen, CopyAction):
+        layouts = facts.stages.why_unknown(rank) is None  # they go before the operator's word
+        if isinstance(chosen, CopyAction) and not (layouts and rank in facts.groups.claimed):
             found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
         elif holding.ambiguous or rank in facts.denied or facts.groups.of(rank) in judgement.disagreements:
             reason = f"{holding.reason}; {chosen}"
-            found = Composition(reason=chosen)
+            found = Composition(reason=str(chosen))
         else:
             if settlement is None:
                 settlement = Settlement(ParameterIndex(facts, judgement, sound))
             found = compose_slice(settlement, rank, own, load)
-            reason = f"{holding.reason}; {chosen}; {found.reason}"
+            reason = f"{holding.reason}; {found.reason}"
+            if not isinstance(chosen, CopyAction):
+                reason = f"{holding.reason}; {chosen}; {found.reason}"
+            elif found.action is None and found.dispute is None:
+                found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
             partials += [found.partial] if found.partial is not None else []
             disputes += [found.dispute] if found.dispute is not None else []
         verdicts.append(_mended(rank, holding, reason, found))
@@ -179,7 +184,8 @@ def _copy_within_group(
     found = judgement.slices[usable[0].path]
     ground = f"rank {usable[0].rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
     reason = f"{holding.reason}; {ground}"
-    return copy_action(facts, rank, own, usable, reason=reason, evidence=found.evidence, borrowed=found.borrowed)
+    evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
+    return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=found.borrowed)
 
 
 def _why_no_copy(
@@ -192,6 +198,8 @@ def _why_no_copy(
         return "nothing can be written there"
     if not facts.groups.knows(rank):
         return "no group_info.pb says who holds the same slice"
+    if not others and rank in facts.groups.claimed:
+        return f"by {facts.groups.sources[rank]} no other rank is certain to hold the same slice"
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
     conflict = judgement.structure.conflicts.get((group, judgement.step))

@@ -131,6 +131,9 @@ def _choose(
     unknown = index.stages.why_unknown(rank)
     if unknown is not None:
         return Composition(reason=f"{refusal}: {unknown}")
+    refuted = index.judgement.refuted.get(_strategy_file(index, rank))
+    if refuted is not None:
+        return Composition(reason=f"{refusal}: {refuted}", dispute=refuted)
     try:
         expected = expected_parameters(index, rank, complete=complete)
     except NotComposableError as error:

@@ -23,6 +23,7 @@ class NotComposableError(Exception):
 def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = False) -> tuple[Parameter, ...]:
     """Return the parameters of a rank's slice, by its stage, its manifest and its own other slices.
 
+    Where documents that agree with the slices state the list, it is that.
     All ranks of a stage run the same network, so they list the same parameters in the same order, unless
     ``remove_redundancy=True`` dealt them out; a `complete` slice has every parameter of the stage all the same.
 
@@ -31,7 +32,16 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     NotComposableError
         When nothing states it.
     """
-    stage = index.stages.of(rank)
+    stage, step = index.stages.of(rank), index.judgement.step
+    documented = index.facts.expected(step, rank)
+    if documented is not None and not complete:
+        return _composable(documented)
+    everything = [index.facts.expected(step, other) for other in index.stages.ranks(stage)] if complete else []
+    if any(everything):
+        listed = dict.fromkeys(one for one in everything if one is not None)
+        known = {parameter.name: parameter for one in listed for parameter in one}
+        order = merge_orders([tuple(parameter.name for parameter in one) for one in listed])
+        return _composable(_here(index, rank, known[name]) for name in order)
     lists = [index.slices[kind[0]].file for kind in index.kinds.get(stage, ())]
     lists = [file for file in lists if file.encryption is None]
     if not lists:

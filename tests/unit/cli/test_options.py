@@ -16,6 +16,7 @@ from ms_recover.cli.options import (
     takes_plan,
     takes_scan,
 )
+from ms_recover.model.axes import Axes
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 
@@ -27,6 +28,10 @@ EVERYTHING = {
         step=Step(2, 77),
         lost=frozenset([0, 1, 2, 9]),
         world_size=16,
+        groups=(frozenset([0, 4]), frozenset([1, 5])),
+        axes=Axes.parse("dp=2,mp=4"),
+        order=("dp", "tp"),
+        optimizer_shards=-1,
         newest=True,
         tolerate=("a*", "b c"),
         quick=True,
@@ -108,7 +113,7 @@ def test_ranks_are_read_and_spelled(text, ranks, received):
     assert parse_ranks(spelled) == frozenset(ranks)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "-1", "1048576", "0-99999999", "1,,2", "\u0663"])
+@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "-1", "1048576", "0-99999999", "1,,2", "\u0663", "0:2", "0-4:"])
 def test_what_is_no_rank_is_refused(text, received):
     with pytest.raises(ValueError, match=r"neither a rank nor a range|not a range of ranks"):
         parse_ranks(text)
@@ -116,9 +121,40 @@ def test_what_is_no_rank_is_refused(text, received):
         received(f"--lost={text}")
 
 
-def test_an_invalid_step_is_refused(received):
+def test_ranks_with_a_stride_are_read():
+    assert parse_ranks("0-12:4,13") == frozenset([0, 4, 8, 12, 13])
+    with pytest.raises(ValueError, match="'0-4:0' has no stride"):
+        parse_ranks("0-4:0")
+
+
+@pytest.mark.parametrize(("text", "shards"), [("2", 2), ("all", -1), ("-1", -1)])
+def test_optimizer_shards_are_read(text, shards, received):
+    assert received("--axes", "dp=4", "--optimizer-shards", text)["plan"].optimizer_shards == shards
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "why"),
+    [
+        ("--optimizer-shards", "0", "'0' is no number of shards"),
+        ("--optimizer-shards", "x", "'x' is no number of shards"),
+        ("--axes", "dp=2,zp=2", "axis 'zp' is none of tp, cp, ep, dp, pp"),
+        ("--order", "tp,tp", "names an axis twice"),
+        ("--group", "0,x", "neither a rank nor a range"),
+    ],
+)
+def test_an_invalid_word_is_refused(option, text, why, received):
+    with pytest.raises(click.BadParameter, match=why):
+        received(option, text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "77_", "_77", "1_2_3", "-1_5", "-5", "007", "1_07", "\u0663"])
+def test_an_invalid_step_is_refused(text, received):
     with pytest.raises(click.BadParameter, match="EPOCH_STEP"):
-        received("--step", "77")
+        received(f"--step={text}")
+
+
+def test_a_single_number_is_an_iteration(received):
+    assert received("--step", "200")["plan"].step == Step.iteration(200)
 
 
 def test_the_list_of_commands_is_that_of_their_modules():

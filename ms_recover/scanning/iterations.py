@@ -1,0 +1,263 @@
+"""Find the iterations of a MindFormers "weights 2.0" tree: their files by name, and the documents beside them.
+
+A rank's slice of an iteration is its model file and its optimizer file. The rank of a file is the number in its name,
+unless ``metadata.json`` states another: with ``remove_redundancy`` files are numbered among the ranks that got a shard.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
+from ms_recover.file_names import (
+    COMMON_NAME,
+    HUGGING_FACE_NAMES,
+    ITERATION_CONTAINERS,
+    MANIFEST_SUFFIX,
+    METADATA_NAME,
+    TRACKER_NAME,
+    WEIGHT_KINDS,
+    WeightsName,
+    named_iteration,
+    weights_name,
+)
+from ms_recover.formats.common_info import read_common, read_tracker
+from ms_recover.formats.shard_metadata import read_metadata
+from ms_recover.model.actions import FileState
+from ms_recover.model.inventory import RankPath, SliceFile
+from ms_recover.model.iterations import Document, Iteration
+from ms_recover.model.shard_metadata import ShardMetadata
+from ms_recover.model.steps import Step
+from ms_recover.scanning.naming import SliceName, why_unused
+from ms_recover.scanning.notes import Notes
+from ms_recover.storage.digest import digest_file
+from ms_recover.system_errors import denied_text, explained
+
+_T = TypeVar("_T")
+
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}\Z", re.ASCII)
+"""How ``tempfile`` names what MindFormers has not finished writing."""
+
+
+@dataclass(slots=True)
+class FoundIterations:
+    """The finds of one walk; paths are relative to the root."""
+
+    slices: list[SliceName] = field(default_factory=list)
+    """Files of ranks, and those whose manifest alone is there."""
+    iterations: list[Iteration] = field(default_factory=list)
+    tracker: Document[int] | None = None
+
+
+def walk_iterations(root: str, notes: Notes) -> FoundIterations:
+    """Find ``iteration_*`` in the root, below ``checkpoint/`` or ``output/checkpoint/``; or the root itself is one.
+
+    Nothing is found in other trees, and where the root cannot be listed.
+
+    Raises
+    ------
+    PermissionDeniedError, StorageError
+        When the directory of an iteration cannot be listed: that it is incomplete cannot be known.
+    """
+    found = FoundIterations()
+    reader = _DocumentReader(root)
+    own = named_iteration(os.path.basename(root))
+    if own is not None:
+        names = _names(root)
+        if METADATA_NAME in names or any(map(weights_name, names)):
+            _take(found, reader, notes, Step.iteration(own), "", names)
+            return found
+    taken = ""
+    for container in ITERATION_CONTAINERS:
+        ahead = f"{container}/" if container else ""
+        named = _iterations_in(os.path.join(root, container))
+        if named and found.iterations:
+            notes.add(ahead[:-1], f"holds iterations too; those in {taken or 'the root'} are used: name this directory")
+            continue
+        if not named:
+            continue
+        taken = container
+        for number, name in sorted(named, reverse=True):
+            directory = f"{ahead}{name}"
+            _take(found, reader, notes, Step.iteration(number), directory, _names(os.path.join(root, directory)))
+        found.tracker = reader.read(f"{ahead}{TRACKER_NAME}", read_tracker)
+        for name in HUGGING_FACE_NAMES:
+            if os.path.lexists(os.path.join(root, container, name)):
+                notes.add(f"{ahead}{name}", "MindFormers loads what it names instead of any iteration")
+    return found
+
+
+def _take(
+    found: FoundIterations, reader: _DocumentReader, notes: Notes, step: Step, directory: str, names: Sequence[str]
+) -> None:
+    """Sort the files of one iteration out."""
+    ahead = f"{directory}/" if directory else ""
+    metadata = reader.read(f"{ahead}{METADATA_NAME}", reader.metadata)
+    common = reader.read(f"{ahead}{COMMON_NAME}", read_common)
+    found.iterations.append(Iteration(step=step, directory=directory, metadata=metadata, common=common))
+    there = set(names)
+    weights: dict[str, WeightsName] = {}
+    for name in names:
+        if _TEMPORARY.match(name):
+            notes.add(f"{ahead}{name}", "left over from an interrupted save", "unfinished save")
+        elif (unused := why_unused(name)) is not None:
+            notes.add(f"{ahead}{name}", unused.reason, unused.kind)
+        elif (read := weights_name(name)) is not None:
+            weights[name] = read
+        elif name.endswith(MANIFEST_SUFFIX):
+            gone = name.removesuffix(MANIFEST_SUFFIX)
+            read = weights_name(gone)
+            if gone not in there and read is not None:
+                weights[gone] = read
+    named = metadata.value.files if metadata.value is not None else {}
+    stated = {name: (one, rank) for name, rank in named.items() if (one := weights_name(name)) is not None}
+    for kind in WEIGHT_KINDS:
+        found.slices += _slices(
+            ahead,
+            step,
+            {name: one for name, one in weights.items() if one.kind == kind},
+            {name: (one, rank) for name, (one, rank) in stated.items() if one.kind == kind},
+            notes,
+        )
+
+
+def _slices(
+    ahead: str,
+    step: Step,
+    weights: Mapping[str, WeightsName],
+    stated: Mapping[str, tuple[WeightsName, int]],
+    notes: Notes,
+) -> list[SliceName]:
+    """Return the files of one part that metadata names, and those that are named like them; note the others.
+
+    `stated` are the files that metadata names, and their ranks. Where it names none of the part the files of the
+    greatest number count.
+    """
+    if not stated.keys() & weights.keys():
+        stated = {}
+    families = Counter((one.prefix, one.file_count) for one in weights.values())
+    if stated:
+        usual = {(one.prefix, one.file_count) for one, _ in stated.values()}
+    else:
+        by_count: Counter[int] = Counter()
+        for (_, count), files in families.items():
+            by_count[count] += files
+        most = max(by_count, key=lambda count: (by_count[count], count), default=0)
+        usual = {family for family in families if family[1] == most}
+    numbers = _numbers({rank: one.file_index for one, rank in stated.values()})
+    places = {
+        (prefix, count): RankPath(
+            (f"{ahead}{'' if prefix is None else f'{prefix}-'}{kind}-", f"-{count:07d}.safetensors"), 7, numbers
+        )
+        for (prefix, count), kind in {(one.prefix, one.file_count): one.kind for one in weights.values()}.items()
+    }
+    found = []
+    for name, one in sorted(weights.items()):
+        family = (one.prefix, one.file_count)
+        rank = stated[name][1] if name in stated else _rank_of(one.file_index, numbers)
+        if family not in usual:
+            theirs = max(count for _, count in usual)
+            why = "metadata.json does not name it" if stated else f"most files of its kind are one of {theirs}"
+            notes.add(f"{ahead}{name}", why)
+        elif rank is None or one.file_index >= one.file_count:
+            notes.add(f"{ahead}{name}", f"its number is {one.file_index}, of {one.file_count} files counted from 0")
+        else:
+            found.append(SliceName(rank, step, one.prefix or "", places[family], one.kind))
+    return found
+
+
+def _numbers(by_rank: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the number of each rank's file, empty where that is the rank."""
+    if all(rank == number for rank, number in by_rank.items()):
+        return ()
+    free = iter(sorted(set(range(max(by_rank) + 1)) - set(by_rank.values())))
+    return tuple(by_rank[rank] if rank in by_rank else next(free, rank) for rank in range(max(by_rank) + 1))
+
+
+def _rank_of(index: int, numbers: tuple[int, ...]) -> int | None:
+    if not numbers:
+        return index
+    return numbers.index(index) if index in numbers else None
+
+
+class _DocumentReader:
+    """Reads documents, and the metadata of iterations that are equal once."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: dict[int, list[tuple[str, ShardMetadata]]] = defaultdict(list)  # by size, with its path
+
+    def read(self, path: str, read: Callable[[str], _T]) -> Document[_T]:
+        """Return a document; one that cannot be read has a problem."""
+        full = os.path.join(self._root, path)
+        try:
+            status = os.stat(full)
+            state = FileState(status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            return Document(path)
+        except OSError as error:
+            return Document(path, problem=f"cannot be read: {error.strerror}")
+        try:
+            return Document(path, state, read(full))
+        except MissingInputError:
+            return Document(path)
+        except PermissionError:
+            return Document(path, state, problem=denied_text())
+        except MsRecoverError as error:
+            return Document(path, state, problem=str(error).removeprefix(f"{full}: ").removeprefix(f"{full} "))
+
+    def metadata(self, path: str) -> ShardMetadata:
+        """Read metadata, which is the same for all iterations of a job; errors as for `read_metadata`."""
+        with explained("reading metadata", path):
+            known = self._known[os.path.getsize(path)]
+            for other, metadata in known:
+                if digest_file(other).file == digest_file(path).file:
+                    return metadata
+        known.append((path, read_metadata(path)))
+        return known[-1][1]
+
+
+def _iterations_in(path: str) -> list[tuple[int, str]]:
+    """Return the iterations whose directories lie in a directory; none where it cannot be listed."""
+    try:
+        with os.scandir(path) as entries:
+            return [
+                (number, one.name)
+                for one in entries
+                if (number := named_iteration(one.name)) is not None and one.is_dir()
+            ]
+    except OSError:
+        return []
+
+
+def _names(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries)
+    except PermissionError:
+        raise PermissionDeniedError(f"{path}: {denied_text()}; check who owns it, or run as that user") from None
+    except FileNotFoundError:
+        return []  # removed since it was listed
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}; check the path and the mount") from None
+
+
+def choose_format(files: Sequence[SliceFile], notes: Notes) -> list[SliceFile]:
+    """Return the slices of one format, where a tree has steps of epochs and iterations: the one that was saved last."""
+    iterations = [file for file in files if file.step.is_iteration]
+    steps = [file for file in files if not file.step.is_iteration]
+    if not iterations or not steps:
+        return list(files)
+    latest = [max(file.mtime_ns for file in held) for held in (iterations, steps)]
+    chosen, other = (iterations, steps) if latest[0] >= latest[1] else (steps, iterations)
+    first = min(file.path for file in other)
+    hint = "name the directory of the iteration" if chosen is steps else "describe them with --pattern"
+    notes.add(
+        first, f"one of {len(other)} slices of the other format, which was saved earlier: to recover these, {hint}"
+    )
+    return chosen

@@ -1,0 +1,1 @@
+"""Watching the tree of a running job from outside."""

@@ -1,0 +1,145 @@
+"""What MindSpore's ``ModelCheckpoint`` and MindFormers' ``CheckpointMonitor`` have saved, by their own records.
+
+Sources: ``mindspore/train/callback/_checkpoint.py`` 2.10, ``mindformers/core/callback/callback.py`` and
+``mindformers/checkpoint/checkpoint.py`` 2.0. A callback records a save when the slice is written, or when an
+asynchronous save has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from multiprocessing import active_children
+from typing import Any
+
+from mindspore.train import ModelCheckpoint
+
+from ms_recover.execution.saved_manifest import SavedSlice
+from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
+from ms_recover.model.steps import Step
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.manifest_queue import Save
+from ms_recover.training.same_ranks import SameRanks
+
+_ASYNCHRONOUS = "asyn_save_ckpt"
+"""Name of the thread or process in which MindSpore saves."""
+
+_STEP = re.compile(rf"-(?P<epoch>\d+)_(?P<step>\d+)\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
+
+
+def checkpoint_callbacks(callbacks: Any) -> list[Any]:
+    """Return the callbacks of a training that save slices for MindSpore or MindFormers."""
+    listed = callbacks if isinstance(callbacks, Iterable) else getattr(callbacks, "_callbacks", [callbacks])
+    return [callback for callback in listed if isinstance(callback, ModelCheckpoint)]
+
+
+def is_saving() -> bool:
+    """Whether an asynchronous save of MindSpore's is under way in this process or a child of it."""
+    if any(thread.name == _ASYNCHRONOUS for thread in threading.enumerate()):
+        return True
+    return any(child.name == _ASYNCHRONOUS for child in active_children())
+
+
+class ForeignSaves:
+    """The saves of one checkpoint callback, as they come.
+
+    Parameters
+    ----------
+    callback : mindspore.train.ModelCheckpoint
+        The callback; MindFormers' is a subclass.
+    series : int
+        Its number.
+    job : TrainingJob
+        The ranks.
+    run_id : str
+        The id of the run, for the manifests.
+    """
+
+    def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str) -> None:
+        self._callback = callback
+        self._job, self._run_id = job, run_id
+        self.series = series
+        self.number = 0
+        self._newest = self._record()
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether slices may still be written after a save is recorded."""
+        return bool(getattr(getattr(self._callback, "_config", None), "async_save", True))
+
+    @property
+    def kept(self) -> int | None:
+        """See `Save.kept`."""
+        if not self._saves_iterations:
+            return None
+        kept = getattr(getattr(self._callback, "_config", None), "keep_checkpoint_max", None)
+        return kept if isinstance(kept, int) else 1
+
+    def take(self, same: Callable[[], SameRanks], trained: int) -> Save | None:
+        """Return the save that was recorded since the last call, if any, after `trained` steps.
+
+        `same` returns the ranks that hold the same.
+        """
+        newest = self._record()
+        if newest is None or newest == self._newest:
+            return None
+        self._newest = newest
+        self.number += 1
+        slices = self._of_iteration(newest) if self._saves_iterations else self._of_step(newest, trained)
+        return Save(series=self.series, number=self.number, slices=slices, same=same(), kept=self.kept)
+
+    @property
+    def _saves_iterations(self) -> bool:
+        """Whether it writes MindFormers' format "weights 2.0", one directory an iteration for all ranks."""
+        return not getattr(self._callback, "use_legacy_format", True)
+
+    def _record(self) -> str | None:
+        """Return the newest slice or directory of an iteration that the callback has recorded."""
+        if self._saves_iterations:
+            directories = self._callback.current_ckpt_step_list
+            return str(directories[-1]) if directories else None
+        return self._callback.latest_ckpt_file_name or None
+
+    def _of_iteration(self, directory: str) -> tuple[SavedSlice, ...]:
+        """Return the rank's files of an iteration.
+
+        Their index is the rank also where redundancy is removed: MindFormers counts the ranks before it that were given
+        a shard, and fails where a rank was given none (``checkpoint/fully_parallel.py``).
+        """
+        iteration = named_iteration(os.path.basename(directory))
+        assert iteration is not None
+        callback, job = self._callback, self._job
+        names = [WeightsName(callback.origin_prefix, "model", job.rank, job.size)]
+        if callback.save_optimizer:
+            names.append(names[0]._replace(kind="opt"))
+        return tuple(
+            self._slice(os.path.join(directory, name.name), Step.iteration(iteration), iteration) for name in names
+        )
+
+    def _of_step(self, path: str, trained: int) -> tuple[SavedSlice, ...]:
+        """Return the slice, and the slices of weights alone that MindFormers saves with it; none without a step."""
+        folder, name = os.path.split(os.path.abspath(path))
+        match = _STEP.search(name)
+        if match is None:
+            return ()
+        callback, prefix, rest = self._callback, name[: match.start()], name[match.start() :]
+        paths = [os.path.join(folder, name)]
+        if getattr(callback, "save_trainable_params", False):
+            paths.append(os.path.join(callback.trainable_directory, f"{prefix}-trainable_params{rest}"))
+        elif getattr(callback, "save_network_params", False):
+            paths.append(os.path.join(callback.network_directory, f"{prefix}-network{rest}"))
+        step = Step(int(match["epoch"]), int(match["step"]))
+        trained = getattr(callback, "_last_triggered_step", trained) + getattr(callback, "_append_step_num", 0)
+        return tuple(self._slice(os.path.abspath(one), step, trained) for one in paths)
+
+    def _slice(self, path: str, step: Step, trained: int) -> SavedSlice:
+        return SavedSlice(
+            path=path,
+            rank=self._job.rank,
+            world_size=self._job.size,
+            step=step,
+            cumulative_step=trained,
+            run_id=self._run_id,
+        )

@@ -1,0 +1,182 @@
+"""Saves of other callbacks whose manifests are due, and the thread that writes them beside the training."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+from ms_recover.errors import MsRecoverError
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.execution.saved_manifest import SavedSlice, commit_manifest, prove_saved, remove_manifest
+from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX
+from ms_recover.formats.group_info import read_group_info
+from ms_recover.training.same_ranks import SameRanks, listed_ranks
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save:
+    """One save of a checkpoint callback: this rank's files of it."""
+
+    series: int
+    """The callback."""
+    number: int
+    """Its place among the saves of its series, from 1."""
+    slices: tuple[SavedSlice, ...]
+    same: SameRanks
+    """The ranks that hold the same."""
+    kept: int | None
+    """So many of the newest saves of the series are in place while training goes on; older ones are removed together
+    with their directory. None where each rank has a directory of its own, which stays.
+    """
+
+    def is_safe(self, newest: int) -> bool:
+        """Whether nobody removes its directory before the save behind `newest` has ended.
+
+        A directory that is being removed must not get new files, and on NFS no file in it may be open: the removal
+        would fail, and the training with it.
+        """
+        return self.kept is None or self.number > newest + 1 - self.kept
+
+
+class ManifestQueue:
+    """Works off saves in their order; the thread ends when there is none.
+
+    Parameters
+    ----------
+    prepare : callable
+        Called in the thread with the directory of a rank, before a manifest is written there; returns the digest of the
+        strategy file that the slices are saved under.
+    """
+
+    def __init__(self, prepare: Callable[[str], str | None] = lambda folder: None) -> None:
+        self._prepare = prepare
+        self._lock = Lock()
+        self._due: deque[Save] = deque()
+        self._thread: Thread | None = None
+        self._at_work: tuple[Save, Event] | None = None
+        self._idle = Event()
+        self._idle.set()
+        self._failures: list[Exception] = []
+        self._sealed: dict[int, list[str]] = {}
+
+    def put(self, save: Save) -> None:
+        """Have a save worked off beside the training."""
+        with self._lock:
+            self._due.append(save)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="slice-manifests")
+                self._thread.start()
+
+    def do_now(self, save: Save) -> None:
+        """Work off a save, and return when it is done."""
+        self._work(save, lambda: False)
+
+    def drop_unsafe(self, series: int, newest: int) -> None:
+        """Give up the saves whose directories may be removed from now on, `newest` being the last save of the series.
+
+        None of their files is open when this returns.
+        """
+
+        def unsafe(save: Save) -> bool:
+            return save.series == series and not save.is_safe(newest)
+
+        with self._lock:
+            dropped = [save for save in self._due if unsafe(save)]
+            self._due = deque(save for save in self._due if not unsafe(save))
+            at_work = self._at_work
+            if at_work is not None and unsafe(at_work[0]):
+                at_work[1].set()
+                dropped.append(at_work[0])
+        if at_work is not None and at_work[1].is_set():
+            self._idle.wait()
+        for save in dropped:
+            _log.info("%s: no manifest, because it is removed before long", save.slices[0])
+
+    def join(self) -> None:
+        """Wait until all saves are worked off."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def failures(self) -> list[Exception]:
+        """Return the errors since the last call, each with rank, step and path; they were logged."""
+        with self._lock:
+            failures, self._failures = self._failures, []
+        return failures
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._due:
+                    self._thread = None
+                    return
+                save, stop = self._due.popleft(), Event()
+                self._at_work = save, stop
+                self._idle.clear()
+            try:
+                self._work(save, stop.is_set)
+            finally:
+                with self._lock:
+                    self._at_work = None
+                    self._idle.set()
+
+    def _work(self, save: Save, stop: Callable[[], bool]) -> None:
+        for order in save.slices:
+            if stop():
+                return
+            try:
+                self._seal(save, order, stop)
+            except BaseException as error:  # the panic of an extension module is no Exception
+                text = (
+                    f"{order} got no manifest: {error or type(error).__name__}. Check it with recover-ckpt verify; "
+                    "recover-ckpt seal writes the missing manifests"
+                )
+                kind = type(error) if isinstance(error, MsRecoverError) else MsRecoverError
+                _log.error("%s", text)
+                with self._lock:
+                    self._failures.append(kind(text))
+
+    def _seal(self, save: Save, order: SavedSlice, stop: Callable[[], bool]) -> None:
+        folder, strategy, same = os.path.dirname(order.path), None, save.same
+        if save.kept is None:
+            if os.path.lexists(order.path + MANIFEST_SUFFIX):
+                remove_manifest(order.path)  # of a file that was there before under this name
+            if os.path.isdir(folder):
+                strategy = self._prepare(folder)
+            if not same.known:
+                same = listed_ranks(os.path.join(folder, GROUP_INFO_NAME), order.rank, order.world_size) or same
+        proven = prove_saved(order, same.holders, strategy, stop)
+        if proven is None or stop():
+            _log.info("%s: no manifest, because it was removed or replaced", order)
+            return
+        if save.kept is None and same.known:
+            _list_ranks(folder, proven.manifest.group)
+        if commit_manifest(proven):
+            _log.info("%s: manifest written", order)
+        if save.kept is None:
+            self._follow_rotation(save.series, order.path)
+
+    def _follow_rotation(self, series: int, newest: str) -> None:
+        """Remove the manifests of the slices of a series that its callback has removed."""
+        sealed = self._sealed.setdefault(series, [])
+        for path in [path for path in sealed if not os.path.lexists(path)]:
+            remove_manifest(path)
+            sealed.remove(path)
+        if newest not in sealed:
+            sealed.append(newest)
+
+
+def _list_ranks(folder: str, group: tuple[int, ...]) -> None:
+    """Write the rank list of a rank's directory, unless it says the same already."""
+    path = os.path.join(folder, GROUP_INFO_NAME)
+    with suppress(MsRecoverError):
+        if set(read_group_info(path).restore_ranks) == set(group):
+            return
+    write_group_info(path, group, owner_of=folder)
