@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def pytest_configure(config):
         sys.modules["mindspore"] = None
         os.environ["MS_RECOVER_QUICK"] = "yes"
         sys.addaudithook(_refuse_processes)
+    elif _old_mindspore():
+        os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+
+
+def _old_mindspore():
+    """Up to 2.9 MindSpore cannot be imported where a newer protobuf was used before, except in Python."""
+    try:
+        release = version("mindspore").split(".")[:2]
+    except PackageNotFoundError:
+        return False
+    return tuple(map(int, release)) < (2, 10)
 
 
 def _refuse_processes(event, arguments):

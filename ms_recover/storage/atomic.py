@@ -147,7 +147,7 @@ def remove_unlocked(path: str) -> None:
         return
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(descriptor)
             os.unlink(path)
     except BlockingIOError:
         pass
@@ -190,7 +190,7 @@ def _open_locked(path: str, target: str) -> int:
 
 def _lock(descriptor: int, target: str) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(descriptor)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise StorageError(
@@ -198,6 +198,16 @@ def _lock(descriptor: int, target: str) -> None:
             ) from None
         if error.errno not in _NO_LOCKS:
             raise
+
+
+def _flock(descriptor: int) -> None:
+    """Lock a file at once; one that is not open for writing is only held against writers on NFS (flock(2))."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _owner_of(path: str) -> tuple[int, int]:

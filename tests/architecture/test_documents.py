@@ -11,6 +11,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "sample_code").rglob("*.md")]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+REPORTS = ["outcome", "plan", "verification"]
+NOT_OF_THE_TOOL = ["6", "7"]
+"""Exit codes with which no command of recover-ckpt ends."""
+
 LANGUAGES = ["README.md", "README.zh-CN.md"]
 
 
@@ -52,3 +56,14 @@ def test_both_languages_of_the_readme_have_the_same_structure():
     assert targets[0] == targets[1]
     assert "README.zh-CN.md" in english
     assert "README.md" in chinese
+
+
+def test_the_operators_page_has_every_headline_and_exit_code():
+    page = (ROOT / "docs" / "three-am.md").read_text()
+    reports = [(ROOT / "ms_recover" / "reporting" / f"{name}_text.py").read_text() for name in REPORTS]
+    headlines = set(re.findall(r'"([A-Z]{4,}(?: [A-Z]{4,})?)\b', "".join(reports))) - {"WARNING", "HINT"}
+    assert len(headlines) >= 10
+    assert [words for words in headlines if f"`{words}" not in page] == []
+    codes = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "exit-codes.md").read_text(), re.MULTILINE)
+    listed = "".join(re.findall(r"^\| [\d, ]+ \|", page, re.MULTILINE))
+    assert [code for code in codes if code not in NOT_OF_THE_TOOL and not re.search(rf"\b{code}\b", listed)] == []

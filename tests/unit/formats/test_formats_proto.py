@@ -80,7 +80,7 @@ def test_the_description_is_that_of_mindspore() -> None:
     from google.protobuf import descriptor_pb2
 
     text = (Path(spec.submodule_search_locations[0]) / "train" / "node_strategy_pb2.py").read_text()
-    literal = re.search(r"AddSerializedFile\((b'.*')\)", text)
+    literal = re.search(r"(?:AddSerializedFile\(|serialized_pb=)(b'.*')", text)  # until MindSpore 2.9 the latter
     assert literal is not None
     theirs = descriptor_pb2.FileDescriptorProto.FromString(ast.literal_eval(literal[1]))
     ours = descriptor_pb2.FileDescriptorProto.FromString(proto.description())

@@ -278,7 +278,9 @@ def test_tensors_go_to_the_host_and_back_without_copies(ms):
     assert to_host(x.T).flags.c_contiguous
     assert to_host(np.ones(())).shape == ()
     wide = x.astype(ms.bfloat16)
-    assert to_host(wide) is wide
+    if int(np.__version__.partition(".")[0]) >= 2:  # with older ones MindSpore brings a bfloat16 for numpy
+        assert to_host(wide) is wide
+    assert to_tensor(to_host(wide)).dtype == ms.bfloat16
     assert to_tensor(wide) is wide
     frozen = np.arange(3)
     frozen.flags.writeable = False

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import stat
@@ -105,3 +106,24 @@ def test_only_temporary_files_without_a_writer_are_removed(tmp_path):
     os.mkfifo(path)
     remove_unlocked(str(path))
     assert path.exists()
+
+
+def test_on_nfs_too_only_temporary_files_without_a_writer_are_removed(tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def of_nfs(descriptor, kind):
+        """An exclusive lock needs a file that is open for writing: it becomes a range lock (flock(2), NFS details)."""
+        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    path = tmp_path / ".a.ms_recover.tmp"
+    path.write_bytes(b"half")
+    with path.open("r+b") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        remove_unlocked(str(path))
+        assert path.exists()
+    remove_unlocked(str(path))
+    assert not path.exists()

@@ -1,0 +1,127 @@
+"""Trees of the examples in the pages, each struck by the mishap that it is named after."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.mindformers_tree import make_mindformers_tree, write_health
+
+FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
+STEPS = (Step(1, 100), Step(1, 200))
+
+
+def _job(root: Path, *, manifests: bool = True) -> Path:
+    """Four ranks, data 2 x model 2: ranks 0 and 2 hold the same slice, and ranks 1 and 3."""
+    make_tree(root, steps=STEPS, directory="rank_{rank}", name="llama-{step}.ckpt")
+    if manifests:
+        save_manifests(root)
+    return root
+
+
+def _newest(root: Path, rank: int) -> Path:
+    path = root / f"rank_{rank}" / "llama-1_200.ckpt"
+    path.chmod(0o600)
+    return path
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def whole(root: Path, stack: ExitStack) -> None:
+    _job(root)
+
+
+def dead_node(root: Path, stack: ExitStack) -> None:
+    _job(root)
+    for rank in (0, 1):
+        shutil.rmtree(root / f"rank_{rank}")
+
+
+def both_nodes_dead(root: Path, stack: ExitStack) -> None:
+    _job(root)
+    for rank in (1, 3):
+        shutil.rmtree(root / f"rank_{rank}")
+
+
+def newest_lost(root: Path, stack: ExitStack) -> None:
+    _job(root)
+    for rank in (1, 3):
+        _newest(root, rank).unlink()
+
+
+def half_written(root: Path, stack: ExitStack) -> None:
+    _job(root, manifests=False)
+    path = _newest(root, 1)
+    path.write_bytes(path.read_bytes()[:700])
+
+
+def replicas_differ(root: Path, stack: ExitStack) -> None:
+    _job(root, manifests=False)
+    _flip(_newest(root, 2))
+
+
+def flipped_bit(root: Path, stack: ExitStack) -> None:
+    _job(root)
+    _flip(_newest(root, 2))
+
+
+def world_size_unknown(root: Path, stack: ExitStack) -> None:
+    _job(root, manifests=False)
+    for path in root.glob("rank_*/group_info.pb"):
+        path.unlink()
+
+
+def no_evidence(root: Path, stack: ExitStack) -> None:
+    world_size_unknown(root, stack)
+    shutil.rmtree(root / "rank_1")
+
+
+def wrong_folder(root: Path, stack: ExitStack) -> None:
+    (root / "logs").mkdir(parents=True)
+    for rank in range(4):
+        (root / "weights").mkdir(exist_ok=True)
+        (root / "weights" / f"llama-1_200-part{rank}.ckpt").write_bytes(b"")
+
+
+def nothing(root: Path, stack: ExitStack) -> None:
+    pass
+
+
+def busy(root: Path, stack: ExitStack) -> None:
+    """Another recovery holds the tree."""
+    dead_node(root, stack)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def run_again(root: Path, stack: ExitStack) -> None:
+    """A second run saved a step of the same number in the same directories, under the prefix that MindSpore chose."""
+    _job(root, manifests=False)
+    for path in list(root.glob("rank_*/llama-1_200.ckpt")):
+        again = path.with_name(path.name.replace("llama-", "llama_1-"))
+        shutil.copyfile(path, again)
+        _flip(again)
+        os.utime(again, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+
+
+def mindformers_job(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output`` of eight ranks, data 2 x model 4; the node with ranks 2 and 5 is dead."""
+    make_mindformers_tree(FIXTURES / "dp2_mp4", root)
+    for rank in (2, 5):
+        shutil.rmtree(root / "checkpoint" / f"rank_{rank}")
+
+
+def unhealthy(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output``, whole, with a health monitor that found all steps unsound."""
+    make_mindformers_tree(FIXTURES / "dp2_mp4", root)
+    write_health(root / "health_ckpts.json", {f"CKP_rank_0-{epoch}_77.ckpt": 1 for epoch in (1, 2)})
