@@ -22,7 +22,8 @@ MAX_ENTRY = 256 << 20
 """Longest entry that is read, in bytes: one shard that 2,900 ranks hold."""
 
 _MOST_NUMBERS = 1 << 24
-_MOST_FILES = 1 << 21
+_MOST_FILES = 1 << 19
+_MOST_PARAMETERS = 1 << 16
 _BLOCK = 4 << 20
 _KEEP = 128 << 20
 _MOST_LIKE = 64
@@ -121,7 +122,7 @@ class _Values:
     def __init__(self, text: _Window, entries: Entries) -> None:
         self._text, self._entries = text, entries
         self._seen: dict[bytes, list[tuple[bytes, Any]]] = {}
-        self._kept = self._numbers = self._files = 0
+        self._kept = self._numbers = self._files = self._parsed = 0
         self._groups: dict[bytes, tuple[int, ...]] = {}
         self._same_rank: dict[int, int] = {}
         self._same_name: dict[str, str] = {}
@@ -181,6 +182,9 @@ class _Values:
             raise OtherLayoutError(text.offset)
         data = text.data[text.at : text.at + length]
         self._count(data.count(b","))
+        self._parsed += 1
+        if self._parsed > _MOST_PARAMETERS:
+            raise FormatError(f"more than {_MOST_PARAMETERS} different entries come before it")
         value = load_value(data)
         return length, self._entries.parameter(value)
 
