@@ -12,26 +12,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, OlderStepError, UnrecoverableError
+from ms_recover.errors import OlderStepError, UsageError
+from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 
 if TYPE_CHECKING:
     from ms_recover.execution.slice_source import SliceSource
-    from ms_recover.file_names import WeightKind
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.inspection import Inspection
     from ms_recover.model.outcome import ActionResult, Outcome
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
-    from ms_recover.planning.judging.judgement import Comparison
     from ms_recover.planning.planner import Planned
 
-__all__ = ["apply", "check", "complete", "explain", "inspect", "plan", "scan", "seal", "verify"]
+__all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
 """Called with the bytes read or written since the last call, from any thread."""
@@ -41,7 +39,7 @@ Reader = Callable[[Sequence[SliceFile]], Contents]
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
-    """Identify a slice, ``group_info.pb`` or strategy file, and list its contents and its problems.
+    """Identify a slice, ``group_info.pb``, strategy file or document of MindFormers, and list contents and problems.
 
     With `crc` the CRC of a slice that has one is checked, which reads the whole file.
 
@@ -282,7 +280,6 @@ def complete(
     jobs: int = 1,
     verify: bool = True,
     progress: Progress | None = None,
-    part: WeightKind | None = None,
 ) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
 
@@ -294,36 +291,43 @@ def complete(
         Its `step` by default is the newest without missing parameters.
     output : str, optional
         File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
-    part : str, optional
-        In a tree of iterations, whether the model file or the optimizer file is written; by default the model file.
 
     Raises
     ------
     UnrecoverableError
         When a parameter has no source; the message names it.
-    MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
-        As `plan` and `apply` do, and when `output` exists.
+    UsageError
+        When `output` exists, or the tree has iterations: see `complete_iteration`.
+    MissingInputError, ContradictionError, VerificationError, StorageError
+        As `plan` and `apply` do.
     """
-    from ms_recover.execution.compose import complete_slice
-    from ms_recover.model.compose import ComposeAction
-    from ms_recover.planning.explain import find_complete_slice
-    from ms_recover.planning.facts import check_rank
+    from ms_recover.comparing import complete_slices
 
-    steps = [options.step] if options.step is not None else list(inventory.steps)
-    why = f"{inventory.root} holds no slice"
-    for candidate in steps:
-        parts, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress, part=part or "model")
-        if not parts:
-            why = f"step {candidate}: it has no {part or 'model'} files"
-            continue
-        (compared,) = parts
-        check_rank(rank, compared.facts.world)
-        found = find_complete_slice(compared, candidate, rank)
-        if isinstance(found.action, ComposeAction):
-            target = os.path.abspath(output) if output is not None else found.action.target
-            return complete_slice(inventory.root, replace(found.action, target=target), verify=verify)
-        why = f"step {candidate}: {found.reason}"
-    raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    if inventory.iterations:
+        raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
+    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress)
+    return result
+
+
+def complete_iteration(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    kinds: Sequence[WeightKind] = WEIGHT_KINDS,
+    output: str | None = None,
+    jobs: int = 1,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> tuple[ActionResult, ...]:
+    """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
+
+    An `output` is for one of them alone. Nothing is written unless all can be; errors are those of `complete`.
+    """
+    from ms_recover.comparing import complete_slices
+
+    held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)]
+    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress)
 
 
 def verify(
@@ -345,10 +349,11 @@ def verify(
     UsageError, ContradictionError
         As `plan` does.
     """
+    from ms_recover.comparing import compare_read
     from ms_recover.planning.document_check import check_documents
     from ms_recover.planning.judging.verification import join_verifications, make_verification
 
-    parts, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
+    parts, _ = compare_read(inventory, options, jobs, progress, deep=deep)
     found = [make_verification(compared) for compared in parts]
     return join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
 
@@ -365,10 +370,11 @@ def seal(
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
+    from ms_recover.comparing import compare_read
     from ms_recover.execution.seal import seal_slices
     from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
 
-    parts, contents = _compare_read(inventory, options, jobs, progress)
+    parts, contents = compare_read(inventory, options, jobs, progress)
     sealed: list[str] = []
     for compared in parts:
         facts, judged = compared.facts, judge_slices(compared)
@@ -380,29 +386,3 @@ def seal(
         sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
     found = [make_verification(compared, sealing=True) for compared in parts]
     return tuple(sealed), join_verifications(inventory.root, found)
-
-
-def _compare_read(
-    inventory: Inventory,
-    options: PlanOptions,
-    jobs: int,
-    progress: Progress | None,
-    *,
-    deep: bool = False,
-    part: WeightKind | None = None,
-) -> tuple[list[Comparison], Contents]:
-    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts."""
-    from ms_recover.planning.plan_parts import Parts
-    from ms_recover.scanning.read import read_contents
-
-    step = options.step
-    if not inventory.steps or (step is not None and step not in inventory.steps):
-        missing = "no slice" if step is None else f"no slice of step {step}"
-        raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
-    files = [
-        file
-        for file in inventory.slices
-        if file.problem is None and step in (None, file.step) and (part is None or file.part in (None, part))
-    ]
-    contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
-    return Parts(inventory, options, contents).every(part), contents

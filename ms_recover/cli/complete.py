@@ -9,8 +9,11 @@ import click
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
 from ms_recover.cli.tree import cores, progress_bar
+from ms_recover.errors import UsageError
+from ms_recover.file_names import WEIGHT_KINDS
 
 if TYPE_CHECKING:
+    from ms_recover.file_names import WeightKind
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
@@ -23,29 +26,63 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False),
     help="File to write; default: {name}.complete.ckpt in the rank's directory. Nothing is overwritten.",
 )
+@click.option(
+    "--part",
+    type=click.Choice(["model", "opt"]),
+    help="Of MindFormers' iterations: write the model file, or the optimizer file; default: both.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
 @takes_check
 @takes_scan
 @json_option
 def command(
-    root: str, rank: int, output: str | None, no_verify: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions
+    root: str,
+    rank: int,
+    output: str | None,
+    part: WeightKind | None,
+    no_verify: bool,
+    as_json: bool,
+    plan: PlanOptions,
+    scan: ScanOptions,
 ) -> int:
     """Write a full slice for RANK from the parts of its peers.
 
-    For trees saved with remove_redundancy=True, where each parameter lies with one rank of its group only.
+    For trees saved with remove_redundancy=True, where each parameter lies with one rank of its group only. Of an
+    iteration of MindFormers the model file and the optimizer file are written.
     """
     from ms_recover import api
     from ms_recover.reporting.tables import size_text
 
     inventory = api.scan(root, scan)
+    whole = bool(inventory.iterations) and part is None
+    if part is not None and not inventory.iterations:
+        raise UsageError("--part is for iterations of MindFormers: a slice of this tree is one file")
+    if output is not None and whole:
+        raise UsageError("-o names one file, and a slice of an iteration is two: add --part model or --part opt")
     with progress_bar("reading", None, as_json) as progress:
-        result = api.complete(
-            inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
-        )
+        if inventory.iterations:
+            kinds = WEIGHT_KINDS if part is None else (part,)
+            results = api.complete_iteration(
+                inventory,
+                rank,
+                plan,
+                kinds=kinds,
+                output=output,
+                jobs=cores(),
+                verify=not no_verify,
+                progress=progress,
+            )
+        else:
+            done = api.complete(
+                inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
+            )
+            results = (done,)
     if as_json:
         from ms_recover.formats.report_json import result_to_json
 
-        print_json(result_to_json(result))
+        printed = [result_to_json(result) for result in results]
+        print_json({"results": printed} if whole else printed[0])
     else:
-        print_text(f"{result.target}: {size_text(result.bytes)}, from {result.source}")
+        for result in results:
+            print_text(f"{result.target}: {size_text(result.bytes)}, from {result.source}")
     return 0

@@ -14,7 +14,7 @@ from ms_recover.errors import InputError
 @click.option("--no-crc", is_flag=True, help="Do not check the CRC of a slice that has one.")
 @json_option
 def command(file: str, no_crc: bool, as_json: bool) -> int:
-    """Identify FILE and list its contents: a slice, a group_info.pb or a strategy file."""
+    """Identify FILE and list its contents: a slice, a group_info.pb, a strategy file or a document of MindFormers."""
     from ms_recover import api
     from ms_recover.reporting.inspection import inspection_text
 

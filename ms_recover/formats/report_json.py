@@ -21,6 +21,7 @@ from ms_recover.formats.codec import (
     UnsetType,
     fill,
     to_json,
+    unless_empty,
 )
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
 from ms_recover.model.inspection import Inspection
@@ -28,6 +29,7 @@ from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
@@ -49,7 +51,7 @@ class FoundSliceFields(_SlicePathFields):
     manifest: bool
     problem: str | None
     denied: bool
-    part: WeightKind | None = None
+    part: WeightKind | UnsetType = UNSET
 
 
 class GroupFileFields(Fields):
@@ -83,7 +85,7 @@ class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
     problem: str | None
-    part: WeightKind | None = None
+    part: WeightKind | UnsetType = UNSET
 
 
 class DocumentFields(Fields):
@@ -121,8 +123,8 @@ class InventoryFields(Fields):
     notes: tuple[NoteFields, ...]
     denied: tuple[DeniedFields, ...]
     orphans: tuple[OrphanFields, ...]
-    iterations: tuple[IterationFields, ...] = ()
-    tracker: TrackerFields | None = None
+    iterations: tuple[IterationFields, ...] | UnsetType = UNSET
+    tracker: TrackerFields | UnsetType = UNSET
 
 
 class CheckedSliceFields(_SlicePathFields):
@@ -148,7 +150,7 @@ class VerificationFields(Fields):
     slices: tuple[CheckedSliceFields, ...]
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
-    documents: tuple[NoteFields, ...] = ()
+    documents: tuple[NoteFields, ...] | UnsetType = UNSET
 
 
 class SealedStepFields(Fields):
@@ -192,7 +194,7 @@ class OutcomeFields(Fields):
     group_files: tuple[str, ...]
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
-    documents: tuple[str, ...] = ()
+    documents: tuple[str, ...] | UnsetType = UNSET
 
 
 class ListedParameterFields(ParameterFields):
@@ -224,6 +226,23 @@ class LayoutFields(Fields):
     copies: Count
 
 
+class ShardedFields(Fields):
+    """A parameter as metadata states it: the cut, and for each fragment, by its index, the ranks that hold it."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[Count, ...]
+    axis_fragmentations: tuple[Count, ...]
+    fragments: tuple[tuple[Count, tuple[Rank, ...]], ...]
+
+
+class NamedFileFields(Fields):
+    """A file that metadata names, and the rank that wrote it."""
+
+    file: str
+    rank: Rank
+
+
 class InspectionFields(Fields):
     """The contents of one file: members that its kind does not have are left out."""
 
@@ -242,6 +261,12 @@ class InspectionFields(Fields):
     operators: Count | UnsetType = UNSET
     devices_per_stage: Count | UnsetType = UNSET
     layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
+    world_size: Count | UnsetType = UNSET
+    removed_redundancy: bool | UnsetType | None = UNSET
+    files: tuple[NamedFileFields, ...] | UnsetType = UNSET
+    sharded: tuple[ShardedFields, ...] | UnsetType = UNSET
+    common: dict[str, float | int | None] | UnsetType = UNSET
+    iteration: Count | UnsetType = UNSET
 
 
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
@@ -256,6 +281,7 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             crc=file.crc is not None,
             manifest=file.manifest is not None,
             problem=file.problem or file.manifest_problem,
+            part=unless_empty(file.part),
         )
         for file in inventory.slices
     )
@@ -275,8 +301,10 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             group_files=group_files,
             strategy_files=strategy_files,
             denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
-            orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
-            iterations=tuple(_iteration_fields(one) for one in inventory.iterations),
+            orphans=tuple(
+                fill(OrphanFields, orphan.step, orphan, part=unless_empty(orphan.part)) for orphan in inventory.orphans
+            ),
+            iterations=unless_empty(tuple(_iteration_fields(one) for one in inventory.iterations)),
             tracker=_tracker_fields(inventory.tracker),
         )
     )
@@ -293,9 +321,9 @@ def _document_fields(document: Document[Any]) -> DocumentFields:
     return fill(DocumentFields, document, there=document.state is not None)
 
 
-def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | None:
+def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | UnsetType:
     if tracker is None:
-        return None
+        return UNSET
     return fill(TrackerFields, tracker, there=tracker.state is not None, iteration=tracker.value)
 
 
@@ -303,8 +331,10 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     """Return the object that ``verify --json`` prints."""
     slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
     missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
-    version = VERIFICATION_VERSION
-    return to_json(fill(VerificationFields, found, version=version, ok=found.ok, slices=slices, missing=missing))
+    fields = fill(VerificationFields, found, version=VERIFICATION_VERSION, ok=found.ok, slices=slices, missing=missing)
+    if not any(check.step.is_iteration for check in found.checks):
+        fields.documents = UNSET
+    return to_json(fields)
 
 
 def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
@@ -317,7 +347,10 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     """Return the object that ``apply --json`` prints."""
     rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
-    return to_json(fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected))
+    fields = fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected)
+    if not outcome.step.is_iteration:
+        fields.documents = UNSET
+    return to_json(fields)
 
 
 def result_to_json(result: ActionResult) -> dict[str, Any]:
@@ -338,8 +371,27 @@ def inspection_to_json(found: Inspection) -> dict[str, Any]:
             fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
             for one, pieces in zip(header.parameters, header.contents, strict=True)
         )
+    document = found.document
+    if isinstance(document, ShardMetadata):
+        fields.world_size, fields.removed_redundancy = document.world_size, document.removed_redundancy
+        fields.files = tuple(NamedFileFields(name, rank) for name, rank in sorted(document.files.items()))
+        fields.sharded = tuple(
+            fill(ShardedFields, one, name=name, dtype=one.type_name, fragments=_fragments(document, name))
+            for name, one in document.parameters.items()
+        )
+    elif isinstance(document, CommonInfo):
+        fields.common = {name: getattr(document, name) for name in document.members}
+    elif document is not None:
+        fields.iteration = document
     if strategy is not None:
         fields.layouts = tuple(
             fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
         )
     return to_json(fields)
+
+
+def _fragments(metadata: ShardMetadata, name: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    stored = metadata.stored[name]
+    return tuple(
+        (index, items[0].rank_group) for index, items in zip(metadata.parameters[name].chunks, stored, strict=True)
+    )

@@ -30,6 +30,7 @@ _PROPERTIES = ("dtype", "replica_id", "allow_shape_mismatch", "allow_to_save")
 _CHUNK = ("global_offset", "local_shape")
 _ITEM = ("file_name", "storage_rank", "rank_group")
 
+_PLAIN_ID = re.compile(r"\('([^'\\]{1,4096})', \((0|[1-9][0-9]{0,17}),\)\)\Z")
 _SHARD_ID = re.compile(r"""\((?P<text>'[^']*'|"[^"]*"|'(?:[^'\\]|\\.)*'), \((?P<index>0|[1-9][0-9]{0,17}),\)\)\Z""")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -43,13 +44,15 @@ def parse_shard_id(text: str) -> tuple[str, int]:
     FormatError
         When it is anything else.
     """
+    if (plain := _PLAIN_ID.match(text)) and plain[1].isprintable():
+        return plain[1], int(plain[2])
     found = _SHARD_ID.match(text)
     if found and len(text) <= 2 * MAX_NAME:
         name = found["text"][1:-1]
         if "\\" in name:
             name = _ESCAPE.sub(_unescape, name)
         index = int(found["index"])
-        if (name.isprintable() and "'" not in name and "\\" not in name) or repr((name, (index,))) == text:
+        if repr((name, (index,))) == text:
             return name, index
     raise FormatError(f"{text[:100]!r} is no shard id such as \"('name', (0,))\"")
 

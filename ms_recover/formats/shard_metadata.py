@@ -32,13 +32,8 @@ from ms_recover.formats.bounded_json import is_text
 from ms_recover.formats.reading import ReadAt, open_regular, pread
 from ms_recover.formats.shard_check import check_files, check_storage
 from ms_recover.formats.shard_entries import MAX_NAME, make_parameter, make_shards, parse_shard_id
-from ms_recover.formats.shard_text import (
-    MAX_OTHER_SIZE,
-    Entries,
-    OtherLayoutError,
-    read_any_layout,
-    read_mindformers_layout,
-)
+from ms_recover.formats.shard_json import MAX_OTHER_SIZE, Entries, read_any_layout
+from ms_recover.formats.shard_text import OtherLayoutError, read_mindformers_layout
 from ms_recover.model.shard_metadata import SavedLayout, ShardedParameter, ShardMetadata, StoredShard, shards_by_rank
 
 MAX_SIZE = 16 << 30
@@ -199,10 +194,13 @@ class _Reader(Entries):
         if not self._parameters:
             raise FormatError("it names no parameter")
         stored, states_groups = check_storage(self._parameters, self._stored)
+        order = None if self._order is None else tuple(self._order)
+        if order is not None and order == tuple(shards_by_rank(self._parameters)):
+            order = None  # storage_data came first
         metadata = ShardMetadata(
             parameters=self._parameters,
             stored=stored,
-            order=None if self._order is None else tuple(self._order),
+            order=order,
             states_groups=states_groups,
             unknown=tuple(sorted(self._unknown)),
         )

@@ -103,9 +103,9 @@ def _newest(part: Inventory) -> Step:
 def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     """Return the parts that each iteration must have.
 
-    Those that its metadata or its files name. Where metadata is not there, or was saved by ``remove_redundancy`` and
-    names no optimizer, which is added last, also those of the other iterations, unless the tracker was written after
-    all files of the iteration, when every rank had saved.
+    Those that its metadata or its files name. Where metadata is not there, also those of the other iterations; so too
+    where ``remove_redundancy`` wrote it, which adds the optimizer last, unless the save went on: ``common.json`` was
+    written after that, and the tracker after all files of the iteration.
     """
     named: dict[Step, set[WeightKind]] = {
         one.step: set(parts_named(one.metadata.value)) for one in inventory.iterations
@@ -118,16 +118,20 @@ def required_parts(inventory: Inventory) -> dict[Step, tuple[WeightKind, ...]]:
     everywhere: set[WeightKind] = set().union(*named.values())
     for one in inventory.iterations:
         metadata = one.metadata.value
-        whole = metadata is not None and not metadata.removed_redundancy
-        if not whole and not _is_vouched_for(one.step, latest[one.step], inventory.tracker):
+        whole = metadata is not None and (
+            not metadata.removed_redundancy or _is_vouched_for(one, latest[one.step], inventory.tracker)
+        )
+        if not whole:
             named[one.step] |= everywhere
     return {step: tuple(kind for kind in WEIGHT_KINDS if kind in kinds) for step, kinds in named.items()}
 
 
-def _is_vouched_for(step: Step, latest: int, tracker: Document[int] | None) -> bool:
-    if tracker is None or tracker.value is None or tracker.state is None:
+def _is_vouched_for(one: Iteration, latest: int, tracker: Document[int] | None) -> bool:
+    """Whether the save went on when all files of an iteration, the last of them written at `latest`, were there."""
+    if one.common.value is None or tracker is None or tracker.value is None or tracker.state is None:
         return False
-    return tracker.value >= step.step and tracker.state.mtime_ns >= latest > 0
+    written = [state.mtime_ns for state in (one.metadata.state, one.common.state) if state is not None]
+    return tracker.value >= one.step.step and tracker.state.mtime_ns >= max(latest, *written)
 
 
 def parts_named(metadata: ShardMetadata | None) -> tuple[WeightKind, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ms_recover.errors import MissingInputError
+from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
@@ -130,9 +130,18 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
             "or describe the file names with --pattern"
         )
+    check_kind_of_step(inventory, options.step)
     if options.step is not None and options.step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
+
+
+def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
+    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
+    if step is not None and step.is_iteration != bool(inventory.iterations):
+        have = list_some(inventory.steps[:_MOST_NAMED])
+        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
+        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
 
 
 def make_plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ms_recover.model.inspection import Inspection
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.reporting.tables import page, ranks_text, section, size_text, table_lines
@@ -13,6 +14,9 @@ _NAMES = {
     "safetensors": "a slice (.safetensors)",
     "group_info": "a rank list (group_info.pb)",
     "strategy": "a strategy file",
+    "metadata": "MindFormers' metadata of an iteration",
+    "common": "MindFormers' progress of a training",
+    "tracker": "MindFormers' tracker",
 }
 
 
@@ -28,7 +32,33 @@ def inspection_text(found: Inspection, width: int | None) -> str:
         lines += section("", ("communication group", "ranks"), groups, width)
     if found.strategy is not None:
         lines += _strategy_lines(found.strategy, width)
+    document = found.document
+    if isinstance(document, ShardMetadata):
+        lines += _metadata_lines(document, width)
+    elif isinstance(document, CommonInfo):
+        lines += [f"{name}: {getattr(document, name)}" for name in document.members]
+    elif document is not None:
+        lines.append(f"the newest whole iteration: {document}")
     return page(lines)
+
+
+def _metadata_lines(metadata: ShardMetadata, width: int | None) -> list[str]:
+    dealt = {True: "one file for each shard (remove_redundancy)", False: "each holder wrote its shards", None: ""}
+    stages = [f"{ranks[0]}-{ranks[-1]}" for ranks in metadata.stages]
+    parts = [f"{metadata.world_size} ranks", f"pipeline stages {', '.join(stages)}", dealt[metadata.removed_redundancy]]
+    lines = [f"{', '.join(part for part in parts if part)}; {len(metadata.files)} files"]
+    rows = [
+        (
+            name,
+            one.type_name,
+            str(list(one.global_shape)),
+            str(list(one.axis_fragmentations)),
+            str(sum(map(len, metadata.stored[name]))),
+        )
+        for name, one in metadata.parameters.items()
+    ]
+    heads = ("parameter", "dtype", "whole shape", "cut into", "entries")
+    return lines + section("", heads, rows, width, right=("entries",))
 
 
 def _slice_lines(header: SliceHeader, width: int | None) -> list[str]:

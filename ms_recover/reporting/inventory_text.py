@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
+from ms_recover.model.iterations import Document
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
@@ -30,7 +32,10 @@ def inventory_text(inventory: Inventory, width: int | None) -> str:
     directories = [(str(rank), note.path, note.reason) for rank, note in inventory.denied]
     lines += section("Directories that cannot be read", ("rank", "directory", "why"), directories, width)
     lines += _recovered_lines(inventory.slices, width)
-    lines += _group_lines(inventory.group_files, width)
+    if inventory.iterations:
+        lines += _document_lines(inventory, width)
+    else:
+        lines += _group_lines(inventory.group_files, width)
     return page([*lines, *note_lines(inventory.notes, width)])
 
 
@@ -52,6 +57,23 @@ def _step_table(inventory: Inventory, width: int | None) -> list[str]:
         rows.append([str(step), str(len(sound)), ranks_text(damaged), *denied, ranks_text(missing), size])
     columns = ["step", "sound", "damaged", *(["permission denied"] if any_denied else []), "missing", "size"]
     return table_lines(columns, rows, width, right=("sound", "size"))
+
+
+def _document_lines(inventory: Inventory, width: int | None) -> list[str]:
+    rows = [
+        (str(one.step), one.directory or ".", _document_state(one.metadata), _document_state(one.common))
+        for one in inventory.iterations
+    ]
+    lines = section("Iterations of MindFormers", ("step", "directory", "metadata.json", "common.json"), rows, width)
+    tracker = inventory.tracker
+    if tracker is not None:
+        named = f"names iteration {tracker.value}" if tracker.value is not None else _document_state(tracker)
+        lines += ["", f"{tracker.path}: {named}"]
+    return lines
+
+
+def _document_state(document: Document[Any]) -> str:
+    return document.problem or ("read" if document.value is not None else "missing")
 
 
 def _problems(files: Iterable[SliceFile]) -> list[tuple[str, ...]]:

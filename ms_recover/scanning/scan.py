@@ -20,7 +20,7 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
-from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations
+from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations, with_global_steps
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.strategy_files import StrategyReader
@@ -80,7 +80,7 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
-        iterations=tuple(stored.iterations),
+        iterations=with_global_steps(top, stored.iterations, slices),
         tracker=stored.tracker,
     )
 

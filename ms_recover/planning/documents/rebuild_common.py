@@ -34,8 +34,8 @@ class RebuiltCommon:
         """Why it cannot be rebuilt; empty when it was."""
         if self.common:
             return ""
-        missing = [name for name in self.unknown if name in REQUIRED]
-        return f"no file and no other iteration states {' and '.join(missing)}, and MindFormers does not resume without"
+        missing = " and ".join(name for name in self.unknown if name in REQUIRED)
+        return f"no file and no other iteration proves its {missing}, and MindFormers does not resume without"
 
 
 def rebuild_common(
@@ -63,6 +63,10 @@ def rebuild_common(
     epochs = _epochs(iteration, sound)
     if len(epochs) == 1:
         values["epoch_num"], sources["epoch_num"] = epochs[0], f"the steps per epoch, by {_named(sound)}"
+    elif (steps := _whole_epochs(sound)) and iteration % steps == 0:
+        values["epoch_num"] = iteration // steps
+        sources["epoch_num"] = f"{steps} steps per epoch, as in {_named(sound)}"
+        assumed.append("epoch_num")
     for name in ("epoch_num", "global_batch_size", "loss_scale"):
         known = {at: value for at, one in sound.items() if (value := getattr(one, name)) is not None}
         if name not in values and known and (len(set(known.values())) == 1 or name == "loss_scale"):
@@ -75,6 +79,9 @@ def rebuild_common(
     if samples and size and all(count == at * size for at, count in samples.items()):
         values["consumed_samples"] = iteration * int(size)
         sources["consumed_samples"] = f"the iteration and global_batch_size, as in {_named(samples)}"
+    for name in ("loss_scale", "consumed_samples", "ckpt_status"):
+        if sound and all(getattr(one, name) is None for one in sound.values()):
+            values[name], sources[name] = None, f"null, as in {_named(sound)}"
     members = max((one.members for one in sound.values()), key=len, default=()) or MEMBERS
     unknown = tuple(name for name in members if name not in values)
     found = None
@@ -100,6 +107,12 @@ def _epochs(iteration: int, others: Mapping[int, CommonInfo]) -> range:
     if least > most or not others or iteration < 1:
         return range(0)
     return range(-(-iteration // most), -(-iteration // least) + 1)
+
+
+def _whole_epochs(others: Mapping[int, CommonInfo]) -> int:
+    """Return the steps per epoch where several iterations were all saved at the end of an epoch, else 0."""
+    steps = {at // one.epoch_num if one.epoch_num and at % one.epoch_num == 0 else 0 for at, one in others.items()}
+    return steps.pop() if len(steps) == 1 and len({one.epoch_num for one in others.values()}) > 1 else 0
 
 
 def _named(iterations: Mapping[int, object]) -> str:

@@ -49,7 +49,11 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     actions: list[CopyAction | ComposeAction] = []
     partials: list[ComposeAction] = []
     disputes: list[str] = []
+    idle = facts.idle(judgement.step)
     for rank, holding in enumerate(holdings):
+        if rank in idle:
+            verdicts.append(RankVerdict(rank=rank, state="ok", verdict="keep", reason="has no shard, and so no file"))
+            continue
         if isinstance(holding, Sound):
             verdicts.append(_kept(holding))
             continue
