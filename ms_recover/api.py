@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, OlderStepError, UnrecoverableError
+from ms_recover.errors import OlderStepError, UsageError
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -28,13 +27,15 @@ if TYPE_CHECKING:
     from ms_recover.model.outcome import ActionResult, Outcome
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
-    from ms_recover.planning.judging.judgement import Comparison
     from ms_recover.planning.planner import Planned
 
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
 Progress = Callable[[int], None]
-"""Called with the bytes read or written since the last call, from any thread."""
+"""Called with the bytes read or written since the last call, from any thread.
+
+One with a method `expect` (`ms_recover.model.progress.Expecting`) gets the bytes of each phase before it begins.
+"""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
 """Reads whole slices, including those outside the inventory's root."""
@@ -56,7 +57,11 @@ def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
 
 
 def scan(
-    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
+    root: str | os.PathLike[str],
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Progress | None = None,
 ) -> Inventory:
     """List the slices, rank lists, strategy files and manifests of a checkpoint tree, sorted.
 
@@ -66,6 +71,8 @@ def scan(
         A directory with a directory for each rank.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
+    progress : callable, optional
+        See `Progress`; the bytes read to check CRCs.
 
     Raises
     ------
@@ -80,7 +87,7 @@ def scan(
     """
     from ms_recover.scanning.scan import scan as scan_tree
 
-    return scan_tree(root, options, stop=stop)
+    return scan_tree(root, options, stop=stop, progress=progress)
 
 
 def plan(
@@ -282,7 +289,6 @@ def complete(
     jobs: int = 1,
     verify: bool = True,
     progress: Progress | None = None,
-    part: WeightKind | None = None,
 ) -> ActionResult:
     """Write a full slice for a rank from its own and its peers' parts, as ``remove_redundancy=True`` leaves them.
 
@@ -294,17 +300,21 @@ def complete(
         Its `step` by default is the newest without missing parameters.
     output : str, optional
         File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
-    part : str, optional
-        In a tree of iterations, whether the model file or the optimizer file is written; by default the model file.
 
     Raises
     ------
     UnrecoverableError
         When a parameter has no source; the message names it.
-    MissingInputError, UsageError, ContradictionError, VerificationError, StorageError
-        As `plan` and `apply` do, and when `output` exists.
+    UsageError
+        When `output` exists, or the tree has iterations: see `complete_iteration`.
+    MissingInputError, ContradictionError, VerificationError, StorageError
+        As `plan` and `apply` do.
     """
-    (result,) = _complete(inventory, rank, options, (part or "model",), output, jobs, verify, progress)
+    from ms_recover.comparing import complete_slices
+
+    if inventory.iterations:
+        raise UsageError(f"{inventory.root} holds iterations, whose slices are several files: use complete_iteration")
+    (result,) = complete_slices(inventory, rank, options, (None,), output, jobs, verify, progress)
     return result
 
 
@@ -313,56 +323,20 @@ def complete_iteration(
     rank: int,
     options: PlanOptions = DEFAULT_PLAN,
     *,
+    kinds: Sequence[WeightKind] = WEIGHT_KINDS,
+    output: str | None = None,
     jobs: int = 1,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> tuple[ActionResult, ...]:
-    """Do what `complete` does for every file of a rank's slice of one iteration: the model file first.
+    """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
 
-    Raises
-    ------
-    MsRecoverError
-        As `complete` does; nothing is written unless all files can be.
+    An `output` is for one of them alone. Nothing is written unless all can be; errors are those of `complete`.
     """
-    kinds = tuple(kind for kind in WEIGHT_KINDS if any(file.part == kind for file in inventory.slices))
-    return _complete(inventory, rank, options, kinds or ("model",), None, jobs, verify, progress)
+    from ms_recover.comparing import complete_slices
 
-
-def _complete(
-    inventory: Inventory,
-    rank: int,
-    options: PlanOptions,
-    kinds: Sequence[WeightKind],
-    output: str | None,
-    jobs: int,
-    verify: bool,
-    progress: Progress | None,
-) -> tuple[ActionResult, ...]:
-    """Write full slices of some parts of the newest step that has all of them."""
-    from ms_recover.execution.compose import complete_slice
-    from ms_recover.model.compose import ComposeAction
-    from ms_recover.planning.explain import find_complete_slice
-    from ms_recover.planning.facts import check_rank
-
-    steps = [options.step] if options.step is not None else list(inventory.steps)
-    why = f"{inventory.root} holds no slice"
-    for candidate in steps:
-        actions: list[ComposeAction] = []
-        for kind in kinds:
-            parts, _ = _compare_read(inventory, replace(options, step=candidate), jobs, progress, part=kind)
-            if not parts:
-                why = f"step {candidate}: it has no {kind} file"
-                break
-            check_rank(rank, parts[0].facts.world)
-            found = find_complete_slice(parts[0], candidate, rank)
-            if not isinstance(found.action, ComposeAction):
-                why = f"step {candidate}: {found.reason}"
-                break
-            target = os.path.abspath(output) if output is not None else found.action.target
-            actions.append(replace(found.action, target=target))
-        else:
-            return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
-    raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    held = [kind for kind in kinds if any(file.part == kind for file in inventory.slices)]
+    return complete_slices(inventory, rank, options, held or kinds, output, jobs, verify, progress)
 
 
 def verify(
@@ -384,10 +358,11 @@ def verify(
     UsageError, ContradictionError
         As `plan` does.
     """
+    from ms_recover.comparing import compare_read
     from ms_recover.planning.document_check import check_documents
     from ms_recover.planning.judging.verification import join_verifications, make_verification
 
-    parts, _ = _compare_read(inventory, options, jobs, progress, deep=deep)
+    parts, _ = compare_read(inventory, options, jobs, progress, deep=deep)
     found = [make_verification(compared) for compared in parts]
     return join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
 
@@ -404,10 +379,11 @@ def seal(
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
+    from ms_recover.comparing import compare_read
     from ms_recover.execution.seal import seal_slices
     from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
 
-    parts, contents = _compare_read(inventory, options, jobs, progress)
+    parts, contents = compare_read(inventory, options, jobs, progress)
     sealed: list[str] = []
     for compared in parts:
         facts, judged = compared.facts, judge_slices(compared)
@@ -419,29 +395,3 @@ def seal(
         sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
     found = [make_verification(compared, sealing=True) for compared in parts]
     return tuple(sealed), join_verifications(inventory.root, found)
-
-
-def _compare_read(
-    inventory: Inventory,
-    options: PlanOptions,
-    jobs: int,
-    progress: Progress | None,
-    *,
-    deep: bool = False,
-    part: WeightKind | None = None,
-) -> tuple[list[Comparison], Contents]:
-    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts."""
-    from ms_recover.planning.plan_parts import Parts
-    from ms_recover.scanning.read import read_contents
-
-    step = options.step
-    if not inventory.steps or (step is not None and step not in inventory.steps):
-        missing = "no slice" if step is None else f"no slice of step {step}"
-        raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
-    files = [
-        file
-        for file in inventory.slices
-        if file.problem is None and step in (None, file.step) and (part is None or file.part in (None, part))
-    ]
-    contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
-    return Parts(inventory, options, contents).every(part), contents

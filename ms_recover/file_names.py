@@ -40,8 +40,8 @@ FOREIGN_TEMPORARY_SUFFIX = ".tmp"
 SAVING_DIRECTORY = f".saving{TEMPORARY_SUFFIX}"
 """Beside the slices: the next slice while it is saved."""
 
-WATCH_LOCK_NAME = f".watch{TEMPORARY_SUFFIX}"
-"""In the root: locked by the process that watches the tree."""
+WATCH_LOCK_PREFIX = "ms_recover.watch."
+"""In the folder for temporary files, never in the tree: locked by the process that watches a tree of this machine."""
 
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""

@@ -16,6 +16,7 @@ from ms_recover.formats.report_json import (
     InventoryFields,
     OutcomeFields,
     SealedStepFields,
+    ServingFields,
     VerificationFields,
 )
 
@@ -25,6 +26,7 @@ COMMANDS = {
     "plan": ExplainedPlanFields,
     "seal --watch": SealedStepFields,
     "scan": InventoryFields,
+    "serve": ServingFields,
     "verify": VerificationFields,
 }
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.fields import typed_options
+from ms_recover.cli.command import Command, variable_of
+from ms_recover.cli.fields import ambient_options, typed_options
 from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
-from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.output import print_error, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
-from ms_recover.cli.tree import cores, plan_code, plan_tree, progress_bar
+from ms_recover.cli.tree import cores, plan_code, plan_tree
 from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from ms_recover.model.plan import Plan
 
 
-@click.command(name="apply")
+@click.command(
+    name="apply",
+    cls=Command,
+    example="recover-ckpt apply /checkpoints\nrecover-ckpt apply plan.json\n"
+    "recover-ckpt apply /checkpoints --from node2:29610 --token-file token",
+)
 @click.argument("root_or_plan", type=click.Path(readable=False))
 @click.option("--dry-run", is_flag=True, help="Show the plan and check its sources; copy nothing.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Threads; default: four a core, which keeps a device busy.")
@@ -58,6 +64,7 @@ def command(
     run recover-ckpt serve, for ranks of this node.
     """
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.outcome_text import outcome_text
     from ms_recover.reporting.plan_text import plan_text
 
@@ -73,25 +80,27 @@ def command(
         if dry_run or not (made.recoverable or (partial and made.partials)):
             show(made)
             return plan_code(made)
-        with progress_bar("copying", made.bytes_to_copy, as_json or not made.actions) as progress:
+        actions = made.actions if made.recoverable else made.partials
+        with progress_bar("writing", sum(action.bytes for action in actions), as_json or not actions) as progress:
             outcome = run(jobs=jobs or 4 * cores(), verify=not no_verify, progress=progress, partial=partial)
         if as_json:
             from ms_recover.formats.report_json import outcome_to_json
 
             print_json(outcome_to_json(outcome))
         else:
-            print_text(outcome_text(outcome, text_width()))
+            print_text(outcome_text(outcome, text_width(), progress.seconds_to_end))
         return outcome.exit_code
 
     given = os.path.isfile(root_or_plan)
-    if given and peers.servers:
-        raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
     try:
-        if peers.servers:
+        if peers.servers and not given:
             with planned_with_peers(root_or_plan, scan, plan, peers, as_json=as_json) as (nodes, planned):
                 return carry_out(planned.plan, partial_call(nodes.apply, planned))
-        check_alone(ctx)
-        made = _given_plan(ctx, root_or_plan) if given else plan_tree(root_or_plan, scan, plan, as_json=as_json)[0]
+        if given:
+            made = _given_plan(ctx, root_or_plan, plan)
+        else:
+            check_alone(ctx)
+            made, _ = plan_tree(root_or_plan, scan, plan, as_json=as_json)
     except OlderStepError as error:
         show(error.plan, refused=True)
         return error.exit_code
@@ -100,10 +109,20 @@ def command(
     return carry_out(made, partial_call(api.apply, made))
 
 
-def _given_plan(ctx: click.Context, path: str) -> Plan:
+def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
+    """Read a plan; options of the environment were for the planning, but for the refusal of older steps."""
+    from ms_recover import api
     from ms_recover.formats.plan_json import plan_from_json
     from ms_recover.storage.local import read_text
 
     for option in typed_options(ctx):
+        if option.field == "servers":
+            raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
         raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
-    return plan_from_json(read_text(path), path)
+    unused = [variable_of(option) for option in ambient_options(ctx) if option.field != "require_newest"]
+    if unused:
+        print_error(f"recover-ckpt: {', '.join(unused)} shaped the plan, if anything: {path} is applied as it is")
+    made = plan_from_json(read_text(path), path)
+    if options.require_newest:
+        api.refuse_older_step(made)
+    return made

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text
-from ms_recover.cli.tree import cores, progress_bar
+from ms_recover.cli.tree import cores, scan_tree
 from ms_recover.errors import UsageError
+from ms_recover.file_names import WEIGHT_KINDS
 
 if TYPE_CHECKING:
     from ms_recover.file_names import WeightKind
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
-@click.command(name="complete")
+@click.command(name="complete", cls=Command, example="recover-ckpt complete /checkpoints 3 -o rank3.ckpt")
 @click.argument("root", type=click.Path(readable=False))
 @click.argument("rank", type=click.IntRange(0))
 @click.option(
@@ -50,32 +52,33 @@ def command(
     iteration of MindFormers the model file and the optimizer file are written.
     """
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.tables import size_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     whole = bool(inventory.iterations) and part is None
     if part is not None and not inventory.iterations:
         raise UsageError("--part is for iterations of MindFormers: a slice of this tree is one file")
     if output is not None and whole:
         raise UsageError("-o names one file, and a slice of an iteration is two: add --part model or --part opt")
     with progress_bar("reading", None, as_json) as progress:
-        if whole:
+        if inventory.iterations:
+            kinds = WEIGHT_KINDS if part is None else (part,)
             results = api.complete_iteration(
-                inventory, rank, plan, jobs=cores(), verify=not no_verify, progress=progress
+                inventory,
+                rank,
+                plan,
+                kinds=kinds,
+                output=output,
+                jobs=cores(),
+                verify=not no_verify,
+                progress=progress,
             )
         else:
-            results = (
-                api.complete(
-                    inventory,
-                    rank,
-                    plan,
-                    output=output,
-                    jobs=cores(),
-                    verify=not no_verify,
-                    progress=progress,
-                    part=part,
-                ),
+            done = api.complete(
+                inventory, rank, plan, output=output, jobs=cores(), verify=not no_verify, progress=progress
             )
+            results = (done,)
     if as_json:
         from ms_recover.formats.report_json import result_to_json
 

@@ -18,6 +18,8 @@ import click
 Target = Literal["scan", "plan", "peers"]
 """The value that an option is a field of, by the name of the command's argument."""
 
+_WORLDS = "MS_RECOVER_WORLDS_"
+
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
 
@@ -52,13 +54,17 @@ class FieldOption(click.Option):
         self.parse = parse
 
     def words(self, value: Any, default: Any) -> list[str]:
-        """Return the words to type for a value; none for the default, and for the one that the environment gives."""
-        if value == default or (isinstance(self.envvar, str) and value == os.environ.get(self.envvar)):
+        """Return the words to type for a value; none for the default, and for that of a variable that worlds read."""
+        if value == default or value in self._values_of_worlds():
             return []
         name = self.opts[0]
         if self.is_flag:
             return [name]
         return [word for item in (value if self.multiple else [value]) for word in (name, _spell(item))]
+
+    def _values_of_worlds(self) -> list[str]:
+        names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or []
+        return [os.environ[name] for name in names if name.startswith(_WORLDS) and name in os.environ]
 
 
 def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
@@ -116,9 +122,17 @@ def takes(target: Target, kind: str, *options: Decorator) -> Decorator:
 
 def typed_options(ctx: click.Context) -> list[FieldOption]:
     """Return the options that stand on the command line."""
+    return _options_from(ctx, click.core.ParameterSource.COMMANDLINE)
+
+
+def ambient_options(ctx: click.Context) -> list[FieldOption]:
+    """Return the options that come from the environment."""
+    return _options_from(ctx, click.core.ParameterSource.ENVIRONMENT)
+
+
+def _options_from(ctx: click.Context, source: click.core.ParameterSource) -> list[FieldOption]:
     options = [option for option in ctx.command.params if isinstance(option, FieldOption)]
-    typed = click.core.ParameterSource.COMMANDLINE
-    return [option for option in options if ctx.get_parameter_source(str(option.name)) is typed]
+    return [option for option in options if ctx.get_parameter_source(str(option.name)) is source]
 
 
 def words_of(command: click.Command, values: Mapping[Target, Any]) -> list[str]:

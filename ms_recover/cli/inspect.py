@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.errors import InputError
 
 
-@click.command(name="inspect")
+@click.command(name="inspect", cls=Command, example="recover-ckpt inspect /checkpoints/ckpt_dir0/group_info.pb")
 @click.argument("file", type=click.Path(readable=False))
 @click.option("--no-crc", is_flag=True, help="Do not check the CRC of a slice that has one.")
 @json_option

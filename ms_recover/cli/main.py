@@ -6,8 +6,9 @@ import gc
 import importlib
 import io
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import click
@@ -16,9 +17,16 @@ from ms_recover import __version__
 from ms_recover.cli.signals import Terminated, interruptible
 from ms_recover.errors import INTERRUPTED, TERMINATED, MsRecoverError
 
+TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+PROGRAM = "recover-ckpt"
+
 COMMANDS = {
     "apply": "Carry out a plan, so that every rank has its slice.",
     "complete": "Write a full slice for RANK from the parts of its peers.",
+    "completion": "Print the script that completes commands and options in a shell.",
     "inspect": "Identify FILE and list its contents.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
     "scan": "List the slices, steps and rank lists below ROOT.",
@@ -28,21 +36,53 @@ COMMANDS = {
 }
 """The commands, each in a module of its name, and their first line of help: no command is imported to list them."""
 
-EPILOG = """\b
-Exit codes
-  0    done, or nothing to do
-  1    reading or writing failed (disk full, permission denied, ...)
-  2    wrong usage
-  3    an input is missing or malformed
-  4    unrecoverable: a rank's slice has no source
-  5    verification failed: a slice is wrong, or replicas differ
-  130  interrupted by Ctrl-C; no temporary file is left
-  143  ended by SIGTERM; no temporary file is left
-"""
+EXIT_CODES = {
+    "0": "done, or nothing to do",
+    "1": "reading or writing failed (disk full, permission denied, ...)",
+    "2": "wrong usage",
+    "3": "an input is missing or malformed",
+    "4": "unrecoverable: a rank's slice has no source",
+    "5": "verification failed: a slice is wrong, or replicas differ",
+    "10": "with plan --detailed-exitcode: there is something to do",
+    "130": "interrupted by Ctrl-C; no temporary file is left",
+    "143": "ended by SIGTERM; no temporary file is left",
+}
+
+_NARROW = 60
+_SHORT = 10
+_LEAST_WIDTH = 20
+
+
+class _Formatter(click.HelpFormatter):
+    """Help that breaks no word on a narrow terminal: there texts stand below their options."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
+        if width is None:
+            width = max(min(shutil.get_terminal_size().columns, max_width or 80) - 2, _LEAST_WIDTH)
+        super().__init__(indent_increment, width, max_width)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write terms and their texts."""
+        rows = list(rows)
+        if self.width >= _NARROW or all(len(term) <= _SHORT for term, _ in rows):
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        for term, text in rows:
+            self.write(f"{'':>{self.current_indent}}{term}\n")
+            with self.indentation(), self.indentation():
+                self.write_text(text)
+
+
+class Context(click.Context):
+    """A context whose help fits the terminal."""
+
+    formatter_class = _Formatter
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on use (click's documentation, "Lazily Loading Subcommands")."""
+
+    context_class = Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names."""
@@ -59,7 +99,34 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+            formatter.write_dl((name, line) for name, line in sorted(COMMANDS.items()) if name != "completion")
+        with formatter.section("For your shell"):
+            formatter.write_dl([("completion", COMMANDS["completion"])])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the exit codes."""
+        with formatter.section("Exit codes"), formatter.indentation():
+            formatter.write_dl(EXIT_CODES.items())
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named first; for a mistyped one the error names those that are meant."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        near = [known for known in COMMANDS if name and known.startswith(name)] or get_close_matches(name, COMMANDS)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(sorted(COMMANDS))}."
+        raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and options that begin like a word, without importing the commands."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=line) for name, line in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 _COLLECT_AFTER = 100_000
@@ -67,13 +134,15 @@ _COLLECT_AFTER = 100_000
 every 700 takes a tenth of a command's time."""
 
 
-@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="recover-ckpt")
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name=PROGRAM)
 def group() -> None:
     """Recover sharded MindSpore checkpoints from ranks that hold the same bytes.
 
     Runs on any machine, without MindSpore and without an accelerator. List a tree with scan, see its recovery with
     plan, carry it out with apply, check the result with verify.
+
+    Each option can come from the environment: --strategy from RECOVER_CKPT_STRATEGY, and so on for all.
     """
 
 
@@ -93,18 +162,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    variables: list[str] = []
+    """Those that gave options their values; the command adds them."""
     try:
-        code = group.main(args=arguments, prog_name="recover-ckpt", standalone_mode=False)
+        code = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=variables)
         return int(code or 0)
     except click.ClickException as error:
         text = io.StringIO()
         error.show(text)
-        return _complain(text.getvalue(), error.exit_code, prefix="")
+        return _complain(text.getvalue().rstrip("\n") + _named(variables), error.exit_code, prefix="")
     except click.Abort as error:
-        cause = error.__cause__  # click replaces KeyboardInterrupt by Abort
+        cause = error.__cause__ or error.__context__  # click replaces KeyboardInterrupt by Abort
         raise cause if isinstance(cause, KeyboardInterrupt) else KeyboardInterrupt from None
     except MsRecoverError as error:
-        return _complain(" ".join(str(error).split("\n")), error.exit_code)
+        return _complain(" ".join(str(error).split("\n")) + _named(variables), error.exit_code)
     except BrokenPipeError:
         _discard_output()
         return 1
@@ -116,6 +187,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         detail = f"{type(error).__name__}: {error}"
         return _complain(f"{detail}; set MS_RECOVER_TRACEBACK=1 to see where, and please report it", 1)
+
+
+def _named(variables: Sequence[str]) -> str:
+    return f"; from the environment: {', '.join(variables)}" if variables else ""
 
 
 def _is_from_printing(error: OSError) -> bool:
@@ -134,7 +209,7 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(text: str, code: int, prefix: str = "recover-ckpt: ") -> int:
+def _complain(text: str, code: int, prefix: str = f"{PROGRAM}: ") -> int:
     from ms_recover.cli.output import print_error
 
     print_error(f"{prefix}{text}")

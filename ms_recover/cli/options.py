@@ -118,12 +118,14 @@ PATTERN = _scan(
 GROUP_INFO = _scan(
     "--group-info",
     metavar="PATH",
+    type=click.Path(readable=False),
     multiple=True,
     help="group_info.pb files that are not beside the slices; {rank} stands for the owner. Repeatable.",
 )
 STRATEGY = _scan(
     "--strategy",
     metavar="PATH",
+    type=click.Path(readable=False),
     multiple=True,
     help="Strategy files that are neither beside the slices nor in strategy/ or ../strategy/; {rank} stands for the "
     "owner. Repeatable.",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ms_recover.cli.fields import typed_options
+from ms_recover.cli.fields import ambient_options, typed_options
 from ms_recover.cli.options import TLS_VARIABLES, PeerOptions
-from ms_recover.cli.tree import cores, progress_bar
+from ms_recover.cli.tree import cores, log_plan, scan_tree
 from ms_recover.errors import InputError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 
 def check_alone(ctx: click.Context) -> None:
-    """Raise click.UsageError when an option that has a meaning only with ``--from`` stands on the command line."""
-    for option in typed_options(ctx):
-        if option.target == "peers" or option.field == "ranks":
-            raise click.UsageError(f"{option.opts[0]} goes with --from HOST:PORT", ctx)
+    """Raise click.UsageError when an option that has a meaning only with ``--from`` is given.
+
+    The environment of a node may say how it meets others; which ranks count would change a plan without others.
+    """
+    typed = [option for option in typed_options(ctx) if option.target == "peers"]
+    for option in (*typed, *(one for one in (*typed_options(ctx), *ambient_options(ctx)) if one.field == "ranks")):
+        raise click.UsageError(f"{option.opts[0]} goes with --from HOST:PORT", ctx)
 
 
 def need_numpy() -> None:
@@ -71,11 +74,11 @@ def planned_with_peers(
 ) -> Iterator[tuple[Peers, RemotePlan]]:
     """Scan, ask the servers for their inventories, and plan over all; the connections stay open inside."""
     need_numpy()
-    from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.remote.client import Peers
     from ms_recover.remote.peer import Address
 
-    local = api.scan(os.path.abspath(root), replace(scan, may_be_empty=True))
+    local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
     addresses = [Address.parse(text) for text in dict.fromkeys(peers.servers)]
     allowed = security_of(peers)
     with ExitStack() as stack:
@@ -86,6 +89,7 @@ def planned_with_peers(
             raise
         with progress_bar("reading", None, as_json) as progress:
             planned = nodes.plan(local, plan, explain=explain, jobs=cores(), progress=progress)
+        log_plan(planned.plan)
         yield nodes, planned
 
 

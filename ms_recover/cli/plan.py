@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.fields import words_of
 from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from ms_recover.model.plan import Plan
 
 
-@click.command(name="plan")
+@click.command(
+    name="plan",
+    cls=Command,
+    example="recover-ckpt plan /checkpoints\nrecover-ckpt plan output --strategy 'strategy/rank_{rank}.ckpt'",
+)
 @click.argument("root", type=click.Path(readable=False))
 @takes_plan
 @takes_peers
@@ -38,6 +43,11 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="List for each parameter of this rank the ranks that hold each region, and the chosen source.",
 )
+@click.option(
+    "--detailed-exitcode",
+    is_flag=True,
+    help="End with 0 only where nothing is to do, and with 10 where apply would change something.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -45,6 +55,7 @@ def command(
     root: str,
     output: str | None,
     explain: int | None,
+    detailed_exitcode: bool,
     as_json: bool,
     plan: PlanOptions,
     peers: PeerOptions,
@@ -87,7 +98,7 @@ def command(
         words = [root, *words_of(ctx.command, {"plan": plan, "peers": peers, "scan": scan})]
         command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])])
         print_text(plan_text(made, text_width(), next_command=command_line, refused=refused))
-    return OlderStepError.exit_code if refused else plan_code(made)
+    return OlderStepError.exit_code if refused else plan_code(made, detailed=detailed_exitcode)
 
 
 def _plan_json(made: Plan, explanation: Explanation | None = None) -> dict[str, Any]:

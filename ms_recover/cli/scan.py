@@ -6,23 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.tree import scan_tree
 
 if TYPE_CHECKING:
     from ms_recover.model.options import ScanOptions
 
 
-@click.command(name="scan")
+@click.command(name="scan", cls=Command, example="recover-ckpt scan /checkpoints")
 @click.argument("root", type=click.Path(readable=False))
 @takes_scan
 @json_option
 def command(root: str, as_json: bool, scan: ScanOptions) -> int:
     """List the slices, steps and rank lists below ROOT."""
-    from ms_recover import api
     from ms_recover.reporting.inventory_text import inventory_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     if as_json:
         from ms_recover.formats.report_json import inventory_to_json
 

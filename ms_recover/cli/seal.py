@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
-from ms_recover.cli.tree import cores, progress_bar, verification_code
+from ms_recover.cli.tree import cores, scan_tree, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
-@click.command(name="seal")
+@click.command(name="seal", cls=Command, example="recover-ckpt seal /checkpoints --step 2_77")
 @click.argument("root", type=click.Path(readable=False))
 @click.option(
     "--watch", is_flag=True, help="Go on until Ctrl-C or SIGTERM: seal each step when it is complete and quiet."
@@ -61,9 +62,10 @@ def command(
         return _watch(root, quiet_for, interval, _ranks(ranks), as_json, plan, scan)
     _refuse_watch_options()
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress)
     if as_json:

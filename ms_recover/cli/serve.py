@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_scan, takes_security
-from ms_recover.cli.output import print_text
+from ms_recover.cli.output import print_line, print_text
 from ms_recover.cli.peers import need_numpy, security_of
 from ms_recover.cli.tree import cores
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import ScanOptions
+    from ms_recover.remote.peer import Address
 
 
-@click.command(name="serve")
+@click.command(name="serve", cls=Command, example="recover-ckpt serve /checkpoints --bind 10.0.0.2 --token-file token")
 @click.argument("root", type=click.Path(readable=False))
 @click.option(
     "--bind",
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
 @click.option("--idle", type=click.FloatRange(min=0.5), help="End after so many seconds without a client.")
 @takes_security
 @takes_scan
-def command(root: str, bind: str, port: int, idle: float | None, peers: PeerOptions, scan: ScanOptions) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: at the start and at the end.")
+def command(
+    root: str, bind: str, port: int, idle: float | None, as_json: bool, peers: PeerOptions, scan: ScanOptions
+) -> int:
     """Serve ROOT to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 
     They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only slices and their companions that a scan
@@ -37,15 +43,39 @@ def command(root: str, bind: str, port: int, idle: float | None, peers: PeerOpti
     """
     need_numpy()
     from ms_recover.remote.server import serve
+    from ms_recover.worlds.security import TOKEN_FILE_VARIABLE
 
-    serve(
+    security = security_of(peers)
+
+    def started(address: Address) -> None:
+        from ms_recover.formats.report_json import started_to_json
+
+        token_file = peers.token_file or os.environ.get(TOKEN_FILE_VARIABLE) or None
+        print_line(
+            started_to_json(
+                root=os.path.realpath(root),
+                address=address.host,
+                port=address.port,
+                tls=security.host_tls is not None,
+                token=bool(security.token),
+                token_file=None if token_file is None else os.path.abspath(token_file),
+                pid=os.getpid(),
+            )
+        )
+
+    end = serve(
         root,
         address=bind,
         port=port,
-        security=security_of(peers),
+        security=security,
         idle=idle,
         jobs=cores(),
-        ready=print_text,
+        ready=(lambda text: None) if as_json else print_text,
+        started=started if as_json else None,
         options=scan,
     )
+    if as_json:
+        from ms_recover.formats.report_json import stopped_to_json
+
+        print_line(stopped_to_json(end))
     return 0

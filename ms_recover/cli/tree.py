@@ -1,20 +1,27 @@
-"""The steps that commands share: scan a tree, plan, and a progress bar on a terminal."""
+"""The steps that commands share: scan a tree, plan, and the codes of plans and verifications."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import StorageError, UnrecoverableError, VerificationError
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
+    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
+
+
+def scan_tree(root: str, options: ScanOptions, *, as_json: bool = False) -> Inventory:
+    """Scan; progress is shown where slices are read for their CRCs."""
+    from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
+
+    with progress_bar("checking CRCs", None, as_json) as progress:
+        return api.scan(root, options, progress=progress)
 
 
 def plan_tree(
@@ -22,18 +29,43 @@ def plan_tree(
 ) -> tuple[Plan, Explanation | None]:
     """Scan and plan; with `explain` also explain the slice of that rank."""
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
+        explanation = None
         if explain is None:
-            return api.plan(inventory, plan, jobs=cores(), progress=progress), None
-        return api.explain(inventory, explain, plan, jobs=cores(), progress=progress)
+            made = api.plan(inventory, plan, jobs=cores(), progress=progress)
+        else:
+            made, explanation = api.explain(inventory, explain, plan, jobs=cores(), progress=progress)
+    log_plan(made)
+    return made, explanation
 
 
-def plan_code(plan: Plan) -> int:
-    """Return the exit code of a plan that is not applied."""
+def log_plan(made: Plan) -> None:
+    """Log the step of a plan, those that it passes over, and the verdict of each rank."""
+    import logging  # loaded by now, by what reads
+
+    log = logging.getLogger(__name__)
+    if not log.isEnabledFor(logging.INFO):
+        return
+    log.info("%d ranks, by %s", made.world_size, made.world_size_from)
+    log.info("the plan is for step %s, run %s; %d actions", made.step, made.run_id, len(made.actions))
+    for one in made.rejected_steps:
+        log.info("step %s is not taken: %s", one.step, one.reason)
+    for rank in made.ranks:
+        level = logging.DEBUG if rank.verdict == "keep" else logging.INFO
+        log.log(level, "rank %d: %s, %s: %s", rank.rank, rank.state, rank.verdict, rank.reason)
+
+
+SOMETHING_TO_DO = 10
+"""Exit code of ``plan --detailed-exitcode`` where applying the plan would change something."""
+
+
+def plan_code(plan: Plan, *, detailed: bool = False) -> int:
+    """Return the exit code of a plan that is not applied; with `detailed` 10 where there is something to do."""
     if plan.recoverable:
-        return 0
+        return SOMETHING_TO_DO if detailed and plan.changes_anything else 0
     if any(rank.verdict == "unrecoverable" and rank.state == "unreadable" for rank in plan.ranks):
         return StorageError.exit_code
     return VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code
@@ -50,24 +82,3 @@ def verification_code(found: Verification) -> int:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-@contextmanager
-def progress_bar(what: str, total: int | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
-    """Show a bar on a terminal; nothing in a pipe."""
-    if as_json or sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_check, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
-from ms_recover.cli.tree import cores, progress_bar, verification_code
+from ms_recover.cli.tree import cores, scan_tree, verification_code
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
-@click.command(name="verify")
+@click.command(name="verify", cls=Command, example="recover-ckpt verify /checkpoints --deep")
 @click.argument("root", type=click.Path(readable=False))
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
 @takes_check
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
     """Read every slice below ROOT and check it against its manifest, its structure and its peers."""
     from ms_recover import api
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    inventory = api.scan(root, scan)
+    inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
         found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
     if as_json:
@@ -33,5 +35,5 @@ def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanO
 
         print_json(verification_to_json(found))
     else:
-        print_text(verification_text(found, text_width()))
+        print_text(verification_text(found, text_width(), progress.done, progress.seconds))
     return verification_code(found)

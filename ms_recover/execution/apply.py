@@ -164,7 +164,18 @@ def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tu
 
 
 def _run_one(action: Action, context: ActionContext) -> ActionResult:
-    return copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
+    _log.debug("rank %d: writing %s, %d bytes", action.rank, action.target, action.bytes)
+    result = copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
+    _log.info(
+        "rank %d: %s %s from %s, %d bytes, %s",
+        action.rank,
+        result.target,
+        result.status,
+        result.source,
+        result.bytes,
+        result.digest,
+    )
+    return result
 
 
 def _problem(action: Action, error: Exception) -> _Problem:
@@ -200,7 +211,9 @@ def _write_small(
 
     def attempt(one: _WriteT) -> bool | _Problem:
         try:
-            return write(one)
+            wrote = write(one)
+            _log.info("rank %d: %s %s", one.rank, one.target, "written" if wrote else "left as it is")
+            return wrote
         except (MsRecoverError, OSError) as error:
             return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
@@ -228,6 +241,7 @@ def _remove_leftovers(folder: str) -> None:
         for path in leftovers(folder):
             with suppress(OSError):
                 remove_unlocked(path)
+                _log.info("%s, which a killed recovery left, is removed", path)
 
 
 def _folders(plan: Plan, actions: Sequence[Action]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from ms_recover.errors import StorageError
 from ms_recover.system_errors import explained
 
+_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 
 
@@ -39,6 +41,7 @@ def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Itera
 
 def _wait(descriptor: int, root: str, kind: int, timeout: float) -> None:
     deadline = time.monotonic() + timeout
+    noted = False
     while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -49,6 +52,9 @@ def _wait(descriptor: int, root: str, kind: int, timeout: float) -> None:
                 raise StorageError(f"locking {root}: {error.strerror}") from error
             if time.monotonic() >= deadline:
                 raise StorageError(f"another recovery is at work on {root}: wait for it, then run this again") from None
+            if not noted:
+                _log.info("another recovery is at work on %s: waiting up to %g s", root, timeout)
+                noted = True
             time.sleep(_POLL_SECONDS)
         else:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Iterable, Mapping
 
@@ -16,6 +17,7 @@ from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.threads import in_threads
 from ms_recover.system_errors import explained
 
+_log = logging.getLogger(__name__)
 _WRITERS = 8
 """Threads that write manifests: they wait for the device, which makes several durable at once."""
 
@@ -58,6 +60,7 @@ def seal_slices(
             tool=TOOL,
         )
         write_manifest(path, manifest, syncs)
+        _log.info("rank %d, step %s: %s sealed, by %s", file.rank, file.step, file.path, evidence)
         return file.path
 
     with lock_tree(root):

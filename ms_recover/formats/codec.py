@@ -72,6 +72,11 @@ def fill(kind: type[_FieldsT], /, *nouns: object, **members: object) -> _FieldsT
     return kind(**members)
 
 
+def unless_empty(value: _T) -> _T | UnsetType:
+    """Return a value, or `UNSET` for None and an empty one: the member is then left out."""
+    return UNSET if value is None or value == () else value
+
+
 def make(kind: type[_T], fields: object) -> _T:
     """Return the nouns of type `kind` whose attributes are the members of `fields`, nouns within them included."""
     return msgspec.convert(fields, kind, from_attributes=True)
@@ -132,8 +137,8 @@ def json_text(value: Any, indent: int = 2) -> str:
         return json.dumps(value, indent=indent or None)
 
 
-def schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a type."""
+def schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a type, or of several."""
     return msgspec.json.schema(kind)
 
 

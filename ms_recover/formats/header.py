@@ -66,19 +66,34 @@ def parse_header(read_at: ReadAt, size: int, *, expected: Collection[str] | None
 
 
 def find_problem(
-    path: str | os.PathLike[str], header: SliceHeader, *, crc: bool = True, stop: Callable[[], bool] | None = None
+    path: str | os.PathLike[str],
+    header: SliceHeader,
+    *,
+    crc: bool = True,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> str | None:
     """Return the first problem of a slice, in its structure or, with `crc`, in its contents; None when it is sound.
 
-    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that. It raises as
-    `read_header`.
+    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that, `progress` gets
+    the bytes read since its last call. It raises as `read_header`.
     """
     if header.problems:
         return header.problems[0]
     if not crc or header.crc is None:
         return None
     with open_regular(path, "a slice") as (descriptor, size):
-        return crc_problem(pread(descriptor), size, header, stop=stop)
+        return crc_problem(_counted(pread(descriptor), progress), size, header, stop=stop)
+
+
+def _counted(read_at: ReadAt, progress: Callable[[int], None] | None) -> ReadAt:
+    def read(offset: int, count: int) -> bytes:
+        data = read_at(offset, count)
+        if progress is not None:
+            progress(len(data))
+        return data
+
+    return read
 
 
 def crc_problem(

@@ -34,6 +34,7 @@ from ms_recover.formats.codec import (
     make,
     make_with,
     to_json,
+    unless_empty,
 )
 from ms_recover.formats.documents import decode_document, encode_document
 from ms_recover.formats.plan_paths import check_names
@@ -127,7 +128,7 @@ class RankFields(Fields):
     missing: tuple[MissingFields, ...]
     bytes: Size | None
     missing_share: float | None = None
-    parts: tuple[PartFields, ...] = ()
+    parts: tuple[PartFields, ...] | UnsetType = UNSET
 
 
 class RejectedFields(StepFields):
@@ -159,8 +160,8 @@ class PlanFields(Fields, kw_only=True):
     warnings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     notes: tuple[NoteFields, ...]
-    documents: tuple[DocumentWriteFields, ...] = ()
-    meta_files: tuple[MetaWriteFields, ...] = ()
+    documents: tuple[DocumentWriteFields, ...] | UnsetType = UNSET
+    meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -212,7 +213,8 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             partials=tuple(compose_fields(action, PartialFields) for action in plan.partials),
             ranks=tuple(_rank_fields(verdict) for verdict in plan.ranks),
             rejected_steps=rejected_fields(plan.rejected_steps),
-            documents=tuple(_document_fields(write) for write in plan.documents),
+            documents=tuple(map(_document_fields, plan.documents)) if _is_of_iteration(plan) else UNSET,
+            meta_files=plan.meta_files or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -280,8 +282,8 @@ def _plan(fields: PlanFields) -> Plan:
         partials=tuple(read_compose(one) for one in fields.partials),
         group_files=make(tuple[GroupWrite, ...], fields.group_files),
         ranks=tuple(_verdict(one) for one in fields.ranks),
-        documents=tuple(_document(one) for one in fields.documents),
-        meta_files=make(tuple[MetaWrite, ...], fields.meta_files),
+        documents=tuple(_document(one) for one in fields.documents or ()),
+        meta_files=make(tuple[MetaWrite, ...], fields.meta_files or ()),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
@@ -290,15 +292,19 @@ def _plan(fields: PlanFields) -> Plan:
 
 
 def _rank_fields(verdict: RankVerdict) -> RankFields:
-    parts = tuple(fill(PartFields, one) for one in verdict.parts)
+    parts = unless_empty(tuple(fill(PartFields, one) for one in verdict.parts))
     return fill(RankFields, verdict, missing_share=_missing_share(verdict), parts=parts)
+
+
+def _is_of_iteration(plan: Plan) -> bool:
+    return plan.considered is not None and plan.considered.is_iteration
 
 
 def _verdict(fields: RankFields) -> RankVerdict:
     rank = fields.rank
     parts = tuple(
         make_with(RankVerdict, one, rank=rank, parts=(), missing=make(tuple[MissingRegion, ...], one.missing))
-        for one in fields.parts
+        for one in fields.parts or ()
     )
     missing = make(tuple[MissingRegion, ...], fields.missing)
     return make_with(RankVerdict, fields, part=None, parts=parts, missing=missing)

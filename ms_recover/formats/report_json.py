@@ -1,11 +1,11 @@
-"""What scan, verify, apply, complete and inspect print with ``--json``; nothing reads it back.
+"""What scan, verify, apply, complete, inspect and serve print with ``--json``; nothing reads it back.
 
 The types state the members and their order; docs/schemas/ is made of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.formats.codec import (
@@ -14,6 +14,7 @@ from ms_recover.formats.codec import (
     Digest,
     Epoch,
     Fields,
+    Meta,
     ParameterFields,
     Rank,
     Size,
@@ -21,6 +22,7 @@ from ms_recover.formats.codec import (
     UnsetType,
     fill,
     to_json,
+    unless_empty,
 )
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
 from ms_recover.model.inspection import Inspection
@@ -50,7 +52,7 @@ class FoundSliceFields(_SlicePathFields):
     manifest: bool
     problem: str | None
     denied: bool
-    part: WeightKind | None = None
+    part: WeightKind | UnsetType = UNSET
 
 
 class GroupFileFields(Fields):
@@ -84,7 +86,7 @@ class OrphanFields(_SlicePathFields):
     """A manifest whose slice is gone: the path of that slice, and why the manifest cannot be read."""
 
     problem: str | None
-    part: WeightKind | None = None
+    part: WeightKind | UnsetType = UNSET
 
 
 class DocumentFields(Fields):
@@ -122,8 +124,8 @@ class InventoryFields(Fields):
     notes: tuple[NoteFields, ...]
     denied: tuple[DeniedFields, ...]
     orphans: tuple[OrphanFields, ...]
-    iterations: tuple[IterationFields, ...] = ()
-    tracker: TrackerFields | None = None
+    iterations: tuple[IterationFields, ...] | UnsetType = UNSET
+    tracker: TrackerFields | UnsetType = UNSET
 
 
 class CheckedSliceFields(_SlicePathFields):
@@ -149,7 +151,7 @@ class VerificationFields(Fields):
     slices: tuple[CheckedSliceFields, ...]
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
-    documents: tuple[NoteFields, ...] = ()
+    documents: tuple[NoteFields, ...] | UnsetType = UNSET
 
 
 class SealedStepFields(Fields):
@@ -193,8 +195,8 @@ class OutcomeFields(Fields):
     group_files: tuple[str, ...]
     errors: tuple[str, ...]
     rejected_steps: tuple[RejectedFields, ...]
-    documents: tuple[str, ...] = ()
-    meta_files: tuple[str, ...] = ()
+    documents: tuple[str, ...] | UnsetType = UNSET
+    meta_files: tuple[str, ...] | UnsetType = UNSET
 
 
 class ListedParameterFields(ParameterFields):
@@ -269,6 +271,29 @@ class InspectionFields(Fields):
     iteration: Count | UnsetType = UNSET
 
 
+class StartedFields(Fields, tag_field="event", tag="started"):
+    """The first line of ``serve --json``: the port is open."""
+
+    version: Literal[1]
+    root: str
+    address: str
+    port: Annotated[int, Meta(ge=1, lt=1 << 16)]
+    tls: bool
+    token: bool
+    token_file: str | None
+    pid: Count
+
+
+class StoppedFields(Fields, tag_field="event", tag="stopped"):
+    """The last line of ``serve --json``: no client for the seconds of ``--idle``, or a signal."""
+
+    version: Literal[1]
+    reason: Literal["idle", "signal"]
+
+
+ServingFields = StartedFields | StoppedFields
+
+
 def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
     """Return the object that ``scan --json`` prints."""
     slices = tuple(
@@ -281,6 +306,7 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             crc=file.crc is not None,
             manifest=file.manifest is not None,
             problem=file.problem or file.manifest_problem,
+            part=unless_empty(file.part),
         )
         for file in inventory.slices
     )
@@ -300,8 +326,10 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             group_files=group_files,
             strategy_files=strategy_files,
             denied=tuple(fill(DeniedFields, note, rank=rank) for rank, note in inventory.denied),
-            orphans=tuple(fill(OrphanFields, orphan.step, orphan) for orphan in inventory.orphans),
-            iterations=tuple(_iteration_fields(one) for one in inventory.iterations),
+            orphans=tuple(
+                fill(OrphanFields, orphan.step, orphan, part=unless_empty(orphan.part)) for orphan in inventory.orphans
+            ),
+            iterations=unless_empty(tuple(_iteration_fields(one) for one in inventory.iterations)),
             tracker=_tracker_fields(inventory.tracker),
         )
     )
@@ -318,9 +346,9 @@ def _document_fields(document: Document[Any]) -> DocumentFields:
     return fill(DocumentFields, document, there=document.state is not None)
 
 
-def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | None:
+def _tracker_fields(tracker: Document[int] | None) -> TrackerFields | UnsetType:
     if tracker is None:
-        return None
+        return UNSET
     return fill(TrackerFields, tracker, there=tracker.state is not None, iteration=tracker.value)
 
 
@@ -328,8 +356,10 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     """Return the object that ``verify --json`` prints."""
     slices = tuple(fill(CheckedSliceFields, check.step, check) for check in found.checks)
     missing = tuple(fill(MissingRanksFields, step, ranks=ranks) for step, ranks in found.missing)
-    version = VERIFICATION_VERSION
-    return to_json(fill(VerificationFields, found, version=version, ok=found.ok, slices=slices, missing=missing))
+    fields = fill(VerificationFields, found, version=VERIFICATION_VERSION, ok=found.ok, slices=slices, missing=missing)
+    if not any(check.step.is_iteration for check in found.checks):
+        fields.documents = UNSET
+    return to_json(fields)
 
 
 def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
@@ -343,14 +373,30 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
     metas = outcome.meta_files or UNSET
-    return to_json(
-        fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected, meta_files=metas)
-    )
+    fields = fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected, meta_files=metas)
+    if not outcome.step.is_iteration:
+        fields.documents = UNSET
+    return to_json(fields)
 
 
 def result_to_json(result: ActionResult) -> dict[str, Any]:
     """Return the object that ``complete --json`` prints."""
     return to_json(fill(ResultFields, result))
+
+
+def started_to_json(
+    *, root: str, address: str, port: int, tls: bool, token: bool, token_file: str | None, pid: int
+) -> dict[str, Any]:
+    """Return the object that ``serve --json`` prints when it accepts clients; secrets are not in it."""
+    fields = StartedFields(
+        version=1, root=root, address=address, port=port, tls=tls, token=token, token_file=token_file, pid=pid
+    )
+    return to_json(fields)
+
+
+def stopped_to_json(reason: Literal["idle", "signal"]) -> dict[str, Any]:
+    """Return the object that ``serve --json`` prints at its end."""
+    return to_json(StoppedFields(version=1, reason=reason))
 
 
 def inspection_to_json(found: Inspection) -> dict[str, Any]:

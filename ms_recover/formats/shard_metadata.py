@@ -32,13 +32,8 @@ from ms_recover.formats.bounded_json import is_text
 from ms_recover.formats.reading import ReadAt, open_regular, pread
 from ms_recover.formats.shard_check import check_files, check_storage
 from ms_recover.formats.shard_entries import MAX_NAME, make_parameter, make_shards, parse_shard_id
-from ms_recover.formats.shard_text import (
-    MAX_OTHER_SIZE,
-    Entries,
-    OtherLayoutError,
-    read_any_layout,
-    read_mindformers_layout,
-)
+from ms_recover.formats.shard_json import MAX_OTHER_SIZE, Entries, read_any_layout
+from ms_recover.formats.shard_text import OtherLayoutError, read_mindformers_layout
 from ms_recover.model.shard_metadata import SavedLayout, ShardedParameter, ShardMetadata, StoredShard, shards_by_rank
 
 MAX_SIZE = 16 << 30

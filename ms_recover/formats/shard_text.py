@@ -1,35 +1,29 @@
-"""The JSON text of ``metadata.json``, read entry by entry in bounded memory.
+"""The text of ``metadata.json`` as MindFormers lays it out (indented by 4), read entry by entry through a window.
 
-Two readers call one object: `read_mindformers_layout` for the layout that MindFormers writes (indented by 4), of any
-length, and `read_any_layout` for other layouts of the same JSON.
+An entry whose bytes occurred before is compared with them and not parsed again. Other layouts of the same JSON are read
+by `ms_recover.formats.shard_json`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 from xxhash import xxh3_128_digest
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.reading import ReadAt
 from ms_recover.formats.shard_entries import check_shards
+from ms_recover.formats.shard_json import STATE, STORAGE, Entries, load_value
 from ms_recover.model.shard_metadata import ShardedParameter, StoredShard
 
-STATE, STORAGE = "state_dict_metadata", "storage_data"
-
-MAX_OTHER_SIZE = 64 << 20
-"""Longest file of another layout that is read, in bytes."""
 MAX_ENTRY = 256 << 20
 """Longest entry that is read, in bytes: one shard that 2,900 ranks hold."""
 
-_MOST_BRACKETS = 1 << 21
-_MOST_COMMAS = 1 << 23
 _MOST_NUMBERS = 1 << 24
-_MOST_FILES = 1 << 21
+_MOST_FILES = 1 << 19
+_MOST_PARAMETERS = 1 << 16
 _BLOCK = 4 << 20
 _KEEP = 128 << 20
 _MOST_LIKE = 64
@@ -47,7 +41,6 @@ _FILE = re.compile(
 _LAST_MEMBER = b"\n        }"
 _NEXT_FILE, _LAST_FILE = b"\n            },\n", b"\n            }\n        ]"
 _RANKS = re.compile(rb"(?:                    (?:0|[1-9][0-9]{0,7})(?:,\n|\n                \]\Z))+")
-_BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 class OtherLayoutError(Exception):
@@ -56,30 +49,6 @@ class OtherLayoutError(Exception):
     def __init__(self, offset: int) -> None:
         super().__init__(offset)
         self.offset = offset
-
-
-class Entries(ABC):
-    """What takes the entries of a file. A FormatError of its methods gets the place in the file put before it."""
-
-    @abstractmethod
-    def parameter(self, value: Any) -> ShardedParameter:
-        """Make a noun of the JSON value of an entry of ``state_dict_metadata``."""
-
-    @abstractmethod
-    def shards(self, value: Any) -> tuple[StoredShard, ...]:
-        """Make nouns of the JSON value of an entry of ``storage_data``."""
-
-    @abstractmethod
-    def add_parameter(self, name: str, parameter: ShardedParameter) -> None:
-        """Take an entry of ``state_dict_metadata``."""
-
-    @abstractmethod
-    def add_shards(self, key: str, items: tuple[StoredShard, ...]) -> None:
-        """Take an entry of ``storage_data``."""
-
-    @abstractmethod
-    def ignore(self, name: str) -> None:
-        """Take the name of a member that is not known."""
 
 
 def read_mindformers_layout(read_at: ReadAt, size: int, entries: Entries) -> None:
@@ -100,25 +69,6 @@ def read_mindformers_layout(read_at: ReadAt, size: int, entries: Entries) -> Non
     text.skip(_CLOSING)
     if text.offset != size:
         raise OtherLayoutError(text.offset)
-
-
-def read_any_layout(data: bytes, entries: Entries) -> None:
-    """Read a file in any layout of JSON; its length has been capped.
-
-    Raises
-    ------
-    FormatError
-        When it is damaged, or no JSON of this kind.
-    """
-    if data.count(b"{") + data.count(b"[") > _MOST_BRACKETS or data.count(b",") > _MOST_COMMAS:
-        raise FormatError("it has too many entries")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
-    end = _AnyLayout(text, entries).read()
-    if _BLANKS.fullmatch(text, end) is None:
-        raise FormatError(f"it goes on behind its end, at character {end}")
 
 
 class _Window:
@@ -172,7 +122,7 @@ class _Values:
     def __init__(self, text: _Window, entries: Entries) -> None:
         self._text, self._entries = text, entries
         self._seen: dict[bytes, list[tuple[bytes, Any]]] = {}
-        self._kept = self._numbers = self._files = 0
+        self._kept = self._numbers = self._files = self._parsed = 0
         self._groups: dict[bytes, tuple[int, ...]] = {}
         self._same_rank: dict[int, int] = {}
         self._same_name: dict[str, str] = {}
@@ -190,7 +140,7 @@ class _Values:
                 raise OtherLayoutError(text.offset)
             text.at = key.end()
             literal = key[1]
-            name = literal[1:-1].decode("utf-8", "surrogateescape") if b"\\" not in literal else _loads(literal)
+            name = literal[1:-1].decode("utf-8", "surrogateescape") if b"\\" not in literal else load_value(literal)
             try:
                 add(name, self._value(parse))
             except FormatError as error:
@@ -232,7 +182,10 @@ class _Values:
             raise OtherLayoutError(text.offset)
         data = text.data[text.at : text.at + length]
         self._count(data.count(b","))
-        value = _loads(data)
+        self._parsed += 1
+        if self._parsed > _MOST_PARAMETERS:
+            raise FormatError(f"more than {_MOST_PARAMETERS} different entries come before it")
+        value = load_value(data)
         return length, self._entries.parameter(value)
 
     def _shards(self) -> tuple[int, tuple[StoredShard, ...]]:
@@ -247,7 +200,7 @@ class _Values:
             if not head:
                 raise OtherLayoutError(text.offset + at)
             at = head.end() - text.at
-            name, rank = _loads(head[1]), int(head[2])
+            name, rank = load_value(head[1]), int(head[2])
             name = self._same_name.setdefault(name, name)
             text.reach(at + len(ranks))
             if not ranks or not text.data.startswith(ranks, text.at + at):
@@ -285,114 +238,3 @@ class _Values:
         self._numbers += numbers
         if self._numbers > _MOST_NUMBERS:
             raise FormatError("too many different entries come before it")
-
-
-class _AnyLayout:
-    """A file in any layout of JSON."""
-
-    def __init__(self, text: str, entries: Entries) -> None:
-        self._text, self._entries = text, entries
-
-    def read(self) -> int:
-        """Read the whole object and return where it ends."""
-        seen: set[str] = set()
-        at = self._blank(0)
-        for name, start in self._members(at):
-            if name in seen:
-                raise FormatError(f"{name[:40]!r} occurs twice in it")
-            seen.add(name)
-            self.at = self._section(name, start) if name in (STATE, STORAGE) else self._ignored(name, start)
-        for name in (STATE, STORAGE):
-            if name not in seen:
-                raise FormatError(f"it has no {name}")
-        return self.at
-
-    def _section(self, section: str, start: int) -> int:
-        for name, begin in self._members(start):
-            value, self.at = self._decode(begin)
-            try:
-                if section == STATE:
-                    self._entries.add_parameter(name, self._entries.parameter(value))
-                else:
-                    self._entries.add_shards(name, self._entries.shards(value))
-            except FormatError as error:
-                raise FormatError(f"{section}[{name[:200]!r}]: {error}") from None
-        return self.at
-
-    def _ignored(self, name: str, start: int) -> int:
-        self._entries.ignore(name)
-        return self._decode(start)[1]
-
-    def _members(self, at: int) -> Iterator[tuple[str, int]]:
-        """Yield the name of each member of an object and where its value begins; `at` is set behind each value."""
-        self._expect(at, "{")
-        at = self._blank(at + 1)
-        if self._text.startswith("}", at):
-            self.at = at + 1
-            return
-        while True:
-            self._expect(at, '"')
-            name, at = self._decode(at)
-            at = self._blank(at)
-            self._expect(at, ":")
-            yield name, self._blank(at + 1)
-            at = self._blank(self.at)
-            if self._text.startswith("}", at):
-                self.at = at + 1
-                return
-            self._expect(at, ",")
-            at = self._blank(at + 1)
-
-    def _decode(self, at: int) -> tuple[Any, int]:
-        return _decode(self._text, at)
-
-    def _blank(self, at: int) -> int:
-        found = _BLANKS.match(self._text, at)
-        return found.end() if found else at
-
-    def _expect(self, at: int, mark: str) -> None:
-        if not self._text.startswith(mark, at):
-            raise FormatError(f"it is cut or damaged: {mark!r} expected at character {at}")
-
-
-def _loads(data: bytes) -> Any:
-    """Decode one JSON value of limited length."""
-    if data.count(b"{") + data.count(b"[") > _MOST_BRACKETS or data.count(b",") > _MOST_COMMAS:
-        raise FormatError("it has too many entries")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
-    value, end = _decode(text, 0)
-    if end != len(text):
-        raise FormatError(f"it is damaged at character {end}")
-    return value
-
-
-def _decode(text: str, at: int) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, at)
-    except RecursionError:
-        raise FormatError("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise FormatError(f"it is cut or damaged: {error.msg} at character {error.pos}") from None
-    except FormatError:
-        raise
-    except ValueError as error:  # numbers of thousands of digits
-        raise FormatError(f"it is damaged: {str(error)[:80]}") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise FormatError(f"{twice[:40]!r} occurs twice in it")
-    return found
-
-
-def _no_number(text: str) -> NoReturn:
-    raise FormatError(f"it holds the number {text[:40]}, which is not whole")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)

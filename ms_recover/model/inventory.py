@@ -143,14 +143,16 @@ class OtherSet:
     """The command that plans their recovery."""
 
     @property
-    def text(self) -> str:
+    def reason(self) -> str:
         """What they are, and the command, as one clause."""
         kind = f" {self.kind}" if self.kind else ""
         many = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        return (
-            f"{self.pattern} are other slices{kind}, of {many} up to step {self.newest}, and no part of this: "
-            f"{self.command}"
-        )
+        return f"other slices{kind}, of {many} up to step {self.newest}, and no part of this: {self.command}"
+
+    @property
+    def text(self) -> str:
+        """The same with the pattern ahead."""
+        return f"{self.pattern}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

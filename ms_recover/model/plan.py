@@ -178,6 +178,11 @@ class Plan:
     """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
 
     @property
+    def changes_anything(self) -> bool:
+        """Whether applying it would write something; a plan without a step is not applied."""
+        return self.step is not None and bool(self.actions or self.group_files or self.meta_files or self.documents)
+
+    @property
     def given_up(self) -> tuple[RejectedStep, ...]:
         """Steps of the planned run that are newer than the planned one."""
         return of_this_run(self.rejected_steps)

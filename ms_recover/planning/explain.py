@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.steps import Step
+from ms_recover.planning.facts import check_rank
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.runs import Run
@@ -58,6 +60,21 @@ def join_explanations(parts: Sequence[Explanation]) -> Explanation:
 def find_complete_slice(compared: Comparison, step: Step, rank: int) -> Composition:
     """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed."""
     return complete_slice(_settlement(compared, step, compared.facts.runs(step)[0]), rank)
+
+
+def find_complete_slices(parts: Sequence[Comparison], step: Step, rank: int, wanted: int) -> list[ComposeAction] | str:
+    """Return how the files of a rank's slice are composed with every parameter, or why one of them cannot be.
+
+    A UsageError when the rank is not in the world.
+    """
+    actions: list[ComposeAction] = []
+    for compared in parts:
+        check_rank(rank, compared.facts.world)
+        found = find_complete_slice(compared, step, rank)
+        if not isinstance(found.action, ComposeAction):
+            return found.reason
+        actions.append(found.action)
+    return actions if len(actions) == wanted else "not all of its files are there"
 
 
 def _settlement(compared: Comparison, step: Step, run: Run) -> Settlement:

@@ -171,6 +171,12 @@ class Facts:
         part = self.inventory.part
         return part.expected.get(step, {}).get(rank) if part is not None else None
 
+    def idle(self, step: Step) -> frozenset[int]:
+        """Return the ranks that have no slice of a step, because they were given no shard of this part."""
+        part = self.inventory.part
+        stated = part.expected.get(step) if part is not None else None
+        return frozenset(rank for rank in range(self.world.ranks) if rank not in stated) if stated else frozenset()
+
     def counted_at(self, step: Step) -> tuple[SliceFacts, ...]:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)

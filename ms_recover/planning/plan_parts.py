@@ -22,7 +22,15 @@ from ms_recover.planning.facts import check_rank, gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.parts import split_parts
-from ms_recover.planning.planner import Planned, TriedStep, make_plan, plan_facts, try_step, why_unrecoverable
+from ms_recover.planning.planner import (
+    Planned,
+    TriedStep,
+    check_kind_of_step,
+    make_plan,
+    plan_facts,
+    try_step,
+    why_unrecoverable,
+)
 from ms_recover.planning.runs import Run
 from ms_recover.planning.world_size import WorldSize
 
@@ -70,6 +78,7 @@ class Parts:
 
     def _check(self) -> None:
         inventory, options = self.inventory, self.options
+        check_kind_of_step(inventory, options.step)
         if options.step is not None and options.step not in inventory.steps:
             have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
             raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
@@ -101,13 +110,13 @@ class Parts:
             if step in part.steps
         ]
 
-    def every(self, kind: WeightKind | None = None) -> list[Comparison]:
-        """Return all parts, or those of one kind, that the step in the options leaves; newest first."""
+    def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
+        """Return all parts, or those of some kinds, that the step in the options leaves; newest first."""
         step = self.options.step
         return [
             self._compare(number)
             for number, part in enumerate(self._parts)
-            if step in (None, *part.steps) and (kind is None or part.part is None or part.part.name == kind)
+            if step in (None, *part.steps) and (not kinds or part.part is None or part.part.name in kinds)
         ]
 
     def _compare(self, number: int) -> Comparison:

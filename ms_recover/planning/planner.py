@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ms_recover.errors import MissingInputError
+from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
@@ -139,9 +139,18 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
             "or describe the file names with --pattern"
         )
+    check_kind_of_step(inventory, options.step)
     if options.step is not None and options.step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
+
+
+def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
+    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
+    if step is not None and step.is_iteration != bool(inventory.iterations):
+        have = list_some(inventory.steps[:_MOST_NAMED])
+        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
+        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
 
 
 def make_plan(
@@ -170,21 +179,28 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         warnings=_warnings(facts, found, rejected),
-        hints=_hints(facts, shown, rejected),
+        hints=_hints(facts, found, shown, rejected),
     )
 
 
-def _hints(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
-    """Return, where a rank has no source, the evidence that was seen and not used, and ranks that hold equal bytes."""
+def _hints(
+    facts: Facts, found: StepAssessment | None, shown: StepAssessment, rejected: Sequence[RejectedStep]
+) -> tuple[str, ...]:
+    """Return ranks that hold equal bytes, and where a rank has no source the evidence that was seen and not used."""
     seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
-    lost = _without_claim(facts, shown, rejected)
-    return (*(equal_ranks(facts, lost) if lost else ()), *seen)
+    lost = None if shown.disagreements else _without_claim(facts, found is not None, rejected)
+    return (*(equal_ranks(facts, lost) if lost is not None else ()), *seen)
 
 
-def _without_claim(facts: Facts, shown: StepAssessment, rejected: Sequence[RejectedStep]) -> tuple[int, ...]:
-    """Return the ranks without a source at the newest step, where nothing says who holds the same slice."""
+def _without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
+
+    None where that is of no interest; no ranks where some may be lost without a trace.
+    """
     newest = next(iter(of_this_run(tuple(rejected))), None)
-    return newest.ranks if newest is not None and not shown.disagreements and is_unclaimed(facts) else ()
+    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
+        return None
+    return newest.ranks if newest is not None else ()
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
@@ -213,8 +229,8 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
     }
     trial = _trial_reads(facts, plan) if by_layout else frozenset()
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
-    claimable = is_unclaimed(facts) and not plan.disagreements and any(one.ranks for one in plan.given_up)
-    wanted = [*planned.compared.unread, *(slices_to_compare(facts) if claimable else ())]
+    unclaimed = None if plan.disagreements else _without_claim(facts, plan.recoverable, plan.rejected_steps)
+    wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
     for one in facts.counted:
         file = one.file
         older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
@@ -334,5 +350,4 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             if len(held) > 1:
                 names = list_some(one.path for one in held)
                 notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
-    notes += [Note(other.pattern, other.text) for other in facts.inventory.other_sets if other.kind]
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

@@ -91,7 +91,7 @@ def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> W
         source, problem = "the ranks that --group names", f"--group names rank {ranks - 1}"
         if ranks <= world.ranks:
             return world
-    if world.guessed and world.source == BY_FILES and ranks > world.ranks:
+    if world.guessed and world.source == BY_FILES and world.ranks < ranks < 2 * world.ranks:
         groups, there = find_word(options, ranks).groups, frozenset(inventory.ranks)
         whole = sum(map(len, groups)) == ranks and any(len(there.intersection(group)) > 1 for group in groups)
         if whole and ranks - world.ranks < len(groups):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
+from ms_recover.model.progress import expect_bytes
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
@@ -23,6 +25,7 @@ from ms_recover.storage.local import StoppedError
 from ms_recover.worlds.loop_thread import LoopThread
 from ms_recover.worlds.security import Security
 
+_log = logging.getLogger(__name__)
 _GOODBYE_S = 10.0
 _T = TypeVar("_T")
 
@@ -64,6 +67,8 @@ class Peers:
             for address in self._addresses:
                 self.peers.append(self.wait(self._make(address)))
             self.served = [self.wait(peer.inventory()) for peer in self.peers]
+            for peer, inventory in zip(self.peers, self.served, strict=True):
+                _log.info("%s serves %d slices of %d ranks", peer.name, len(inventory.slices), len(inventory.ranks))
         except BaseException:
             self.__exit__()
             raise
@@ -131,6 +136,7 @@ class Peers:
             for number, peer in enumerate(self.peers):
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
+                    expect_bytes(progress, sum(file.size for file in theirs))
                     found = found.merged(self.wait(peer.digests(theirs, progress)))
             return found
 

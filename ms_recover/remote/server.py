@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 
 from ms_recover.errors import BrokenWorldError, FormatError, MsRecoverError, StorageError
 from ms_recover.model.contents import Contents
@@ -51,8 +52,9 @@ def serve(
     idle: float | None = None,
     jobs: int = 1,
     ready: Callable[[str], None] = lambda text: None,
+    started: Callable[[Address], None] | None = None,
     options: ScanOptions = DEFAULT_SCAN,
-) -> None:
+) -> Literal["idle", "signal"]:
     """Serve a tree until Ctrl-C or SIGTERM; nothing is written.
 
     Parameters
@@ -67,6 +69,13 @@ def serve(
         Threads that digest slices.
     ready : callable
         Called with the line that says which tree is served at which address.
+    started : callable, optional
+        Called with that address at the same moment.
+
+    Returns
+    -------
+    str
+        Why it ended: no client for `idle` seconds, or a signal.
 
     Raises
     ------
@@ -76,17 +85,34 @@ def serve(
     tree = ServedTree(root, options)
     security = Security.from_environment() if security is None else security
     server = Server(tree, address, port, security, jobs)
-    asyncio.run(_until_stopped(server, idle, ready))
+
+    def begin(text: str, at: Address) -> None:
+        ready(text)
+        if started is not None:
+            started(at)
+
+    return asyncio.run(_until_stopped(server, idle, begin))
 
 
-async def _until_stopped(server: Server, idle: float | None, ready: Callable[[str], None]) -> None:
+async def _until_stopped(
+    server: Server, idle: float | None, ready: Callable[[str, Address], None]
+) -> Literal["idle", "signal"]:
     task = asyncio.current_task()
     assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        if not server.ending:  # before Python 3.12 wait_for may lose a cancellation that comes as its work ends
+            task.cancel()
+            loop.call_later(_PAUSE_S, end)
+
     signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     for number in signals:
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, end)
     with suppress(asyncio.CancelledError):
         await server.run(idle, ready)
+        return "idle"
+    return "signal"
 
 
 class Server:
@@ -100,7 +126,12 @@ class Server:
         self._stop = threading.Event()
         self._scanning = asyncio.Lock()
 
-    async def run(self, idle: float | None, ready: Callable[[str], None]) -> None:
+    @property
+    def ending(self) -> bool:
+        """Whether it accepts no more clients."""
+        return self._stop.is_set()
+
+    async def run(self, idle: float | None, ready: Callable[[str, Address], None]) -> None:
         """Accept clients until cancelled, or until no client has connected for `idle` seconds."""
         clock = asyncio.get_running_loop().time
         self._last_seen = clock()
@@ -108,7 +139,8 @@ class Server:
         try:
             listener = await self._listen()
             over = "" if self._security.host_tls is None else " over TLS"
-            ready(f"serving {self._tree.root} at {Address(self._address, self._port)}{over}")
+            at = Address(self._address, self._port)
+            ready(f"serving {self._tree.root} at {at}{over}", at)
             while idle is None or self._clients or clock() - self._last_seen < idle:
                 left = _MEETING_S if idle is None else idle if self._clients else self._last_seen + idle - clock()
                 wait = max(min(_MEETING_S, left), _PAUSE_S)
@@ -143,12 +175,13 @@ class Server:
                 TRANSFER_WORLD, 0, 2, self._address, self._port, timeout=wait, listener=listener
             )
         except BrokenWorldError as error:
-            _log.info("no client: %s", error)
+            _log.debug("no client: %s", error)
             await manager.__aexit__()
             return False
         except BaseException:
             await manager.__aexit__()
             raise
+        _log.info("a client is connected")
         task = asyncio.get_running_loop().create_task(self._attend(manager))
         self._clients.add(task)
         task.add_done_callback(self._forget)
@@ -168,7 +201,9 @@ class Server:
                     try:
                         request = read_request(data)
                         if request.ask == "leave":
+                            _log.info("a client leaves")
                             break
+                        _log.info("a client asks for %s%s", request.ask, _named(request))
                         await self._answer(channel, request)
                     except (RefusedError, FormatError) as error:
                         await channel.send_message(say_refused(str(error)))
@@ -235,3 +270,9 @@ class Server:
             await channel.send_message(say_mode(status.st_mode))
         finally:
             os.close(descriptor)
+
+
+def _named(request: Request) -> str:
+    if len(request.slices) == 1:
+        return f": {request.slices[0].path}"
+    return f": {len(request.slices)} slices" if request.slices else ""

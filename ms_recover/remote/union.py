@@ -126,7 +126,7 @@ def _with_documents(together: Inventory, inventories: Sequence[Inventory], borro
 
 def _best(held: Sequence[tuple[int, Document[_T]]], borrowed: dict[str, Borrowed]) -> Document[_T]:
     number, first = held[0]
-    if first.value is not None:
+    if number == 0 and first.value is not None:
         return first
     found = next(((n, one) for n, one in held if one.value is not None), None)
     if found is None:

@@ -6,14 +6,15 @@ from collections import Counter
 
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.texts import list_some
+from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.plan_text import given_up_lines, going_back
 from ms_recover.reporting.tables import page, section, size_text
 
 _MOST_NAMED = 8
 
 
-def outcome_text(outcome: Outcome, width: int | None) -> str:
-    """Return the outcome of a plan: the answer first, then each action."""
+def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = None) -> str:
+    """Return the outcome of a plan: the answer first, then each action; last the bytes written in so many seconds."""
     lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.given_up, outcome.step)}"]
     rows = [
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
@@ -31,7 +32,11 @@ def outcome_text(outcome: Outcome, width: int | None) -> str:
     if outcome.meta_files:
         written = list_some(outcome.meta_files, _MOST_NAMED)
         lines += ["", f"{written}: MindFormers resumes from step {outcome.step}"]
-    return page([*lines, *(f"error: {error}" for error in outcome.errors)])
+    lines += [f"error: {error}" for error in outcome.errors]
+    if seconds is not None and outcome.results:
+        total = sum(result.bytes for result in outcome.results)
+        lines += ["", work_line("Written", total, seconds)]
+    return page(lines)
 
 
 def _headline(outcome: Outcome) -> str:

@@ -41,7 +41,7 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     lines += given_up_lines(plan.given_up, plan.step, width)
     lines += section("Steps of other runs only", ("step", "why"), other_runs, width)
     lines += note_lines(plan.notes, width)
-    if (plan.actions or plan.group_files or plan.meta_files or plan.documents) and next_command and not refused:
+    if plan.changes_anything and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
 

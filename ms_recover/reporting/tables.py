@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from io import StringIO
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ms_recover.model.printable import printable
+from ms_recover.reporting.wrapping import cell_width, wrap_line, wrap_words
 
 if TYPE_CHECKING:
     from ms_recover.model.inventory import Note
+
+_GAP = "  "
+_INDENT = 6
+_MOST_LINES = 3
+"""A cell that would take more lines stands below its row."""
 
 
 def table_lines(
@@ -17,37 +23,70 @@ def table_lines(
 ) -> list[str]:
     """Return the lines of a table without frames, two spaces between columns, no trailing spaces.
 
-    `width` is that of the terminal; None for a pipe, where nothing is wrapped, so that grep finds whole paths. The
-    columns in `right` hold numbers.
+    `width` is that of the terminal; None for a pipe, where nothing is wrapped, so that grep finds whole paths. On a
+    terminal cells are broken between words. Where that does not do, the widest columns leave the table: their cells
+    stand below each row. The columns in `right` hold numbers.
     """
     cells = [[one_line(cell) for cell in row] for row in rows]
-    if width is None:
-        return _unwrapped([columns, *cells], [name in right for name in columns])
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for name in columns:
-        table.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*map(Text, row))
-    file = StringIO()
-    Console(file=file, width=width, color_system=None, legacy_windows=False, _environ={}).print(table)
-    return [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
-
-
-def _unwrapped(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Lay out a table as wide as it is: a terminal's wrapping needs rich, whose import is slow."""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    table = list(zip(columns, *cells, strict=True))
+    pushed = [name in right for name in columns]
+    natural = [max(map(cell_width, column)) for column in table]
+    beside, widths = list(range(len(columns))), natural
+    if width is not None and _total(natural) > width:
+        beside, widths = _beside(natural, [max(map(_longest_word, column)) for column in table], width)
+    below = [place for place in range(len(columns)) if place not in beside]
     lines = []
-    for row in rows:
-        fills = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        padded = [fill + cell if pushed else cell + fill for cell, fill, pushed in zip(row, fills, right, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+    for number, row in enumerate([columns, *cells]):
+        lines += _row_lines([row[place] for place in beside], widths, [pushed[place] for place in beside])
+        indent = " " * min(widths[0] + len(_GAP), _INDENT)
+        for place in below if number else ():
+            if row[place]:
+                lines += wrap_line(f"{indent}{columns[place]}: {row[place]}", width or 0)
     return lines
+
+
+def _beside(natural: Sequence[int], least: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """Return the columns that stay beside each other, and their widths, of which none is less than its longest word."""
+    beside = list(range(len(natural)))
+    while True:
+        widths = _share([natural[place] for place in beside], [least[place] for place in beside], width)
+        if len(beside) == 1 or (
+            _total(widths) <= width
+            and all(natural[place] <= _MOST_LINES * given for place, given in zip(beside, widths, strict=True))
+        ):
+            return beside, widths
+        beside.remove(max(beside[1:], key=lambda place: natural[place]))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _share(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Give each column its longest word, and what is left to all, at most what they can use."""
+    widths = list(least)
+    spare = width - _total(least)
+    places = sorted(range(len(least)), key=lambda place: natural[place] - least[place])
+    for index, place in enumerate(places):
+        more = min(natural[place] - least[place], max(spare, 0) // (len(places) - index))
+        widths[place] += more
+        spare -= more
+    return widths
+
+
+def _row_lines(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    fitted = zip(row, widths, strict=True)
+    pieces = [[cell] if cell_width(cell) <= fit else wrap_words(cell, fit) for cell, fit in fitted]
+    lines = []
+    for cells in zip_longest(*pieces, fillvalue=""):
+        fills = [" " * (fit - cell_width(cell)) for cell, fit in zip(cells, widths, strict=True)]
+        padded = [fill + cell if push else cell + fill for cell, fill, push in zip(cells, fills, right, strict=True)]
+        lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(cell_width, cell.split(" ")))
 
 
 def section(

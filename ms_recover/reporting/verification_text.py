@@ -8,13 +8,17 @@ from dataclasses import replace
 
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import SliceCheck, Verification
+from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.tables import page, ranks_text, section, table_lines
 
 _COMPARED: tuple[Evidence, ...] = ("manifest", "vote", "layout")
 
 
-def verification_text(found: Verification, width: int | None) -> str:
-    """Return a verification: the answer first, then wrong slices, then the ranks of each step."""
+def verification_text(found: Verification, width: int | None, read: int | None = None, seconds: float = 0.0) -> str:
+    """Return a verification: the answer first, then wrong slices, then the ranks of each step.
+
+    The last line says how many bytes were `read` in how many `seconds`.
+    """
     lines = [found.root, _headline(found)]
     rows = [(str(check.rank), check.status, check.path, check.reason) for check in found.wrong]
     lines += section("", ("rank", "status", "slice", "why"), rows, width)
@@ -25,7 +29,8 @@ def verification_text(found: Verification, width: int | None) -> str:
     lines += section(
         "Documents of MindFormers that are wrong; plan and apply write them again", ("path", "why"), documents, width
     )
-    return page([*lines, "", *_step_table(found, width)])
+    end = ["", work_line("Read", read, seconds)] if read is not None else []
+    return page([*lines, "", *_step_table(found, width), *end])
 
 
 def _headline(found: Verification) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
@@ -27,6 +28,8 @@ from ms_recover.file_names import (
     weights_name,
 )
 from ms_recover.formats.common_info import read_common, read_tracker
+from ms_recover.formats.header import read_header
+from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.shard_metadata import read_metadata
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import RankPath, SliceFile
@@ -39,6 +42,7 @@ from ms_recover.storage.digest import digest_file
 from ms_recover.system_errors import denied_text, explained
 
 _T = TypeVar("_T")
+_MOST_ASKED = 3
 
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}\Z", re.ASCII)
 """How ``tempfile`` names what MindFormers has not finished writing."""
@@ -245,6 +249,33 @@ def _names(path: str) -> list[str]:
         return []  # removed since it was listed
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}; check the path and the mount") from None
+
+
+def with_global_steps(root: str, iterations: Iterable[Iteration], slices: Iterable[SliceFile]) -> tuple[Iteration, ...]:
+    """Return iterations with the value of ``global_step`` where ``common.json`` cannot be read.
+
+    A few optimizer files are looked at, which must agree.
+    """
+    by_step: dict[Step, list[SliceFile]] = defaultdict(list)
+    for file in slices:
+        if file.part == "opt" and file.problem is None and len(by_step[file.step]) < _MOST_ASKED:
+            by_step[file.step].append(file)
+    found = []
+    for one in iterations:
+        values = set()
+        if one.common.value is None:
+            values = {_global_step(os.path.join(root, file.path)) for file in by_step[one.step]}
+        found.append(replace(one, global_step=values.pop()) if len(values) == 1 else one)
+    return tuple(found)
+
+
+def _global_step(path: str) -> int | None:
+    with suppress(MsRecoverError), open_regular(path, "a slice") as (descriptor, _):
+        header = read_header(path)
+        for parameter, ranges in zip(header.parameters, header.contents, strict=True):
+            if (parameter.name, parameter.dtype, parameter.nbytes) == ("global_step", "Int32", 4):
+                return int.from_bytes(pread(descriptor)(ranges[0].start, 4), "little", signed=True)
+    return None
 
 
 def choose_format(files: Sequence[SliceFile], notes: Notes) -> list[SliceFile]:

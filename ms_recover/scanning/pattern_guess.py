@@ -88,13 +88,19 @@ def _share(text: str, sample: Sequence[str]) -> float:
 def _candidates(family: _Family) -> Iterator[tuple[float, str]]:
     """Yield patterns with their worth: every choice of a rank, a step and perhaps an epoch among the numbers."""
     columns, texts = family.columns, family.texts
-    if not 2 <= len(columns) <= _MOST_COLUMNS or any("{" in text or "}" in text for text in texts):
+    if any("{" in text or "}" in text for text in texts):
         return
     kinds = [columns.index(column) for column in columns]  # numbers that are always the same are one kind
     usable = [
         kind for kind in dict.fromkeys(kinds) if not any(len(value) > 1 and value[0] == "0" for value in columns[kind])
     ]
+    if len(usable) > _MOST_COLUMNS:  # then what never varies is no rank, epoch or step
+        usable = [kind for kind in usable if len(set(columns[kind])) > 1]
+    if len(usable) > _MOST_COLUMNS:
+        return
     for rank, step, *epochs in [*permutations(usable, 2), *permutations(usable, 3)]:
+        if len(set(columns[rank])) < 2 and _word_before(texts[rank]) not in _RANK_WORDS:
+            continue
         fields = {rank: "{rank}", step: "{step}", **dict.fromkeys(epochs, "{epoch}")}
         worth = _worth_of_rank(texts, columns, kinds, rank) + _worth_of_step(texts, columns, kinds, step, epochs)
         written = [fields.get(kind) or Counter(columns[kind]).most_common(1)[0][0] for kind in kinds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +13,10 @@ from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
+from ms_recover.model.progress import expect_bytes
 from ms_recover.storage.digest import digest_file
+
+_log = logging.getLogger(__name__)
 
 
 def read_contents(
@@ -26,10 +30,13 @@ def read_contents(
     """Digest slices with so many threads, the whole file and each parameter.
 
     A slice that could not be read, or that changed meanwhile, has a problem instead of digests. `progress` gets the
-    bytes read since its last call, from any thread; `from_device` drops cached pages first. An interrupt is raised when
-    the threads have ended.
+    bytes read since its last call, from any thread, and where it is `Expecting` first the sum of their sizes;
+    `from_device` drops cached pages first. An interrupt is raised when the threads have ended.
     """
     stop, headers = threading.Event(), KnownHeaders()
+    total = sum(file.size for file in files)
+    expect_bytes(progress, total)
+    _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
 
     def read(file: SliceFile) -> Digests | str:
         path = os.path.join(root, file.path)
@@ -56,8 +63,10 @@ def read_contents(
         for file, found in zip(files, pool.map(read, files), strict=True):
             if isinstance(found, str):
                 problems[file.path] = found
+                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, found)
             else:
                 digests[file.path] = found
+                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, found.file)
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)

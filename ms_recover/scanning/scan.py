@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
-from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations
+from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations, with_global_steps
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.resume_records import read_health, read_meta_files
@@ -30,14 +31,20 @@ from ms_recover.scanning.survey import advice_for, find_seen_evidence, survey_fo
 from ms_recover.scanning.walk import Found, find_named_files, walk_layouts, walk_pattern
 from ms_recover.system_errors import denied_text
 
+_log = logging.getLogger(__name__)
+
 
 def scan(
-    root: str | os.PathLike[str], options: ScanOptions = DEFAULT_SCAN, *, stop: Callable[[], bool] | None = None
+    root: str | os.PathLike[str],
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Inventory:
     """Take stock of a checkpoint tree; the same tree gives the same inventory.
 
     Slices are read by header only; where a slice ends in a CRC trailer its contents are read as well, unless `crc` is
-    false. `stop` is asked now and then; true ends a CRC check early.
+    false. `stop` is asked now and then; true ends a CRC check early. `progress` gets the bytes read for CRCs.
 
     Raises
     ------
@@ -63,7 +70,9 @@ def scan(
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
-    reader = _SliceReader(top, options, notes, stop)
+    reader = _SliceReader(top, options, notes, stop, progress)
+    for other in others:
+        notes.add(other.pattern, other.reason)
     metas = read_meta_files(top, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
     opened = [reader.read(name) for name in (*found.slices, *stored.slices)]
@@ -80,10 +89,14 @@ def scan(
     strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
     places = places_beside(top, found.slices)
     if not options.strategy:
-        in_folder, of_stages = find_strategy_folder(top, places)
+        in_folder, of_stages = find_strategy_folder(top, places, notes)
         strategies += known.beside_slices(top, in_folder, notes)
         strategies += known.in_folder(top, of_stages, notes)
     unhealthy = read_health(top, places, notes)
+    _log.info("%s: %d slices of %d ranks", top, len(slices), len(ranks))
+    for file in slices:
+        if file.problem is not None:
+            _log.info("rank %d, step %s: %s: %s", file.rank, file.step, file.path, file.problem)
     return Inventory(
         root=top,
         ranks=tuple(sorted(ranks)),
@@ -93,7 +106,7 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
-        iterations=tuple(stored.iterations),
+        iterations=with_global_steps(top, stored.iterations, slices),
         tracker=stored.tracker,
         other_sets=others,
         meta_files=metas,
@@ -130,11 +143,19 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
 class _SliceReader:
     """Opens the slices of one scan, and their manifests."""
 
-    def __init__(self, root: str, options: ScanOptions, notes: Notes, stop: Callable[[], bool] | None) -> None:
+    def __init__(
+        self,
+        root: str,
+        options: ScanOptions,
+        notes: Notes,
+        stop: Callable[[], bool] | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
         self._root = root
         self._crc = options.crc
         self._notes = notes
         self._stop = stop
+        self._progress = progress
         self._headers = KnownHeaders()
 
     def read(self, name: SliceName) -> SliceFile | OrphanManifest | None:
@@ -147,7 +168,7 @@ class _SliceReader:
                 self._notes.add(name.path, "named like a slice, but not a file")
                 return self._orphan(name, path)
             header = self._headers.read(path)
-            problem = find_problem(path, header, crc=self._crc, stop=self._stop)
+            problem = find_problem(path, header, crc=self._crc, stop=self._stop, progress=self._progress)
         except FileNotFoundError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
             if os.path.islink(path):
                 self._notes.add(name.path, "a link to a file that is not there")

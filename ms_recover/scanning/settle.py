@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from ms_recover.file_names import STRATEGY_FOLDER
 from ms_recover.model.inventory import OtherSet
 from ms_recover.scanning.naming import SliceName, strategy_rank
+from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.rank_places import settle_rank_places
 from ms_recover.scanning.slice_sets import choose_set, without_step
 from ms_recover.scanning.walk import Found, RankFile
+from ms_recover.system_errors import denied_text
 
 
 def settle_names(found: Found) -> None:
@@ -51,12 +53,18 @@ def places_beside(root: str, slices: Iterable[SliceName]) -> list[str]:
     return list(dict.fromkeys(map(os.path.realpath, both)))
 
 
-def find_strategy_folder(root: str, places: Iterable[str]) -> tuple[list[RankFile], list[str]]:
-    """Return the strategy files of ranks in the first ``strategy/`` in one of the places, and those without a rank."""
+def find_strategy_folder(root: str, places: Iterable[str], notes: Notes) -> tuple[list[RankFile], list[str]]:
+    """Return the strategy files of ranks in the first ``strategy/`` in one of the places, and those without a rank.
+
+    One that may not be listed is noted.
+    """
     for place in places:
         folder = os.path.join(place, STRATEGY_FOLDER)
         try:
             names = sorted(os.listdir(folder))
+        except PermissionError:
+            notes.add(folder, denied_text())
+            continue
         except OSError:
             continue
         shown = os.path.relpath(folder, root) if folder.startswith(os.path.join(root, "")) else folder

@@ -19,6 +19,7 @@ _MOST_FILES = 100_000
 _DEEPEST = 8
 _NEARBY_FOLDERS = 64
 _OF_RANK = re.compile(r"(?<!\d)\d+(?!\d)", re.ASCII)
+_PADDED = re.compile(r"(?<!\d)0\d", re.ASCII)
 _STRATEGY = re.compile(r".*strategy.*\.(?:ckpt|json)", re.ASCII | re.IGNORECASE)
 _EVIDENCE_FOLDER = re.compile(r".*(?:strateg|group|info).*", re.ASCII | re.IGNORECASE)
 
@@ -73,7 +74,9 @@ def advice_for(root: str, surveyed: Survey) -> str:
     guess = guess_pattern(surveyed.paths)
     if guess is None:
         named = "{rank} {prefix} {epoch} {step}"
-        return f"name the folder that holds the ranks' directories, or describe the paths with --pattern ({named})"
+        padded = any(_PADDED.search(path) for path in surveyed.paths)
+        but = "; a rank or step with leading zeros is not known" if padded else ""
+        return f"name the folder that holds the ranks' directories, or describe the paths with --pattern ({named}){but}"
     command = shlex.join(["recover-ckpt", "plan", root, "--pattern", guess.pattern])
     read = f"{guess.files:,} of them as slices of {guess.ranks:,} ranks and {guess.steps:,} steps"
     return f"this reads {read}, check that it is so: {command}"

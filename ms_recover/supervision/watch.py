@@ -5,9 +5,9 @@ The tree is polled, which works on every file system; what is sealed is not read
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, StorageError
-from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX, WATCH_LOCK_PREFIX
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.sealing import SealedStep
 from ms_recover.planning.world_size import find_world_size
+from ms_recover.supervision.equal_ranks import missing_lists
 from ms_recover.supervision.look import Directories, identity_of, is_sealed, sights, with_crc
 from ms_recover.supervision.quiet import QuietSteps, StepSight
 from ms_recover.system_errors import explained
-
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(kw_only=True)
@@ -96,6 +96,7 @@ class Watch:
             self._tell(f"step {sight.step} is not sealed: {'; '.join(sight.missing)}")
         if self.judging.step is None:
             self._follow_rotation(inventory)
+        self._list_ranks(inventory)
         return next(((inventory, sight) for step in due.steps[:1] for sight in seen if sight.step == step), None)
 
     def _seal(self, inventory: Inventory, sight: StepSight, steps: QuietSteps) -> None:
@@ -143,6 +144,16 @@ class Watch:
             if newest is not None and orphan.step not in there and orphan.step < newest and orphan.manifest is not None:
                 self._withdraw(inventory, orphan.path)
 
+    def _list_ranks(self, inventory: Inventory) -> None:
+        """Write the rank lists that ranks lack, where layouts and the contents of the newest sealed step agree."""
+        for rank, group in missing_lists(inventory, self.judging).items():
+            place = next(file.path for file in reversed(inventory.slices) if file.rank == rank)
+            folder = os.path.join(inventory.root, os.path.dirname(place))
+            try:
+                write_group_info(os.path.join(folder, GROUP_INFO_NAME), group, owner_of=folder)
+            except MsRecoverError as error:
+                self._tell(f"rank {rank}: no rank list: {error}")
+
     def _name_doubts(self, inventory: Inventory) -> None:
         for rank, note in inventory.denied:
             self._tell(f"rank {rank}: {note.path}: {note.reason}")
@@ -166,40 +177,28 @@ class Watch:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other watches of the tree waiting; the lock dies with its process.
+        """Keep other watches of the tree on this machine waiting; the lock dies with its process.
 
-        Where the root cannot be written or the file system has no locks two watches do the same work twice, and no
-        harm. A StorageError says that another one is at work.
+        It lies outside the tree, which MindFormers may list to load everything in it. Two watches on two machines, or
+        where there are no locks, do the same work twice, and no harm. A StorageError says that another one is at work.
         """
         with explained("looking at", self.root, "it is watched as soon as it is there"):
-            os.stat(self.root)
-        path = os.path.join(self.root, WATCH_LOCK_NAME)
+            status = os.stat(self.root)
+        path = os.path.join(tempfile.gettempdir(), f"{WATCH_LOCK_PREFIX}{status.st_dev}-{status.st_ino}")
+        descriptor = -1
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                with explained("locking", path):
-                    raise
-            yield
-            return
-        try:
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._lock(descriptor)
             yield
-            with suppress(OSError):
-                os.unlink(path)
-        except KeyboardInterrupt:
-            with suppress(OSError):
-                os.unlink(path)
-            raise
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                raise StorageError(f"another watch is at work on {self.root}; waiting for its end") from None
-            if error.errno not in _NO_LOCKS:
-                with explained("locking", self.root):
-                    raise
+        except BlockingIOError:
+            raise StorageError(f"another watch is at work on {self.root}; waiting for its end") from None
+        except (OSError, ValueError):  # there are no locks
+            pass

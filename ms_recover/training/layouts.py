@@ -20,6 +20,7 @@ def cut(
     devices: Mapping[str, int],
     *dimensions: str | Sequence[str] | None,
     optimizer_sharded: bool = False,
+    optimizer_shards: int = 0,
 ) -> Layout:
     """Return the layout of one parameter: how it is cut over the ranks.
 
@@ -34,6 +35,9 @@ def cut(
     optimizer_sharded : bool
         Split dimension 0 once more, over all ranks that would otherwise hold the same part, as MindSpore's optimizer
         parallel does.
+    optimizer_shards : int
+        Split it into so many shards instead, as MindSpore's ``optimizer_weight_shard_size`` does: neighbours among the
+        ranks that would otherwise hold the same part hold one shard each, and every n-th rank the same one.
 
     Returns
     -------
@@ -43,7 +47,8 @@ def cut(
     Raises
     ------
     UsageError
-        When an axis is unknown or used twice, or there is no dimension to split.
+        When an axis is unknown or used twice, there is no dimension to split, or the shards do not divide the ranks
+        that hold the same part.
 
     Examples
     --------
@@ -54,6 +59,11 @@ def cut(
     ((0,), ())
     >>> cut("fc.bias", devices, None).tensor_map
     ((),)
+
+    Of the weight's four replicas two neighbours each hold one half:
+
+    >>> cut("fc.weight", {"dp": 4, "mp": 2}, "mp", None, optimizer_shards=2).copies
+    2
     """
     names, sizes = list(devices), tuple(devices.values())
     if not sizes or min(sizes) < 1:
@@ -64,16 +74,23 @@ def cut(
         if axis not in names or used.count(axis) > 1:
             problem = "is split over more than once" if axis in names else f"is none of {', '.join(names)}"
             raise UsageError(f"{parameter}: axis {axis!r} {problem}")
-    if optimizer_sharded and not axes:
+    shards = -1 if optimizer_sharded and not optimizer_shards else optimizer_shards
+    if shards and not axes:
         raise UsageError(f"{parameter}: a scalar has no dimension that an optimizer shard could be cut from")
     replicated = [place for place, name in enumerate(names) if name not in used and sizes[place] > 1]
-    sharded = optimizer_sharded and bool(replicated)
+    replicas = prod(sizes[place] for place in replicated)
+    if shards < -1 or (shards > 0 and replicas % shards):
+        raise UsageError(
+            f"{parameter}: optimizer_shards={shards} does not divide the {replicas} ranks that hold the same part; "
+            "give 0 for none, -1 for as many as there are such ranks, or a divisor"
+        )
+    sharded = shards not in (0, 1) and replicas > 1
     return Layout(
         parameter=parameter,
         device_matrix=sizes,
         tensor_map=tuple(tuple(len(names) - 1 - names.index(axis) for axis in several) for several in axes),
         opt_shard_step=prod(sizes[replicated[-1] + 1 :]) if sharded else 0,
-        opt_shard_size=-1 if sharded else 0,
+        opt_shard_size=shards if sharded else 0,
     )
 
 

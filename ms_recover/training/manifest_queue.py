@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Thread
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.rank_lists import write_group_info
@@ -46,7 +46,9 @@ class Save:
 
 
 class ManifestQueue:
-    """Works off saves in their order; the thread ends when there is none.
+    """Works off saves in their order, in a thread that lasts from the first one until `close`.
+
+    Starting a thread for each save would make training wait until it is scheduled.
 
     Parameters
     ----------
@@ -57,22 +59,23 @@ class ManifestQueue:
 
     def __init__(self, prepare: Callable[[str], str | None] = lambda folder: None) -> None:
         self._prepare = prepare
-        self._lock = Lock()
+        self._state = Condition()
         self._due: deque[Save] = deque()
         self._thread: Thread | None = None
         self._at_work: tuple[Save, Event] | None = None
-        self._idle = Event()
-        self._idle.set()
+        self._closing = False
         self._failures: list[Exception] = []
         self._sealed: dict[int, list[str]] = {}
 
     def put(self, save: Save) -> None:
         """Have a save worked off beside the training."""
-        with self._lock:
+        with self._state:
             self._due.append(save)
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="slice-manifests")
-                self._thread.start()
+            self._state.notify_all()
+        if self._thread is None:
+            self._closing = False
+            self._thread = Thread(target=self._run, name="slice-manifests", daemon=True)
+            self._thread.start()
 
     def do_now(self, save: Save) -> None:
         """Work off a save, and return when it is done."""
@@ -87,45 +90,50 @@ class ManifestQueue:
         def unsafe(save: Save) -> bool:
             return save.series == series and not save.is_safe(newest)
 
-        with self._lock:
+        with self._state:
             dropped = [save for save in self._due if unsafe(save)]
             self._due = deque(save for save in self._due if not unsafe(save))
             at_work = self._at_work
             if at_work is not None and unsafe(at_work[0]):
                 at_work[1].set()
                 dropped.append(at_work[0])
-        if at_work is not None and at_work[1].is_set():
-            self._idle.wait()
+                self._state.wait_for(lambda: self._at_work is not at_work)
         for save in dropped:
             _log.info("%s: no manifest, because it is removed before long", save.slices[0])
 
     def join(self) -> None:
         """Wait until all saves are worked off."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+        with self._state:
+            self._state.wait_for(lambda: not self._due and self._at_work is None)
+
+    def close(self) -> None:
+        """Work off all saves, and end the thread."""
+        with self._state:
+            self._closing = True
+            self._state.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def failures(self) -> list[Exception]:
         """Return the errors since the last call, each with rank, step and path; they were logged."""
-        with self._lock:
+        with self._state:
             failures, self._failures = self._failures, []
         return failures
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with self._state:
+                self._state.wait_for(lambda: self._due or self._closing)
                 if not self._due:
-                    self._thread = None
                     return
-                save, stop = self._due.popleft(), Event()
-                self._at_work = save, stop
-                self._idle.clear()
+                self._at_work = save, stop = self._due.popleft(), Event()
             try:
                 self._work(save, stop.is_set)
             finally:
-                with self._lock:
+                with self._state:
                     self._at_work = None
-                    self._idle.set()
+                    self._state.notify_all()
 
     def _work(self, save: Save, stop: Callable[[], bool]) -> None:
         for order in save.slices:
@@ -140,7 +148,7 @@ class ManifestQueue:
                 )
                 kind = type(error) if isinstance(error, MsRecoverError) else MsRecoverError
                 _log.error("%s", text)
-                with self._lock:
+                with self._state:
                     self._failures.append(kind(text))
 
     def _seal(self, save: Save, order: SavedSlice, stop: Callable[[], bool]) -> None:

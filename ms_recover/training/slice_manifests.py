@@ -152,6 +152,7 @@ class SliceManifests(Callback):  # type: ignore[misc]
             self._take_saves(self._params.cur_step_num)
             self._finish(began)
         finally:
+            self._queue.close()
             self._raises, self._sources, self._params = raises, [], None
             for save in self._unfinished:
                 _log.warning("%s: no manifest, because it is still being written", save.slices[0])

@@ -78,8 +78,11 @@ def prepare(options: argparse.Namespace) -> Job:
     rank, ranks = (get_rank(), get_group_size()) if distributed else (0, 1)
     directory = Path(options.output_dir).resolve()
     strategy = str(directory / f"ckpt_dir{rank}" / "strategy.ckpt")
-    shard_optimizer = bool(options.enable_parallel_optimizer)
-    layout = Layout(rank, ranks, options.mp, options.pipeline_stage, semi_auto, shard_optimizer and not semi_auto)
+    shard_optimizer, sharding = bool(options.enable_parallel_optimizer), {"parallel_optimizer_threshold": 0}
+    if options.optimizer_shards:
+        sharding["optimizer_weight_shard_size"] = options.optimizer_shards
+    shards = options.optimizer_shards or ranks // options.mp if shard_optimizer and not semi_auto else 0
+    layout = Layout(rank, ranks, options.mp, options.pipeline_stage, semi_auto, shards)
     if semi_auto and distributed:
         ms.set_auto_parallel_context(
             parallel_mode=ms.ParallelMode.SEMI_AUTO_PARALLEL,
@@ -87,7 +90,7 @@ def prepare(options: argparse.Namespace) -> Job:
             gradients_mean=False,
             pipeline_stages=options.pipeline_stage,
             enable_parallel_optimizer=shard_optimizer,
-            parallel_optimizer_config={"parallel_optimizer_threshold": 0},
+            parallel_optimizer_config=sharding,
             strategy_ckpt_config={"save_file": strategy, "only_trainable_params": False},
         )
     if distributed:

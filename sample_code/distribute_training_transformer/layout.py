@@ -27,8 +27,9 @@ class Layout:
         Pipeline stages (semi-auto parallel only).
     semi_auto : bool
         True when MindSpore's compiler cuts the network, False when the network is built already cut.
-    optimizer_parallel : bool
-        When the network is built already cut: split weights over the data-parallel ranks too, optimizer states along.
+    optimizer_shards : int
+        When the network is built already cut: split weights into so many shards over the data-parallel ranks too,
+        optimizer states along; it divides `dp`. 0 or 1 for none.
     """
 
     rank: int
@@ -36,7 +37,7 @@ class Layout:
     mp: int
     stages: int = 1
     semi_auto: bool = False
-    optimizer_parallel: bool = False
+    optimizer_shards: int = 0
     _made: list[tuple[Parameter, int | None]] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -70,6 +71,11 @@ class Layout:
         """Name of the communication group of `data_ranks`."""
         return f"data-{self.rank % self.mp}"
 
+    @property
+    def shard(self) -> int:
+        """Number of this rank's optimizer shard: neighbours in the data group have different ones."""
+        return self.rank // self.mp % max(self.optimizer_shards, 1)
+
     def create_groups(self) -> None:
         """Create this rank's communication groups; the compiler makes its own under semi-auto parallel."""
         if not self.semi_auto:
@@ -81,13 +87,13 @@ class Layout:
     def parameter(self, full: np.ndarray, name: str, axis: int | None = None) -> Parameter:
         """Make the parameter that stores this rank's part of a full array.
 
-        It is split over the tensor group along `axis`, if one is given. With `optimizer_parallel` the
-        remaining rows are split over the data group, if they can be divided evenly. Such a parameter has
-        `layerwise_parallel` set, so that MindSpore's reducer of gradients skips its gradient.
+        It is split over the tensor group along `axis`, if one is given. With `optimizer_shards` the remaining rows are
+        split into so many parts, if they can be divided evenly. Such a parameter has `layerwise_parallel` set, so
+        that MindSpore's reducer of gradients skips its gradient.
         """
         local = full if axis is None or self.parts == 1 else np.split(full, self.parts, axis)[self.rank % self.mp]
-        split = self.optimizer_parallel and self.dp > 1 and len(local) % self.dp == 0
-        own = np.split(local, self.dp)[self.rank // self.mp] if split else local
+        split = self.optimizer_shards > 1 and len(local) % self.optimizer_shards == 0
+        own = np.split(local, self.optimizer_shards)[self.shard] if split else local
         parameter = Parameter(Tensor(own), name=name, layerwise_parallel=split)
         self._made.append((parameter, axis))
         return parameter
@@ -97,16 +103,20 @@ class Layout:
 
         MindSpore calls a parameter optimizer-sharded when it is split over all ranks that hold the same part of it.
         For a parameter that is split over the tensor group these are the data group. For others they are all ranks, so
-        that a split over the data group alone is written as a plain split over that axis.
+        that a split over the data group alone is written as a plain split over an axis of that size.
         """
+        shards = max(self.optimizer_shards, 1)
         devices = {"dp": self.dp, "mp": self.mp}
+        outer = {"dp": self.dp // shards} if shards < self.dp else {}
+        shared = {**outer, "shard": shards, "mp": self.mp}
         layouts = []
         for parameter, axis in self._made:
             split, over_replicas = parameter.layerwise_parallel, axis is not None or self.mp == 1
             dimensions = [None if dimension != axis else "mp" for dimension in range(parameter.ndim)]
             if split and not over_replicas:
-                dimensions[0] = "dp"
-            layouts.append(cut(parameter.name, devices, *dimensions, optimizer_sharded=split and over_replicas))
+                layouts.append(cut(parameter.name, shared, "shard", *dimensions[1:]))
+            else:
+                layouts.append(cut(parameter.name, devices, *dimensions, optimizer_shards=shards if split else 0))
         return layouts
 
     def sharded(self, operator: Any, *strategy: tuple[int, ...]) -> Any:

@@ -36,6 +36,12 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
         default=0,
         help="split weights and optimizer states over the data-parallel ranks",
     )
+    add(
+        "--optimizer_shards",
+        type=int,
+        default=0,
+        help="with --enable_parallel_optimizer 1: shards, a divisor of the data-parallel ranks; 0: one for each",
+    )
     add("--pipeline_stage", type=int, default=1, help="pipeline stages (more than 1: Ascend only)")
     add("--micro_batch_num", type=int, default=0, help="micro batches of the pipeline; 0: one per stage")
     add("--epochs", type=int, default=4, help="epochs in total, those before a resume included")
@@ -77,6 +83,10 @@ def _problem(options: argparse.Namespace, ranks: int) -> str | None:
             "set RANK_SIZE to a multiple"
         )
     dp = ranks // (options.mp * options.pipeline_stage)
+    if options.optimizer_shards and not options.enable_parallel_optimizer:
+        return "--optimizer_shards needs --enable_parallel_optimizer 1"
+    if options.optimizer_shards < 0 or (options.optimizer_shards and dp % options.optimizer_shards):
+        return f"--optimizer_shards {options.optimizer_shards} does not divide {dp} data-parallel rank(s)"
     micro = options.micro_batch_num or options.pipeline_stage
     if micro < options.pipeline_stage:
         return f"--micro_batch_num {micro} is smaller than --pipeline_stage {options.pipeline_stage}"

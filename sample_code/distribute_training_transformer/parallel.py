@@ -55,6 +55,7 @@ class GatherRows(nn.Cell):
 
     On CPU MindSpore has no ReduceScatter, and its AllGather knows no group but all ranks. Hence zeros stand in for the
     rows of others and all ranks' are added up; of the gradient, averaged over the data group, other rows are dropped.
+    Where fewer shards than ranks are there, several hold the same rows, and the first of them gives these.
 
     Parameters
     ----------
@@ -66,16 +67,17 @@ class GatherRows(nn.Cell):
 
     def __init__(self, layout: Layout, shape: tuple[int, ...]) -> None:
         super().__init__()
-        (rows, *rest), place = shape, layout.rank // layout.mp
-        before, behind = place * rows, (layout.dp - 1 - place) * rows
+        (rows, *rest), place = shape, layout.shard
+        before, behind = place * rows, (layout.optimizer_shards - 1 - place) * rows
         self.pad = ops.Pad(((before, behind), *((0, 0) for _ in rest)))
+        self.given = float(layout.rank // layout.mp < layout.optimizer_shards)
         self.reduce = ops.AllReduce(group=layout.data_group)
         self.begin, self.size = (before, *(0 for _ in rest)), tuple(shape)
         self.share = 1.0 / layout.dp
 
     def construct(self, own: Tensor) -> Tensor:
         """Return all rows."""
-        return self.reduce(self.pad(own))
+        return self.reduce(self.pad(own) * self.given)
 
     def bprop(self, own: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
         """Return this rank's rows of the gradient, averaged over the data group."""

@@ -198,6 +198,7 @@ def test_whole_slices_come_before_those_of_the_network_alone_and_the_others_are_
         (reason,) = [reason for path, reason in notes.items() if path.startswith(folder)]
         assert words in reason
         assert reason.endswith(f"recover-ckpt plan {output}/{folder}")
+    assert {note["path"]: note["reason"] for note in recover_ckpt("scan", output, "--json").json["notes"]} == notes
     network = recover_ckpt("apply", output / "checkpoint_network")
     assert network.code == 0, network.out
     assert (output / "checkpoint_network/rank_6/CKP_rank_6-network-2_77.ckpt").is_file()
@@ -233,7 +234,7 @@ def test_a_tree_of_slice_checkpoint_beside_it_is_told_apart(inside, fixtures, ou
     }
     (warning,) = made["warnings"]
     form = "checkpoint/rank_{rank}" if inside else "ckpt_dir{rank}"
-    assert warning.startswith(f"{form}/CKP-{{epoch}}_{{step}}.ckpt are other slices, of 8 ranks up to step 1_77")
+    assert warning.startswith(f"{form}/CKP-{{epoch}}_{{step}}.ckpt: other slices, of 8 ranks up to step 1_77")
     pattern = warning.rpartition("--pattern ")[2].strip("'")
     other = recover_ckpt("plan", output, "--pattern", pattern, "--json").json
     assert {rank["path"] for rank in other["ranks"]} == {f"{form.format(rank=r)}/CKP-1_77.ckpt" for r in range(8)}

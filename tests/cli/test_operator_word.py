@@ -180,4 +180,4 @@ def test_where_all_replicas_are_sharded_nothing_is_copied(fixture_tree, recover_
     shutil.rmtree(root / "ckpt_dir5")
     found = recover_ckpt("plan", root, "--axes", "dp=4,mp=2", "--optimizer-shards", "all")
     assert found.code == 4
-    assert "by the operator's word --axes dp=4,mp=2 --optimizer-shards -1 no other rank is certain to hold" in found.out
+    assert "by the operator's word --axes dp=4,mp=2 --optimizer-shards -1: no other rank is sure to hold" in found.out

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from ms_recover import api
-from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.testing.trees import make_tree
 
@@ -117,7 +117,6 @@ def test_a_job_that_saves_and_rotates(tmp_path):
         assert line["ok"]
     assert {read_manifest(path).provenance.evidence for path in manifests(tree)} == {"vote"}
     assert not api.verify(api.scan(tree)).wrong
-    assert not (tree / WATCH_LOCK_NAME).exists()
 
 
 def test_killed_at_any_moment_the_next_watch_goes_on(tmp_path):

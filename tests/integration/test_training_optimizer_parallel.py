@@ -61,9 +61,9 @@ def contents(output, rank, name="test-3_8.ckpt"):
     }
 
 
-def put_together(output):
+def put_together(output, file="test-3_8.ckpt"):
     """The tensors of all ranks' slices, put together by the strategy file; what overlaps must be the same."""
-    known, saved, whole = layouts(output), [contents(output, rank) for rank in RANKS], {}
+    known, saved, whole = layouts(output), [contents(output, rank, file) for rank in RANKS], {}
     for name, (shape, data) in saved[0].items():
         if name not in known:
             assert all(slice_[name] == (shape, data) for slice_ in saved)
@@ -162,6 +162,27 @@ def test_the_plan_tells_the_truth_about_a_lost_rank(split, tmp_path, recover_ckp
     assert told == {name: ranks for name, ranks in truth.items() if ranks}
     missing = {entry["parameter"]: entry["region"] for entry in plan.json["ranks"][LOST]["missing"]}
     assert missing == {name: region(known[name], contents(split, LOST)[name][0]) for name in gone}
+
+
+def test_fewer_shards_than_ranks_leave_replicas(pairs, tmp_path, recover_ckpt):
+    """Two shards over four data-parallel ranks: every second rank holds the same, and a lost one is copied."""
+    output, options = tmp_path / "run", ("--src_len", "9", "--epochs", "1", "--enable_parallel_optimizer", "1")
+    code, text = script("save", pairs, output, *options, "--optimizer_shards", "2", mp=1)
+    assert code == 0, text
+    known, saved = layouts(output), [slices(output, rank) for rank in RANKS]
+    assert saved[0] == saved[2] != saved[1] == saved[3]
+    whole = {name for name, layout in known.items() if not layout.opt_shard_size}
+    assert {layout.opt_shard_size for layout in known.values()} == {0, 2}
+    assert whole == ODD
+    put_together(output, "test-1_8.ckpt")  # what several ranks hold is the same
+    for rank in RANKS:
+        alike = (rank % 2, rank % 2 + 2)
+        assert read_group_info(str(output / f"ckpt_dir{rank}" / "group_info.pb")).restore_ranks == alike
+        assert {entry.group for entry in manifests(output, rank).values()} == {alike}
+    assert losses(output, 0) == losses(output, 3)
+    shutil.rmtree(output / f"ckpt_dir{LOST}")
+    assert recover_ckpt("apply", output).code == 0
+    assert slices(output, LOST)["test-1_8.ckpt"] == saved[LOST]["test-1_8.ckpt"]
 
 
 def region(layout, shape):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ms_recover.file_names import WeightKind, WeightsName, weights_name
+from ms_recover.file_names import COMMON_NAME, METADATA_NAME, WeightKind, WeightsName, weights_name
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.documents.expected import ExpectedFile, expected_files
@@ -101,12 +101,14 @@ def compare_files(metadata: ShardMetadata, files: Mapping[str, ListedFile]) -> t
     return tuple(findings)
 
 
-def compare_common(common: CommonInfo, iteration: int) -> tuple[Finding, ...]:
-    """Return the contradiction between ``common.json`` and the iteration of its directory, if there is one."""
-    if common.step_num in (None, iteration):
-        return ()
-    words = f"its step_num is {common.step_num}, and its directory is of iteration {iteration}"
-    return (Finding(kind="other iteration", file="common.json", rank=0, words=words),)
+def compare_common(common: CommonInfo, iteration: int, global_step: int | None = None) -> tuple[Finding, ...]:
+    """Return what ``common.json`` contradicts: the iteration of its directory, and ``global_step`` of the opt files."""
+    found = []
+    if common.step_num not in (None, iteration):
+        found.append(f"its step_num is {common.step_num}, and its directory is of iteration {iteration}")
+    if None not in (common.global_step, global_step) and common.global_step != global_step:
+        found.append(f"its global_step is {common.global_step}, and that of the opt files is {global_step}")
+    return tuple(Finding(kind="other iteration", file=COMMON_NAME, rank=0, words=words) for words in found)
 
 
 def compare_worlds(documents: Mapping[int, ShardMetadata]) -> tuple[Finding, ...]:
@@ -118,7 +120,7 @@ def compare_worlds(documents: Mapping[int, ShardMetadata]) -> tuple[Finding, ...
     return tuple(
         Finding(
             kind="other count",
-            file="metadata.json",
+            file=METADATA_NAME,
             rank=None,
             words=f"iteration {iteration} has {one.world_size} ranks, and iteration {newest} has {size}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.inventory import SliceFile
@@ -10,7 +11,11 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.world_size import BY_FILES
 
+_MOST_NAMED = 4
+_MOST_ADDED = 64
+"""Ranks without a trace that are thought of where only files say how many there are."""
 _MOST_GROUPS = 8
 """Groups up to which each is an option of its own; of more the axes are given."""
 
@@ -28,11 +33,12 @@ def is_unclaimed(facts: Facts) -> bool:
     return not told and facts.stages.problem is not None
 
 
-def slices_to_compare(facts: Facts) -> tuple[SliceFile, ...]:
+def slices_to_compare(facts: Facts, lost: Sequence[int]) -> tuple[SliceFile, ...]:
     """Return the slices that must be read next to find ranks with equal contents at all steps.
 
     These are all of the newest step that two ranks have; then, where two are equal, the older ones of those, and of all
-    when some rank has older ones only.
+    when some rank has older ones only. Where no rank is known to be lost and the ranks that have files divide evenly,
+    none is.
     """
     steps = _comparable(facts)
     newest = next(iter(steps), None)
@@ -41,7 +47,10 @@ def slices_to_compare(facts: Facts) -> tuple[SliceFile, ...]:
     unread = [one.file for one in steps[newest] if one.digests is None]
     if unread:
         return tuple(unread)
-    alike = {rank for ranks in _sets(_seen(facts, {newest: steps[newest]})) for rank in ranks}
+    seen = _seen(facts, {newest: steps[newest]})
+    alike = {rank for ranks in _sets(seen) for rank in ranks}
+    if not lost and regular_divisions(seen, facts.world.ranks):
+        return ()
     there = {one.rank for one in steps[newest]}
     if alike and any(one.rank not in there for held in steps.values() for one in held):
         alike = {one.rank for held in steps.values() for one in held}
@@ -52,21 +61,24 @@ def equal_ranks(facts: Facts, lost: Sequence[int]) -> tuple[str, ...]:
     """Return what to tell the operator about ranks with equal contents; nothing when there are none.
 
     Where they are part of one regular division of all ranks, and of one only, the option that confirms it is named.
+    Where only files say how many ranks there are, the division may have more; with no rank known to be lost it must.
     """
     seen = seen_contents(facts)
     sets = _sets(seen)
     if not sets:
         return ()
-    common = [step for step, held in seen.items() if sum(rank in held for ranks in sets for rank in ranks) > 1]
-    which = list_some([f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}" for ranks in sets], 8, separator="; ")
+    ranks, found = _most_likely(facts, seen)
+    added = range(facts.world.ranks, ranks)
+    if not lost and not added:
+        return ()
+    common = [step for step, held in seen.items() if any(held.keys() >= set(alike[:2]) for alike in sets)]
+    which = list_some(map(_set_text, sets), _MOST_NAMED, separator="; ")
     at = f"step{'s' * (len(common) > 1)} {list_some(map(str, common), 8)}"
     text = f"ranks {which} hold equal bytes at {at}, but no file says who holds the same slice"
-    found = regular_divisions(seen, facts.world.ranks)
-    mates = _mates(found[0], lost) if len(found) == 1 else ""
-    if not mates:
-        gone = f" as rank {lost[0]}" if lost else ""
-        return (f"{text}; say who holds the same{gone} with --group or --axes",)
-    return (f"{text}; if {mates}, accept it with: {_option(found[0])}",)
+    mates = _mates(found[0], [*lost, *added]) if len(found) == 1 else ""
+    if mates:
+        return (f"{text}; if {mates}, accept it with: {_option(found[0].groups(ranks))}",)
+    return (f"{text}; say who holds the same as rank {lost[0]} with --group or --axes",) if lost else ()
 
 
 def seen_contents(facts: Facts) -> Seen:
@@ -74,38 +86,57 @@ def seen_contents(facts: Facts) -> Seen:
     return _seen(facts, _comparable(facts))
 
 
-def regular_divisions(seen: Seen, world_size: int) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the divisions of all ranks into groups of one size and stride that contents confirm.
+@dataclass(frozen=True, slots=True)
+class Division:
+    """All ranks in groups of one size, whose ranks are one stride apart."""
+
+    stride: int
+    size: int
+
+    def group_of(self, rank: int) -> int:
+        """Return the number of a rank's group."""
+        return rank // (self.stride * self.size) * self.stride + rank % self.stride
+
+    def ranks(self, group: int) -> range:
+        """Return the ranks of a group."""
+        first = group // self.stride * self.stride * self.size + group % self.stride
+        return range(first, first + self.stride * self.size, self.stride)
+
+    def groups(self, world_size: int) -> list[range]:
+        """Return the groups of a world."""
+        return [self.ranks(group) for group in range(world_size // self.size)]
+
+
+def regular_divisions(seen: Seen, world_size: int) -> list[Division]:
+    """Return the divisions of all ranks that contents confirm.
 
     In each, ranks of one group hold equal contents at every step, those of two groups different ones, and some group
     has two ranks at one step.
     """
-    return [
-        groups
-        for stride in range(1, world_size)
-        for size in range(2, world_size // stride + 1)
-        if world_size % (stride * size) == 0
-        if _is_confirmed(groups := _division(stride, size, world_size), seen)
-    ]
+    blocks = [block for block in range(2, world_size + 1) if world_size % block == 0]
+    kinds = (Division(stride, block // stride) for block in blocks for stride in range(1, block) if not block % stride)
+    return [division for division in kinds if _is_confirmed(division, seen)]
 
 
-def _division(stride: int, size: int, world_size: int) -> tuple[tuple[int, ...], ...]:
-    block = stride * size
-    return tuple(
-        tuple(range(first + at, first + at + block, stride))
-        for first in range(0, world_size, block)
-        for at in range(stride)
-    )
+def _most_likely(facts: Facts, seen: Seen) -> tuple[int, list[Division]]:
+    """Return the number of ranks and its divisions; where it is a guess that has none, of the next number that has."""
+    known = facts.world.ranks
+    found = regular_divisions(seen, known)
+    if not found and facts.world.guessed and facts.world.source == BY_FILES:
+        for ranks in range(known + 1, min(2 * known, known + _MOST_ADDED)):
+            more = [one for one in regular_divisions(seen, ranks) if ranks - known < ranks // one.size]
+            if more:
+                return ranks, more
+    return known, found
 
 
-def _is_confirmed(groups: Sequence[Sequence[int]], seen: Seen) -> bool:
-    number = {rank: index for index, ranks in enumerate(groups) for rank in ranks}
+def _is_confirmed(division: Division, seen: Seen) -> bool:
     confirmed = False
     for held in seen.values():
         by_group: dict[int, Hashable] = {}
         by_contents: dict[Hashable, int] = {}
         for rank, contents in held.items():
-            group = number[rank]
+            group = division.group_of(rank)
             confirmed = confirmed or group in by_group
             if by_group.setdefault(group, contents) != contents or by_contents.setdefault(contents, group) != group:
                 return False
@@ -170,20 +201,24 @@ def _sets(seen: Seen) -> list[tuple[int, ...]]:
     return [tuple(sorted(ranks)) for _, ranks in sorted(found.items())]
 
 
-def _mates(groups: Sequence[Sequence[int]], lost: Sequence[int]) -> str:
+def _mates(division: Division, lost: Sequence[int]) -> str:
     """Return what the operator confirms with a division, empty when it helps no lost rank."""
     clauses = []
     for rank in lost:
-        ranks = next(ranks for ranks in groups if rank in ranks)
-        others = [one for one in ranks if one not in lost]
+        others = [one for one in division.ranks(division.group_of(rank)) if one not in lost]
         if others:
             clauses.append(f"rank {rank} holds what rank {others[0]} holds")
-    return " and ".join([*clauses[:4], *(["so on"] if len(clauses) > 4 else [])])
+    return " and ".join([*clauses[:_MOST_NAMED], *(["so on"] if len(clauses) > _MOST_NAMED else [])])
 
 
-def _option(groups: Sequence[Sequence[int]]) -> str:
+def _set_text(ranks: Sequence[int]) -> str:
+    if len(ranks) > _MOST_NAMED:
+        return list_some(ranks, _MOST_NAMED)
+    return f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _option(groups: Sequence[range]) -> str:
     if len(groups) <= _MOST_GROUPS:
         return " ".join(f"--group {','.join(map(str, ranks))}" for ranks in groups)
-    stride, size = groups[0][1] - groups[0][0], len(groups[0])
-    sizes = {"tp": stride, "dp": size, "pp": len(groups) // stride}
+    sizes = {"tp": groups[0].step, "dp": len(groups[0]), "pp": len(groups) // groups[0].step}
     return "--axes " + ",".join(f"{axis}={count}" for axis, count in sizes.items() if count > 1)

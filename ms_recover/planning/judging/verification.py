@@ -99,7 +99,8 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
     missing = []
     for step in _steps(facts):
         here = facts.steps.get(step, {})
-        absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here)
+        idle = facts.idle(step)
+        absent = tuple(rank for rank in range(facts.world.ranks) if rank not in here and rank not in idle)
         place = next((held[0].file.place for _, held in sorted(here.items())), None)
         place = facts.inventory.part.places.get(step, place) if facts.inventory.part is not None else place
         if absent and not sealing:

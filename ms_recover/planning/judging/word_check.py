@@ -15,6 +15,10 @@ from ms_recover.planning.judging.equal_contents import regular_divisions, seen_c
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
+from ms_recover.planning.runs import base_of
+
+_Member = tuple[int, str]
+"""A rank, and the prefix of its run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +32,21 @@ class _Difference:
 
 
 class _Agreement:
-    """Ranks that agree with each other at some step, also by way of others."""
+    """Ranks of one run that agree with each other at some step, also by way of others."""
 
     def __init__(self) -> None:
-        self._next: dict[int, int] = {}
+        self._next: dict[_Member, _Member] = {}
 
-    def of(self, rank: int) -> int:
-        """Return the rank that stands for all that agree with a rank."""
-        while (after := self._next.get(rank, rank)) != rank:
-            self._next[rank] = self._next.get(after, after)
-            rank = after
-        return rank
+    def of(self, one: SliceFacts) -> _Member:
+        """Return what stands for all that agree with a slice's rank."""
+        member = (one.rank, base_of(one.file.prefix))
+        while (after := self._next.get(member, member)) != member:
+            self._next[member] = self._next.get(after, after)
+            member = after
+        return member
 
-    def join(self, one: int, other: int) -> None:
-        """Note that two ranks agree."""
+    def join(self, one: SliceFacts, other: SliceFacts) -> None:
+        """Note that two slices agree."""
         self._next[self.of(other)] = self.of(one)
 
 
@@ -50,9 +55,10 @@ def check_word(
 ) -> tuple[SliceFile, ...]:
     """Refuse the operator's word when slices contradict it; steps of older runs are passed over.
 
-    Slices of a group list the same parameters. Two that differ in contents, and agree at no other step, contradict the
-    word when they differ in more than one parameter, in all that they have, or when those of another group do likewise:
-    what is left is one damaged parameter, which a vote or the operator settles.
+    Slices of a group list the same parameters, at the newest step that two of them have. Two that differ in contents,
+    and agree at no other step, contradict the word when they differ in more than one parameter, in all that they have,
+    or when those of another group do likewise: what is left is one damaged parameter, which a vote or the operator
+    settles.
 
     Returns the slices of other steps that must be read first where two differ; none when `all_read` says that no more
     will be.
@@ -65,30 +71,35 @@ def check_word(
         When contents show that it has too many ranks.
     """
     _check_size(facts)
-    present = [step for step in sorted(facts.steps, reverse=True) if facts.why_older(step) is None]
-    for (group, step), why in structure.conflicts.items():
-        if group[0] in facts.groups.claimed and step in present:
-            raise ContradictionError(
-                f"{facts.groups.claimed[group[0]]} is contradicted at step {step}: {why}; correct it, or leave it out "
-                "if remove_redundancy=True dealt the parameters out"
-            )
     agreement = _Agreement()
     found: list[_Difference] = []
-    unread: dict[int, list[SliceFile]] = defaultdict(list)
-    for step in present:
-        for held in _comparable(facts, step, structure):
-            for one in held:
-                if one.digests is None:
-                    unread[one.rank].append(one.file)
+    unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
+    listed: set[tuple[int, ...]] = set()
+    for step in sorted(facts.steps, reverse=True):
+        present = facts.why_older(step) is None or step == facts.options.step
+        for group, held in _comparable(facts, step, structure) if present else ():
+            if group not in listed:
+                _check_lists(facts, group, step, structure)
+            listed.add(group)
+            unread[group] += [one.file for one in held if one.digests is None]
             found += _compare(facts, [one for one in held if one.digests is not None], contents, agreement)
-    left = [one for one in found if agreement.of(one.one.rank) != agreement.of(one.other.rank)]
+    left = [one for one in found if agreement.of(one.one) != agreement.of(one.other)]
     several = len({one.one.group for one in left}) > 1
-    wrong = [one for one in left if several or len(one.names) > 1 or one.of == 1]
-    ranks = sorted({rank for one in wrong for rank in (one.one.rank, one.other.rank)})
-    more = tuple(file for rank in ranks for file in unread[rank])
-    if wrong and (all_read or not more):
-        raise ContradictionError(_contradiction_text(facts, wrong[0]))
-    return more
+    wrong = next((one for one in left if several or len(one.names) > 1 or one.of == 1), None)
+    if wrong is None:
+        return ()
+    if unread[wrong.one.group] and not all_read:
+        return tuple(unread[wrong.one.group])
+    raise ContradictionError(_contradiction_text(facts, wrong))
+
+
+def _check_lists(facts: Facts, group: tuple[int, ...], step: Step, structure: StructureFindings) -> None:
+    why = structure.conflicts.get((group, step))
+    if why is not None:
+        raise ContradictionError(
+            f"{facts.groups.claimed[group[0]]} is contradicted at step {step}: {why}; correct it, or leave it out if "
+            "remove_redundancy=True dealt the parameters out"
+        )
 
 
 def _contradiction_text(facts: Facts, found: _Difference) -> str:
@@ -112,17 +123,18 @@ def _check_size(facts: Facts) -> None:
             )
 
 
-def _comparable(facts: Facts, step: Step, structure: StructureFindings) -> Iterator[Sequence[SliceFacts]]:
-    """Return for each claimed group its slices of a step that nothing else rules out, where there are two."""
-    groups: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-    slices = facts.counted_at(step)
-    run = facts.runs(step)[0] if slices else None
-    for one in slices:
+def _comparable(
+    facts: Facts, step: Step, structure: StructureFindings
+) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
+    """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
+    runs = facts.runs(step) if facts.counted_at(step) else ()
+    groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
+    for one in facts.counted_at(step):
         problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem
-        sound = problem is None and one.file.encryption is None
-        if one.claimed and sound and run is not None and run.why_foreign(one.file) is None:
-            groups[one.group].append(one)
-    return (held for held in groups.values() if len(held) > 1)
+        number = next((index for index, run in enumerate(runs) if run.why_foreign(one.file) is None), None)
+        if one.claimed and problem is None and one.file.encryption is None and number is not None:
+            groups[number, one.group].append(one)
+    return ((group, held) for (_, group), held in groups.items() if len(held) > 1)
 
 
 def _compare(
@@ -140,7 +152,7 @@ def _compare(
     first, *others = sorted(sides.values(), key=len, reverse=True)
     for side in (first, *others):
         for one in side:
-            agreement.join(side[0].rank, one.rank)
+            agreement.join(side[0], one)
     names = [name for name in first[0].listed.index if not facts.tolerance.covers(name)]
     found = []
     for side in others:
@@ -148,5 +160,5 @@ def _compare(
         if odd:
             found.append(_Difference(one=first[0], other=side[0], names=odd, of=len(names)))
         else:
-            agreement.join(first[0].rank, side[0].rank)
+            agreement.join(first[0], side[0])
     return found

@@ -13,8 +13,9 @@ def check_manifest(
 ) -> str | None:
     """Return why place, name or header of a slice are not what its manifest says; None when they are.
 
-    The group is not compared where it is None. Where the operator's word groups the rank (`claimed`), a manifest that
-    names it alone, or that rests on an earlier word, does not speak against the group.
+    The group is not compared where it is None. A manifest that names its own rank alone does not speak against the
+    group where the slice was sealed, because rank lists may have come later, nor where the operator's word groups the
+    rank (`claimed`); there one that rests on an earlier word does not either.
     """
     manifest = file.manifest
     if manifest is None:
@@ -28,7 +29,8 @@ def check_manifest(
         return f"its manifest is that of {manifest.file}"
     if manifest.world_size != world_size:
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
-    silent = claimed and (len(manifest.group) == 1 or manifest.provenance.evidence == "operator")
+    alone = len(manifest.group) == 1 and (claimed or manifest.provenance.kind == "sealed")
+    silent = alone or (claimed and manifest.provenance.evidence == "operator")
     if group is not None and not silent and tuple(sorted(manifest.group)) != group:
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     if manifest.size != file.size:

@@ -25,10 +25,13 @@ class Word:
         Ranks that hold the same slice, ascending, and the option that says so. No rank is in two.
     complete : bool
         Ranks of different groups hold different slices, and each rank is in a group.
+    limit : str
+        A clause for the operator, where the groups are only what is certain.
     """
 
     groups: Mapping[Group, str] = field(default_factory=dict)
     complete: bool = False
+    limit: str = ""
 
 
 NO_WORD = Word()
@@ -47,6 +50,8 @@ def check_options(options: PlanOptions) -> None:
     for group in options.groups:
         if len(group) < 2:
             raise UsageError(f"--group {_spelled(group)} names one rank: name those that hold the same slice")
+        if min(group) < 0:
+            raise UsageError(f"--group {_spelled(group)}: ranks begin with 0")
         twice = sorted(seen.intersection(group))
         if twice:
             raise UsageError(f"rank {twice[0]} is in two groups: name all ranks that hold its slice in one --group")
@@ -69,8 +74,9 @@ def find_word(options: PlanOptions, world_size: int) -> Word:
     if options.optimizer_shards:
         text += f" --optimizer-shards {options.optimizer_shards}"
     groups = same_by_axes(options.axes, options.order, options.optimizer_shards, world_size)
-    certain = options.axes.size("ep") > 1 or options.optimizer_shards not in (0, 1)
-    return Word(groups=dict.fromkeys(groups, text), complete=not certain)
+    experts, sharded = options.axes.size("ep") > 1, options.optimizer_shards not in (0, 1)
+    limit = ", by which only ranks with the same experts are sure to hold the same" if experts else ""
+    return Word(groups=dict.fromkeys(groups, text), complete=not (experts or sharded), limit=limit)
 
 
 def add_word(word: Word, groups: GroupMap) -> GroupMap:
@@ -104,7 +110,7 @@ def add_word(word: Word, groups: GroupMap) -> GroupMap:
                 )
         if not told:
             for rank in ranks:
-                members[rank], sources[rank], claimed[rank] = ranks, f"the operator's word {text}", text
+                members[rank], sources[rank], claimed[rank] = ranks, f"the operator's word {text}{word.limit}", text
     return replace(groups, members=members, sources=sources, claimed=claimed)
 
 

@@ -49,7 +49,11 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     actions: list[CopyAction | ComposeAction] = []
     partials: list[ComposeAction] = []
     disputes: list[str] = []
+    idle = facts.idle(judgement.step)
     for rank, holding in enumerate(holdings):
+        if rank in idle:
+            verdicts.append(RankVerdict(rank=rank, state="ok", verdict="keep", reason="has no shard, and so no file"))
+            continue
         if isinstance(holding, Sound):
             verdicts.append(_kept(holding))
             continue
@@ -199,7 +203,7 @@ def _why_no_copy(
     if not facts.groups.knows(rank):
         return "no group_info.pb says who holds the same slice"
     if not others and rank in facts.groups.claimed:
-        return f"by {facts.groups.sources[rank]} no other rank is certain to hold the same slice"
+        return f"by {facts.groups.sources[rank]}: no other rank is sure to hold the same slice"
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
     conflict = judgement.structure.conflicts.get((group, judgement.step))

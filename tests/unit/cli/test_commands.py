@@ -207,3 +207,42 @@ def test_a_tree_that_does_not_exist(tmp_path):
     shutil.rmtree(tmp_path)
     with pytest.raises(MissingInputError):
         run(plan.command, tmp_path)
+
+
+def test_the_detailed_exit_code_tells_complete_from_something_to_do(tmp_path):
+    tree = make_tree(tmp_path / "tree")
+    assert run(plan.command, tree, "--detailed-exitcode")[0] == 0
+    (tree / "ckpt_dir0" / "test-1_8.ckpt").unlink()
+    assert run(plan.command, tree)[0] == 0
+    for form in ([], ["--json"], ["--explain", "0"]):
+        assert run(plan.command, tree, "--detailed-exitcode", *form)[0] == 10
+    assert run(apply.command, tree)[0] == 0
+    assert run(plan.command, tree, "--detailed-exitcode")[0] == 0
+
+
+def test_a_lost_rank_list_is_something_to_do(tmp_path):
+    tree = make_tree(tmp_path / "tree")
+    (tree / "ckpt_dir0" / "group_info.pb").unlink()
+    code, out = run(plan.command, tree, "--detailed-exitcode")
+    assert code == 10
+    assert "1 rank list to write" in out.splitlines()[1]
+    assert f"Next: recover-ckpt apply {tree}\n" in out
+    assert run(apply.command, tree)[0] == 0
+    assert (tree / "ckpt_dir0" / "group_info.pb").exists()
+    assert run(plan.command, tree, "--detailed-exitcode")[0] == 0
+
+
+def test_the_detailed_exit_code_leaves_the_others_as_they_are(going_back):
+    assert run(plan.command, going_back, "--require-newest", "--detailed-exitcode")[0] == 4
+    for rank in (1, 3):
+        (going_back / f"ckpt_dir{rank}" / "test-1_8.ckpt").unlink()
+    assert run(plan.command, going_back, "--detailed-exitcode")[0] == 4
+
+
+def test_the_reports_of_apply_and_verify_end_with_bytes_seconds_and_rate(tmp_path):
+    tree = make_tree(tmp_path / "tree")
+    (tree / "ckpt_dir0" / "test-1_8.ckpt").unlink()
+    assert run(apply.command, tree)[1].splitlines()[-1].startswith("Written: ")
+    last = run(verify.command, tree)[1].splitlines()[-1]
+    assert last.startswith("Read: ")
+    assert last.endswith(" GB/s)")

@@ -207,6 +207,8 @@ def test_layouts_go_before_the_word_and_refuse_it():
     [
         ({"groups": (frozenset({0, 2}), frozenset({2, 3}))}, "rank 2 is in two groups"),
         ({"groups": (frozenset({0}),)}, "--group 0 names one rank"),
+        ({"groups": (frozenset({0, -1}),)}, "ranks begin with 0"),
+        ({"axes": Axes.parse("dp=9999999")}, "dp 9999999 = 9999999 ranks, but there are 3"),
         ({"groups": (frozenset({0, 9}),)}, "--group names rank 9, but there are 3, by the ranks that have files"),
         ({"groups": (frozenset({0, 9}),), "world_size": 4}, "there are 4, as given"),
         ({"axes": Axes.parse("dp=2,mp=3")}, "dp 2 x mp 3 = 6 ranks, but there are 3"),
@@ -231,7 +233,12 @@ def test_a_word_adds_no_ranks_to_those_that_contents_show_to_be_all():
 
 def test_a_rank_that_no_rank_is_sure_to_share_with_is_unrecoverable_and_says_so():
     plan, _ = planned(THREE, {}, axes=Axes.parse("dp=4"), optimizer_shards=-1, world_size=4)
-    assert "by the operator's word --axes dp=4 --optimizer-shards -1 no other rank is certain" in plan.ranks[3].reason
+    assert "by the operator's word --axes dp=4 --optimizer-shards -1: no other rank is sure" in plan.ranks[3].reason
+    plan, _ = planned(THREE, {}, axes=Axes.parse("dp=4,ep=4"), world_size=4)
+    assert "by which only ranks with the same experts are sure to hold the same: no other" in plan.ranks[3].reason
+    plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, axes=Axes.parse("dp=4,ep=2"), world_size=4)
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(3, 1)]
+    assert "by which only ranks with the same experts are sure" in plan.actions[0].reason
 
 
 BOTH = [slice_file(rank, step) for rank in range(3) for step in (OLDER, STEP)]
@@ -296,6 +303,29 @@ def test_of_many_groups_the_axes_are_suggested():
     assert of_equal_ranks(plan)[0].endswith("accept it with: --axes tp=16,dp=4")
 
 
+def test_a_last_rank_that_left_no_trace_is_thought_of():
+    told = {(rank, step): f"{step} {rank % 2}" for rank in range(3) for step in (OLDER, STEP)}
+    plan, _ = planned(BOTH, told)
+    assert plan.world_size_guessed
+    assert of_equal_ranks(plan)[0].endswith(
+        "if rank 3 holds what rank 1 holds, accept it with: --group 0,2 --group 1,3"
+    )
+    slices = [slice_file(rank) for rank in range(6)]
+    plan, _ = planned(slices, dict(enumerate("abcdab")))
+    assert "if rank 6 holds what rank 2 holds and rank 7 holds what rank 3 holds" in of_equal_ranks(plan)[0]
+    accepted, _ = planned(slices, dict(enumerate("abcdab")), axes=Axes.parse("dp=2,mp=4"))
+    assert [(action.rank, action.source_rank) for action in accepted.actions] == [(6, 2), (7, 3)]
+
+
+def test_in_a_tree_that_contents_show_to_be_whole_nothing_is_suggested_and_nothing_older_read():
+    slices = [slice_file(rank, step) for rank in range(4) for step in (OLDER, STEP)]
+    plan, read = planned(slices, {(rank, STEP): "ab"[rank % 2] for rank in range(4)})
+    assert of_equal_ranks(plan) == ()
+    assert {step for _, step in read} == {STEP}
+    plan, read = planned(slices, {}, world_size=4)
+    assert read == []
+
+
 def test_where_a_rank_list_speaks_nothing_is_suggested():
     plan, _ = planned(THREE, {0: "a", 1: "b", 2: "a"}, {0: [0], 1: [1], 2: [2]}, world_size=4)
     assert of_equal_ranks(plan) == ()
@@ -305,3 +335,14 @@ def test_copies_and_links_of_one_slice_are_no_witnesses():
     linked = [replace(file, inode=(1, 7)) if file.rank != 1 else file for file in THREE]
     plan, _ = planned(linked, {0: "a", 1: "b", 2: "a"}, world_size=4)
     assert of_equal_ranks(plan) == ()
+
+
+def test_agreement_in_one_run_confirms_nothing_about_another():
+    older = [slice_file(rank, OLDER, prefix="before") for rank in range(3)]
+    slices = older + [slice_file(rank) for rank in range(3)]
+    told = {(rank, OLDER): "aba"[rank] for rank in range(3)} | dict.fromkeys(range(3), "c")
+    groups = (frozenset({0, 1, 2}),)
+    plan, _ = planned(slices, told, groups=groups)
+    assert plan.recoverable
+    with pytest.raises(ContradictionError, match=r"in ckpt_dir0/before-1_8\.ckpt and"):
+        planned(slices, told, groups=groups, step=OLDER)

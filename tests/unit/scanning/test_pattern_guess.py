@@ -77,8 +77,7 @@ def test_several_prefixes_and_reruns_are_read_by_one_pattern():
     ],
 )
 def test_nothing_is_guessed_where_no_pattern_reads_ranks(paths):
-    guess = guess_pattern(paths)
-    assert guess is None or guess.ranks < 2
+    assert guess_pattern(paths) is None
 
 
 @pytest.mark.parametrize("form", FOREIGN)
@@ -99,3 +98,24 @@ def test_the_printed_pattern_reads_the_tree(form, tmp_path, recover_ckpt):
     found = recover_ckpt("scan", tree, "--pattern", printed, "--json").json
     assert found["ranks"] == [0, 1, 2, 3]
     assert len(found["slices"]) == 4
+
+
+def test_many_numbers_that_never_vary_are_text():
+    form = "job7/llama2_7b/run3/2026-11-22/w{rank}/e{epoch}/s{step}-part0.ckpt"
+    assert guess_pattern(paths_of(form, 8, STEPS[8])).pattern == form
+
+
+def test_leading_zeros_are_named(tmp_path, recover_ckpt):
+    make_tree(tmp_path, directory="worker_0{rank}")
+    refused = recover_ckpt("plan", tmp_path)
+    assert refused.code == 3
+    assert refused.err.rstrip().endswith("a rank or step with leading zeros is not known")
+
+
+def test_in_the_directory_of_a_rank_the_folder_above_is_named(tmp_path, recover_ckpt):
+    tree = make_tree(tmp_path / "tree", directory="checkpoint/rank_{rank}")
+    refused = recover_ckpt("plan", tree / "checkpoint/rank_3")
+    assert refused.code == 3
+    assert refused.err.rstrip().endswith(
+        f"the directory of rank 3 alone: name the folder of all ranks: recover-ckpt plan {tree}/checkpoint"
+    )

@@ -2,24 +2,33 @@
 
 import os
 import shutil
+import tempfile
 
 import pytest
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.execution.lock import lock_tree
-from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_NAME
+from ms_recover.file_names import MANIFEST_SUFFIX, WATCH_LOCK_PREFIX
+from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.storage import digest
-from ms_recover.supervision import watch as watching
 from ms_recover.supervision.look import Directories
 from ms_recover.supervision.quiet import QuietSteps
 from ms_recover.supervision.watch import Watch
 from ms_recover.testing.trees import make_tree, slice_bytes
 
 QUIET = 10.0
+
+
+def without_lists(tree):
+    """Remove the rank lists: the layouts alone say who holds the same."""
+    for path in tree.rglob("group_info.pb"):
+        path.unlink()
+    assert next(tree.rglob("strategy.ckpt"))
+    return tree
 
 
 class Clocked:
@@ -45,6 +54,15 @@ class Clocked:
             self.now += 1
             self.watch.round(self.steps, self.directories)
         return [str(line.step) for line in self.lines[before:]]
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path_factory, monkeypatch):
+    """Where the locks of watches lie."""
+    folder = tmp_path_factory.mktemp("locks")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(folder))
+    yield folder
+    assert all(path.name.startswith(WATCH_LOCK_PREFIX) for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -320,20 +338,13 @@ def test_a_second_watch_waits_for_the_first(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.run()
     assert told == [f"another watch is at work on {tmp_path}; waiting for its end"]
-    assert not (tmp_path / WATCH_LOCK_NAME).exists()
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".ckpt", ".pb"}
     assert running(tmp_path, 2)[0].startswith("the world is taken")  # the lock is free again
 
 
 def test_a_tree_that_cannot_be_locked_is_watched_all_the_same(tmp_path, monkeypatch):
     make_tree(tmp_path)
-    real = os.open
-
-    def refuse(path, *arguments):
-        if str(path).endswith(WATCH_LOCK_NAME):
-            raise PermissionError(13, "Permission denied")
-        return real(path, *arguments)
-
-    monkeypatch.setattr(watching.os, "open", refuse)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "none"))
     assert "the world" in running(tmp_path, 2)[0]
 
 
@@ -343,3 +354,41 @@ def test_links_that_lead_in_a_circle_are_looked_at_once(tmp_path):
     (tmp_path / "tree" / "elsewhere").symlink_to(tmp_path / "nowhere")
     looked = Directories(str(tmp_path / "tree")).look()
     assert len(looked) == 5
+
+
+def test_rank_lists_are_written_where_layouts_and_contents_agree(fixture_tree, clocked):
+    tree = without_lists(fixture_tree("dp2_mp4"))
+    watch = clocked(tree)
+    watch.after(60)
+    for rank in range(8):
+        listed = read_group_info(str(tree / f"ckpt_dir{rank}" / "group_info.pb"))
+        assert listed.restore_ranks == (rank % 4, rank % 4 + 4)
+    assert not api.verify(api.scan(tree)).wrong
+    assert len(watch.lines) == len(api.scan(tree).steps)
+
+
+def test_no_rank_list_is_written_where_contents_differ(fixture_tree, clocked):
+    """The slices of ranks 1 and 5 were exchanged with those of 2 and 6: so are two of another layout."""
+    tree = without_lists(fixture_tree("dp2_mp4"))
+    for path in (tree / "ckpt_dir1").glob("*-*.ckpt"):
+        other = tree / "ckpt_dir2" / path.name
+        data = path.read_bytes()
+        for one, content in ((path, other.read_bytes()), (other, data)):
+            one.chmod(0o600)
+            one.write_bytes(content)
+    watch = clocked(tree)
+    watch.after(60)
+    for rank in (1, 2, 5, 6):
+        assert not (tree / f"ckpt_dir{rank}" / "group_info.pb").exists()
+
+
+def test_manifests_that_were_sealed_without_lists_stay_right_when_lists_come(tmp_path, clocked):
+    make_tree(tmp_path)
+    lists = {path: path.read_bytes() for path in tmp_path.rglob("group_info.pb")}
+    for path in lists:
+        path.unlink()
+    clocked().after(60)
+    for path, data in lists.items():
+        path.write_bytes(data)
+    found = api.verify(api.scan(tmp_path))
+    assert {(check.status, check.evidence) for check in found.checks} == {("sound", "vote")}

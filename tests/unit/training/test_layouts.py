@@ -34,6 +34,36 @@ def test_cuts_are_told_as_the_compiler_tells_them(fixtures, name, sharded):
         assert cut(parameter, devices, *dimensions, optimizer_sharded=sharded) == expected[parameter]
 
 
+SHARDS = {"dp4_mp2_optfull": -1, "dp4_mp2_opt2": 2, "dp2_mp4": 0, "dp2_mp2_pp2": 0}
+
+
+@pytest.mark.parametrize(("name", "shards"), SHARDS.items())
+def test_optimizer_shards_are_told_as_the_compiler_tells_them(fixtures, name, shards):
+    """Every layout that the compiler wrote, from what it is: the three cases of docs/formats.md."""
+    for parameter, layout in of_fixture(fixtures, name).items():
+        devices = dict(zip(("dp", "mp"), layout.device_matrix, strict=True))
+        dimensions = [("mp", "dp")[axes[0]] if axes else None for axes in layout.tensor_map]
+        assert cut(parameter, devices, *dimensions, optimizer_shards=shards) == layout
+
+
+@pytest.mark.parametrize("name", [name for name in SHARDS if name != "dp2_mp2_pp2"])
+def test_the_ranks_with_the_same_slice_are_those_that_the_compiler_lists(fixtures, name):
+    layouts = of_fixture(fixtures, name).values()
+    for rank in range(8):
+        listed = read_group_info(fixtures / name / f"ckpt_dir{rank}" / "group_info.pb").sorted_ranks
+        assert same_slice(layouts, rank, 8) == list(listed)
+
+
+@pytest.mark.parametrize("shards", [3, 8, -2])
+def test_shards_that_do_not_divide_the_replicas_are_refused(shards):
+    with pytest.raises(UsageError, match=f"w: optimizer_shards={shards} does not divide the 4 ranks"):
+        cut("w", DEVICES, "mp", optimizer_shards=shards)
+
+
+def test_one_shard_is_none():
+    assert cut("w", DEVICES, "mp", optimizer_shards=1) == cut("w", DEVICES, "mp")
+
+
 @pytest.mark.parametrize(
     ("dimensions", "sharded", "expected"),
     [

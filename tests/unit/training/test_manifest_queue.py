@@ -87,8 +87,10 @@ def test_saves_are_worked_off_in_their_order_beside_the_training(tmp_path, gate)
     assert sealed(tmp_path) == ["net-1_1.ckpt", "net-1_2.ckpt", "net-1_3.ckpt"]
     assert queue.failures() == []
     assert read_group_info(str(tmp_path / "group_info.pb")).restore_ranks == (0, 1)
-    queue.put(legacy(tmp_path, 4))  # a thread of its own again
-    queue.join()
+    queue.close()
+    assert not any(thread.name == "slice-manifests" for thread in threading.enumerate())
+    queue.put(legacy(tmp_path, 4))  # another training
+    queue.close()
     assert "net-1_4.ckpt" in sealed(tmp_path)
 
 

@@ -112,6 +112,9 @@ def test_documents_of_other_iterations_and_worlds_are_found() -> None:
     eight = parse(metadata_text("dp2_mp4"))
     assert compare_worlds({}) == compare_worlds({100: eight, 200: eight}) == ()
     assert compare_common(CommonInfo(step_num=100), 100) == compare_common(CommonInfo(), 100) == ()
+    assert compare_common(CommonInfo(global_step=100), 100, 100) == compare_common(CommonInfo(), 100, 100) == ()
+    (finding,) = compare_common(CommonInfo(step_num=100, global_step=90), 100, 100)
+    assert finding.words == "its global_step is 90, and that of the opt files is 100"
     (finding,) = compare_common(CommonInfo(step_num=90), 100)
     assert finding.kind == "other iteration"
     assert finding.words == "its step_num is 90, and its directory is of iteration 100"

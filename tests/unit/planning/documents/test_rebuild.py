@@ -8,10 +8,13 @@ import pytest
 
 from ms_recover.formats.common_info import COMMON_MEMBERS, encode_common, read_common
 from ms_recover.formats.shard_metadata import encode_metadata
-from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
+from ms_recover.model.shard_metadata import NEVER_SAVED, CommonInfo, ShardMetadata
+from ms_recover.model.strategy import Strategy
 from ms_recover.planning.documents.compare import ListedFile
+from ms_recover.planning.documents.from_layouts import metadata_from_layouts
 from ms_recover.planning.documents.rebuild_common import MEMBERS, rebuild_common
 from ms_recover.planning.documents.rebuild_metadata import rebuild_metadata
+from ms_recover.planning.documents.stages import find_document_stages
 from tests.support.iterations import Job, listed, make_common, make_metadata
 from tests.support.mindformers import DATA, TREES, listed_files, metadata_text, parse
 
@@ -106,6 +109,65 @@ def test_metadata_are_not_rebuilt_against_the_files() -> None:
         rebuilt = rebuild_metadata(metadata, 300, present)
         assert rebuilt.metadata is None
         assert reason in rebuilt.problem
+
+
+def strategies(job: Job) -> dict[int, Strategy]:
+    """Return what strategy files state about a job: optimizer shards are not part of the cut there."""
+    found = {}
+    for stage in find_document_stages(make_metadata(replace(job, optimizer_shards=1))):
+        layouts = list(stage.strategy.layouts)
+        sharded = make_metadata(job).parameters
+        for place, layout in enumerate(layouts):
+            saved = sharded[layout.parameter].layout
+            if saved and saved.counts != layout.counts:
+                layouts[place] = replace(layout, opt_shard_size=job.optimizer_shards)
+        found[stage.ranks[0]] = replace(stage.strategy, layouts=tuple(layouts))
+    return found
+
+
+SHARDED = Job(data_parallel=4, optimizer_shards=2)
+
+
+@pytest.mark.parametrize("job", [Job(), Job(model_parallel=4), SHARDED, Job(stages=2, optimizer=False)], ids=str)
+def test_metadata_are_made_of_the_layouts_of_strategy_files(job: Job) -> None:
+    made = make_metadata(job)
+    files = listed(made)
+    files[next(iter(files))] = ListedFile(problem="cut")
+    found = metadata_from_layouts(strategies(job), "strategy.ckpt", files)
+    assert found.problem == ""
+    assert text(found.metadata) == text(made)
+    agreeing = f"strategy.ckpt, with which {len(files) - 1} of {len(files)} files agree"
+    assert dict(found.sources)["state_dict_metadata"] == f"layouts: {agreeing}; types and shapes: the files"
+
+
+def test_parameters_that_are_never_saved_are_left_out_of_metadata_from_layouts() -> None:
+    made = make_metadata(Job(stages=2))
+    found = metadata_from_layouts(strategies(Job(stages=2)), "strategy.ckpt", listed(made))
+    read = parse(text(found.metadata))
+    kept = {name: one for name, one in made.parameters.items() if not name.startswith(NEVER_SAVED)}
+    assert read.parameters == kept
+    assert list(read.parameters) == list(kept)
+    assert read.stored == {name: made.stored[name] for name in kept}
+
+
+def test_metadata_are_not_made_of_layouts_that_leave_something_open() -> None:
+    job = Job(stages=2)
+    files, known = listed(make_metadata(job)), strategies(job)
+    models = [name for name in files if "-model-" in name]
+    states = [name for name in files if "-opt-" in name]
+    short = {stage: replace(one, layouts=one.layouts[:-1]) for stage, one in known.items()}
+    cases: dict[str, tuple[dict[int, Strategy], dict[str, ListedFile]]] = {
+        "not one strategy for each": ({0: known[0], 8: known[4]}, files),
+        "there is no sound file": (known, {}),
+        "do not count the 8 ranks": (known, listed(make_metadata(Job()))),
+        "has no layout of": (short, files),
+        "opt files of ranks 4 to 7 are all missing": (known, {n: files[n] for n in files if n not in states[4:]}),
+        "do not list the same": (known, {**files, models[0]: replace(files[models[0]], parameters=())}),
+    }
+    for reason, (stages, present) in cases.items():
+        found = metadata_from_layouts(stages, "strategy.ckpt", present)
+        assert found.metadata is None
+        assert reason in found.problem
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -1,0 +1,69 @@
+"""Slices that are read and compared whole, for verify, seal and complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ms_recover.errors import MissingInputError, UnrecoverableError
+from ms_recover.execution.compose import complete_slice
+from ms_recover.file_names import WeightKind
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.outcome import ActionResult
+from ms_recover.planning.explain import find_complete_slices
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.plan_parts import Parts
+from ms_recover.planning.planner import check_kind_of_step
+from ms_recover.scanning.read import read_contents
+
+Progress = Callable[[int], None]
+
+
+def compare_read(
+    inventory: Inventory,
+    options: PlanOptions,
+    jobs: int,
+    progress: Progress | None,
+    *,
+    deep: bool = False,
+    kinds: Sequence[WeightKind | None] = (),
+) -> tuple[list[Comparison], Contents]:
+    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts."""
+    step = options.step
+    check_kind_of_step(inventory, step)
+    if not inventory.steps or (step is not None and step not in inventory.steps):
+        missing = "no slice" if step is None else f"no slice of step {step}"
+        raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
+    files = [
+        file
+        for file in inventory.slices
+        if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
+    ]
+    contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
+    return Parts(inventory, options, contents).every(kinds), contents
+
+
+def complete_slices(
+    inventory: Inventory,
+    rank: int,
+    options: PlanOptions,
+    kinds: Sequence[WeightKind | None],
+    output: str | None,
+    jobs: int,
+    verify: bool,
+    progress: Progress | None,
+) -> tuple[ActionResult, ...]:
+    """Write full slices of a rank, of some parts or of a tree without; arguments and errors as for `ms_recover.api`."""
+    why = f"{inventory.root} holds no slice"
+    for candidate in [options.step] if options.step is not None else inventory.steps:
+        parts, _ = compare_read(inventory, replace(options, step=candidate), jobs, progress, kinds=kinds)
+        found = find_complete_slices(parts, candidate, rank, len(kinds))
+        if not isinstance(found, str):
+            targets = [action.target if output is None else os.path.abspath(output) for action in found]
+            actions = [replace(action, target=target) for action, target in zip(found, targets, strict=True)]
+            return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
+        why = f"step {candidate}: {found}"
+    raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
