@@ -51,6 +51,8 @@ def test_both_languages_of_the_readme_have_the_same_structure():
     for pattern in (r"^#+ ", r"^- ", r"^\| ", r"^\$ .*$", r"`[^`\n]*--[a-z-]+[^`\n]*`"):
         in_english, in_chinese = (re.findall(pattern, text, re.MULTILINE) for text in (english, chinese))
         assert len(in_english) == len(in_chinese), pattern
+    commands = [re.findall(r"^\$ .*$|^<!-- run: .*$", text, re.MULTILINE) for text in (english, chinese)]
+    assert commands[0] == commands[1]
     own = set(LANGUAGES)
     targets = [set(LINK.findall(text)) - own for text in (english, chinese)]
     assert targets[0] == targets[1]

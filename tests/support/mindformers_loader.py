@@ -1,12 +1,12 @@
-"""MindFormers in an environment of its own, and trees that its own code wrote."""
+"""MindFormers in an environment of its own, and what the trees that its own code wrote hold."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import queue
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.numpy
+
+from tests.support.iteration_trees import unpack
+from tests.support.mindformers import truth
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = ROOT / "tests" / "data" / "fixtures" / "mindformers"
 NO_INDEX = re.compile(r"after connection broken by|NewConnectionError|Name or service not known|ConnectTimeoutError")
 NEEDED = [
     "deprecated",
@@ -103,11 +106,9 @@ class MindFormers:
         self._answers.put("")
 
 
-def copy_tree(name: str, target: Path, version: str = "") -> Path:
-    """Copy a tree that MindFormers wrote, with the modes it gives its files, as `version` would have written it."""
-    shutil.copytree(TREES / name, target, ignore=shutil.ignore_patterns("truth.json"))
-    for path in target.rglob("*.safetensors"):
-        path.chmod(0o400)
+def copy_tree(name: str, target: Path, version: str) -> Path:
+    """Write a tree that MindFormers wrote, as `version` would have written it."""
+    unpack(name, target)
     if version == "2.0.0":  # knows no consumed_samples, and refuses keys that it does not know
         for path in target.rglob("common.json"):
             common = json.loads(path.read_text())
@@ -116,19 +117,16 @@ def copy_tree(name: str, target: Path, version: str = "") -> Path:
     return target
 
 
-def true_contents(name: str, step: int) -> dict[str, dict[str, str]]:
-    """Return the SHA-256 of each parameter's contents on each rank, without the scalars."""
-    truth = json.loads((TREES / name / "truth.json").read_text())
-    iteration = truth["iterations"][f"iteration_{step:08d}"] if "iterations" in truth else truth
+def true_contents(name: str, step: int, scratch: Path) -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of each parameter's contents on each rank, from the files as MindFormers wrote them."""
+    whole = unpack(name, scratch / f"{name}-whole") / f"iteration_{step:08d}"
     contents: dict[str, dict[str, str]] = {}
-    for file in iteration["files"].values():
-        shards = [iteration["shards"][shard] for shard in file.get("shards", ()) if _of_step(shard, step)]
-        values = {shard["parameter"]: shard["sha256"] for shard in shards if shard["parameter"] not in SCALARS}
-        if values:
-            contents.setdefault(str(file["rank"]), {}).update(values)
+    for file, facts in truth(name)["files"].items():
+        contents.setdefault(str(facts["rank"]), {}).update(digests(whole / file))
     return contents
 
 
-def _of_step(shard: str, step: int) -> bool:
-    """Legacy trees name the step in the shard."""
-    return not shard[0].isdigit() or shard.startswith(f"{step}:")
+def digests(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of each parameter's contents in a file, without the scalars."""
+    values = safetensors.numpy.load_file(path).items()
+    return {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in values if name not in SCALARS}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.iteration_trees import unpack
 from tests.support.mindformers_tree import make_mindformers_tree, write_health
 
 FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
@@ -125,3 +126,11 @@ def unhealthy(root: Path, stack: ExitStack) -> None:
     """MindFormers' ``output``, whole, with a health monitor that found all steps unsound."""
     make_mindformers_tree(FIXTURES / "dp2_mp4", root)
     write_health(root / "health_ckpts.json", {f"CKP_rank_0-{epoch}_77.ckpt": 1 for epoch in (1, 2)})
+
+
+def iterations(root: Path, stack: ExitStack) -> None:
+    """MindFormers' ``output`` with weights 2.0: the files of rank 1 are lost, and the save ended before the tracker."""
+    unpack("dp2_mp2_pp2", root / "checkpoint")
+    for path in (root / "checkpoint" / "iteration_00000200").glob("*-0000001-0000008.safetensors"):
+        path.unlink()
+    (root / "checkpoint" / "latest_checkpointed_iteration.txt").write_text("100")

@@ -21,7 +21,7 @@ BLOCK = re.compile(
     r"```\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_TIMES = re.compile(r"\d+(?:\.\d+)?(?= (?:ms|s|[KMG]i?B/s)\b)")
+_TIMES = re.compile(r"(?:under )?\d+(?:\.\d+)?(?= (?:ms|s|[KMG]i?B/s)\b)")
 
 
 def run_block(block: re.Match[str], root: Path, run: Callable[..., Recovered]) -> tuple[str, int]:
