@@ -235,6 +235,18 @@ def test_only_one_file_holds_each_shard_where_redundancy_is_removed(tmp_path):
         api.complete_iteration(api.scan(root), 3, at)
 
 
+def test_what_was_dealt_out_over_data_parallel_ranks_is_named_exactly(tmp_path):
+    job = Job(
+        data_parallel=4, model_parallel=1, stages=2, layers=3, optimizer=False, remove_redundancy=True, prefix=None
+    )
+    root = write_job(tmp_path, job)
+    header = api.inspect(root / NEW / "model-0000006-0000008.safetensors").header
+    lose(root, "model-0000006-0000008.safetensors")
+    plan = api.plan(api.scan(root), PlanOptions(step=Step.iteration(200)))
+    assert not plan.recoverable
+    assert {one.parameter for one in plan.ranks[6].missing} == {one.name for one in header.parameters}
+
+
 def test_ranks_without_a_shard_have_no_file(tmp_path):
     """With remove_redundancy the number of a file is its place among those that were written, not the rank."""
     job = Job(data_parallel=4, model_parallel=1, layers=1, remove_redundancy=True)

@@ -195,6 +195,8 @@ def _why_no_copy(
     if rank in facts.denied:
         return "nothing can be written there"
     if not facts.groups.knows(rank):
+        if facts.inventory.part is not None:
+            return "nothing states another rank with the same file"
         return "no group_info.pb says who holds the same slice"
     if not others:
         return f"its group is [{rank}]: no other rank holds the same slice"
