@@ -9,7 +9,7 @@ from ms_recover.lazy import lazy_names
 
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
-    from ms_recover.api import apply, check, complete, explain, inspect, plan, scan, seal, verify
+    from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
     from ms_recover.training import SliceCheckpoint, SliceManifests, recover_train
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "apply",
     "check",
     "complete",
+    "complete_iteration",
     "explain",
     "inspect",
     "plan",

@@ -331,7 +331,12 @@ def complete_iteration(
 ) -> tuple[ActionResult, ...]:
     """Do what `complete` does for the model file and the optimizer file of an iteration, or one of the `kinds`.
 
-    An `output` is for one of them alone. Nothing is written unless all can be; errors are those of `complete`.
+    An `output` is for one of them alone.
+
+    Raises
+    ------
+    MsRecoverError
+        As `complete` does; nothing is written unless all files can be.
     """
     from ms_recover.comparing import complete_slices
 

@@ -239,18 +239,23 @@ def _whole(name: str, shape: Sequence[int], devices: int) -> Layout:
 
 
 def _groups_of(expected: Mapping[int, ParameterList], strategies: Sequence[tuple[int, Strategy]]) -> tuple[Group, ...]:
-    """Return the ranks that must hold the same file: they list the same, and the same part of each parameter."""
+    """Return the ranks that must hold the same file: they list the same, and the same part of each parameter.
+
+    Where redundancy was removed, ranks that hold the same in memory have different files: no list says so of them.
+    """
     found: list[Group] = []
     for first, strategy in strategies:
         devices = strategy.devices_per_stage
         if not devices:
             continue
         cuts = find_cuts({layout.parameter: layout for layout in strategy.layouts}, devices)
-        alike: dict[object, list[int]] = defaultdict(list)
+        alike: dict[tuple[int, object], list[int]] = defaultdict(list)
+        holders: Counter[object] = Counter()
         for rank, *parts in zip(range(first, first + devices), *(cut.parts for cut in cuts), strict=True):
+            holders[tuple(parts)] += 1
             if rank in expected:
                 alike[id(expected[rank]), tuple(parts)].append(rank)
-        found += map(tuple, alike.values())
+        found += (tuple(ranks) for (_, parts), ranks in alike.items() if len(ranks) == holders[parts])
     return tuple(found)
 
 

@@ -153,7 +153,9 @@ class _Tried:
 
     @property
     def found(self) -> bool:
-        return bool(self.parts) and all(tried.found is not None for _, _, tried in self.parts)
+        """Whether each part can be had, for the same ranks: of a part of which nothing is known there is no rank."""
+        worlds = {len(tried.shown.ranks) for _, _, tried in self.parts}
+        return len(worlds) == 1 and 0 not in worlds and all(tried.found is not None for _, _, tried in self.parts)
 
     @property
     def undecided(self) -> bool:

@@ -180,6 +180,22 @@ def test_without_any_metadata_nothing_is_guessed(tmp_path):
     assert plan.ranks[2].verdict == "unrecoverable"
 
 
+def test_a_part_of_which_nothing_is_left_is_not_whole(tmp_path):
+    root = unpack("dp2_mp2_pp2", tmp_path, 200)
+    (root / NEW / "metadata.json").write_text("{")
+    lose(root, *(path.name for path in (root / NEW).glob("*-opt-0000000*")))
+    assert not api.plan(api.scan(root)).recoverable
+    write_job(tmp_path / "older", Job(data_parallel=4, model_parallel=2, layers=1), iterations=(100,))
+    (tmp_path / "older" / OLD).rename(root / OLD)
+    shutil.rmtree(tmp_path / "older")
+    for path in (root / NEW).glob("*-opt-*"):
+        path.unlink()
+    (root / OLD / "metadata.json").unlink()
+    plan = api.plan(api.scan(root))
+    assert plan.step == Step.iteration(100)
+    assert len(plan.given_up[0].ranks) == 8
+
+
 def test_progress_is_written_again_as_far_as_it_is_known(tmp_path):
     root = unpack("dp2_mp2_pp2", tmp_path)
     (root / NEW / "common.json").write_text("{")
@@ -217,6 +233,18 @@ def test_only_one_file_holds_each_shard_where_redundancy_is_removed(tmp_path):
     assert {one.parameter for one in plan.ranks[1].missing} == held
     with pytest.raises(UnrecoverableError):
         api.complete_iteration(api.scan(root), 3, at)
+
+
+def test_what_was_dealt_out_over_data_parallel_ranks_is_named_exactly(tmp_path):
+    job = Job(
+        data_parallel=4, model_parallel=1, stages=2, layers=3, optimizer=False, remove_redundancy=True, prefix=None
+    )
+    root = write_job(tmp_path, job)
+    header = api.inspect(root / NEW / "model-0000006-0000008.safetensors").header
+    lose(root, "model-0000006-0000008.safetensors")
+    plan = api.plan(api.scan(root), PlanOptions(step=Step.iteration(200)))
+    assert not plan.recoverable
+    assert {one.parameter for one in plan.ranks[6].missing} == {one.name for one in header.parameters}
 
 
 def test_ranks_without_a_shard_have_no_file(tmp_path):

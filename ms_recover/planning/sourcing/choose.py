@@ -201,6 +201,8 @@ def _why_no_copy(
     if rank in facts.denied:
         return "nothing can be written there"
     if not facts.groups.knows(rank):
+        if facts.inventory.part is not None:
+            return "nothing states another rank with the same file"
         return "no group_info.pb says who holds the same slice"
     if not others and rank in facts.groups.claimed:
         return f"by {facts.groups.sources[rank]}: no other rank is sure to hold the same slice"
