@@ -29,6 +29,7 @@ from ms_recover.testing.trees import slice_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 from tests.support.cuts import cut_layout, fill
+from tests.support.iterations import Job, write_job
 
 LAYERS = 24
 NAMES = ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "norm1.gamma", "norm2.gamma")
@@ -155,10 +156,24 @@ def leftovers(folder: Path, limit: float) -> Measured:
     return measure([*COMMAND, "plan", str(root)], limit)
 
 
+def iterations(folder: Path, limit: float) -> Measured:
+    """Plan an iteration of MindFormers with 4,096 ranks of 8 pipeline stages, 580 parameters in 8,192 files.
+
+    Its metadata.json takes 1.5 GB, as MindFormers writes it. One model and one optimizer file are lost.
+    """
+    job = Job(data_parallel=64, model_parallel=8, stages=8, layers=20)
+    root = write_job(folder / "iterations", job, iterations=(200,))
+    for path in (root / "iteration_00000200").glob("*-0000009-*"):
+        path.unlink()
+    os.sync()
+    return measure([*COMMAND, "plan", str(root), "--json"], limit)
+
+
 GOALS = (
     ("plan: 2 groups x 1,024 replicas of 25 KiB, no manifests", contents, 3.0),
     ("seal: 6,000 slices", sealing, 5.0),
     ("plan: 100,000 leftovers in one directory", leftovers, 3.0),
+    ("plan: an iteration of MindFormers, 4,096 ranks x 580 parameters", iterations, 10.0),
 )
 STARTS = (
     ("python -c pass", (sys.executable, "-c", "pass"), None),

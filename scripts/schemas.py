@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from ms_recover.formats.codec import schema
+from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
 from ms_recover.formats.report_json import (
-    InspectionFields,
     InventoryFields,
     OutcomeFields,
     SealedStepFields,

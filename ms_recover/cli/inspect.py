@@ -21,7 +21,7 @@ def command(file: str, no_crc: bool, as_json: bool) -> int:
 
     found = api.inspect(file, crc=not no_crc)
     if as_json:
-        from ms_recover.formats.report_json import inspection_to_json
+        from ms_recover.formats.inspection_json import inspection_to_json
 
         print_json(inspection_to_json(found))
     else:

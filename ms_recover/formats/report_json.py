@@ -1,4 +1,4 @@
-"""What scan, verify, apply, complete, inspect and serve print with ``--json``; nothing reads it back.
+"""What scan, verify, apply, complete and serve print with ``--json``; nothing reads it back.
 
 The types state the members and their order; docs/schemas/ is made of them.
 """
@@ -15,7 +15,6 @@ from ms_recover.formats.codec import (
     Epoch,
     Fields,
     Meta,
-    ParameterFields,
     Rank,
     Size,
     StepFields,
@@ -25,12 +24,10 @@ from ms_recover.formats.codec import (
     unless_empty,
 )
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
-from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
-from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
@@ -199,78 +196,6 @@ class OutcomeFields(Fields):
     meta_files: tuple[str, ...] | UnsetType = UNSET
 
 
-class ListedParameterFields(ParameterFields):
-    """A parameter of a slice."""
-
-    pieces: Count
-
-
-class RankGroupFields(Fields):
-    """A communication group."""
-
-    name: str
-    ranks: tuple[Rank, ...]
-
-
-class LayoutFields(Fields):
-    """How one parameter is cut over the device matrix."""
-
-    parameter: str
-    device_matrix: tuple[Count, ...]
-    tensor_map: tuple[tuple[Count, ...], ...]
-    tensor_shape: tuple[Count, ...] | None
-    opt_shard_step: int
-    opt_shard_size: int
-    split_shape: tuple[Count, ...]
-    indices_offset: tuple[int, ...]
-    field: Count
-    parts: Count
-    copies: Count
-
-
-class ShardedFields(Fields):
-    """A parameter as metadata states it: the cut, and for each fragment, by its index, the ranks that hold it."""
-
-    name: str
-    dtype: str
-    global_shape: tuple[Count, ...]
-    axis_fragmentations: tuple[Count, ...]
-    fragments: tuple[tuple[Count, tuple[Rank, ...]], ...]
-
-
-class NamedFileFields(Fields):
-    """A file that metadata names, and the rank that wrote it."""
-
-    file: str
-    rank: Rank
-
-
-class InspectionFields(Fields):
-    """The contents of one file: members that its kind does not have are left out."""
-
-    kind: str
-    path: str
-    problems: tuple[str, ...]
-    bytes: Size | UnsetType = UNSET
-    crc: bool | UnsetType = UNSET
-    encryption: str | UnsetType | None = UNSET
-    metadata: dict[str, str] | UnsetType = UNSET
-    parameters: tuple[ListedParameterFields, ...] | UnsetType = UNSET
-    restore_ranks: tuple[Rank, ...] | UnsetType = UNSET
-    groups: tuple[RankGroupFields, ...] | UnsetType = UNSET
-    stages: tuple[Count, ...] | UnsetType = UNSET
-    save_count: int | UnsetType = UNSET
-    operators: Count | UnsetType = UNSET
-    devices_per_stage: Count | UnsetType = UNSET
-    layouts: tuple[LayoutFields, ...] | UnsetType = UNSET
-    world_size: Count | UnsetType = UNSET
-    removed_redundancy: bool | UnsetType | None = UNSET
-    files: tuple[NamedFileFields, ...] | UnsetType = UNSET
-    sharded: tuple[ShardedFields, ...] | UnsetType = UNSET
-    common: dict[str, float | int | None] | UnsetType = UNSET
-    iteration: Count | UnsetType = UNSET
-
-
 class StartedFields(Fields, tag_field="event", tag="started"):
     """The first line of ``serve --json``: the port is open."""
 
@@ -397,42 +322,3 @@ def started_to_json(
 def stopped_to_json(reason: Literal["idle", "signal"]) -> dict[str, Any]:
     """Return the object that ``serve --json`` prints at its end."""
     return to_json(StoppedFields(version=1, reason=reason))
-
-
-def inspection_to_json(found: Inspection) -> dict[str, Any]:
-    """Return the object that ``inspect --json`` prints."""
-    header, strategy = found.header, found.strategy
-    fields = fill(InspectionFields, found, found.group_info, strategy)
-    if header is not None:
-        fields.bytes = header.size
-        fields.crc = header.crc is not None
-        fields.encryption = header.encryption
-        fields.metadata = dict(header.metadata)
-        fields.parameters = tuple(
-            fill(ListedParameterFields, one, bytes=one.nbytes, pieces=len(pieces))
-            for one, pieces in zip(header.parameters, header.contents, strict=True)
-        )
-    document = found.document
-    if isinstance(document, ShardMetadata):
-        fields.world_size, fields.removed_redundancy = document.world_size, document.removed_redundancy
-        fields.files = tuple(NamedFileFields(name, rank) for name, rank in sorted(document.files.items()))
-        fields.sharded = tuple(
-            fill(ShardedFields, one, name=name, dtype=one.type_name, fragments=_fragments(document, name))
-            for name, one in document.parameters.items()
-        )
-    elif isinstance(document, CommonInfo):
-        fields.common = {name: getattr(document, name) for name in document.members}
-    elif document is not None:
-        fields.iteration = document
-    if strategy is not None:
-        fields.layouts = tuple(
-            fill(LayoutFields, layout, tensor_shape=layout.tensor_shape or None) for layout in strategy.layouts
-        )
-    return to_json(fields)
-
-
-def _fragments(metadata: ShardMetadata, name: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    stored = metadata.stored[name]
-    return tuple(
-        (index, items[0].rank_group) for index, items in zip(metadata.parameters[name].chunks, stored, strict=True)
-    )

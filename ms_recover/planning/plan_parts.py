@@ -28,6 +28,7 @@ from ms_recover.planning.planner import (
     check_kind_of_step,
     make_plan,
     plan_facts,
+    required_reads,
     try_step,
     why_unrecoverable,
 )
@@ -43,6 +44,9 @@ def plan_inventory(
     inventory: Inventory, parts: Sequence[Inventory], options: PlanOptions, contents: Contents
 ) -> Planned:
     """Plan a tree of either kind, whose parts are known by `split_parts`.
+
+    Of a tree of iterations the plans of parts are joined when no file that they rest on is unread; before that the plan
+    is the first part's.
 
     Errors are those of `ms_recover.planning.planner.plan_facts`, `gather_facts` and `Parts`.
     """
@@ -119,6 +123,12 @@ class Parts:
             if step in (None, *part.steps) and (not kinds or part.part is None or part.part.name in kinds)
         ]
 
+    def unread(self, planned: Sequence[Planned]) -> bool:
+        """Whether plans of parts rest on files that must still be read."""
+        if self.options.quick:
+            return False
+        return any(not self._contents.knows(file) for one in planned for file in required_reads(one))
+
     def _compare(self, number: int) -> Comparison:
         if number not in self._compared:
             part, options = self._parts[number], self.options
@@ -174,7 +184,7 @@ def _plan_iterations(parts: Parts) -> Planned:
             break
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no iteration of {options.world_size} ranks")
-    return _join(inventory, shown, tuple(rejected), found=found, chosen=options.step is not None)
+    return _join(parts, shown, tuple(rejected), found=found)
 
 
 def _try_parts(parts: Parts, step: Step) -> _Tried:
@@ -197,9 +207,9 @@ def _is_same(one: Run, other: Run) -> bool:
     )
 
 
-def _join(
-    inventory: Inventory, tried: _Tried, rejected: tuple[RejectedStep, ...], *, found: bool, chosen: bool
-) -> Planned:
+def _join(parts: Parts, tried: _Tried, rejected: tuple[RejectedStep, ...], *, found: bool) -> Planned:
+    """Return the joined plan; while files are unread that of the first part, because only its reads are asked for."""
+    inventory = parts.inventory
     planned = tuple(
         Planned(plan=make_plan(compared, one.found, one.shown), compared=compared) for _, compared, one in tried.parts
     )
@@ -208,6 +218,9 @@ def _join(
         raise MissingInputError(
             f"{inventory.root}: no iteration holds a file of a rank, and nothing states what they held"
         )
+    if found and parts.unread(planned):
+        return Planned(plan=plans[0], compared=planned[0].compared, parts=planned)
+    chosen = parts.options.step is not None
     documents, warnings = plan_documents(inventory, tried.step, chosen=chosen) if found else ((), [])
     first = plans[0]
     actions = sorted((action for plan in plans for action in plan.actions), key=lambda action: action.rank)

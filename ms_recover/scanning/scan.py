@@ -66,6 +66,10 @@ def scan(
     ranks = found.ranks | {name.rank for name in stored.slices}
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
+        if stored.iterations:
+            raise MissingInputError(
+                f"{top} holds iterations, and no model or optimizer file in any: name another folder"
+            )
         raise _nothing_found(top, pattern, found, empty)
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"

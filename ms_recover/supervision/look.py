@@ -75,24 +75,26 @@ def _directories(path: str) -> tuple[str, ...]:
 def sights(inventory: Inventory, options: PlanOptions) -> list[StepSight]:
     """Return the steps with slices that have no manifest, as they lie there now.
 
-    A step is complete when every rank has a slice of it, in trees of MindFormers' iterations one of each kind. The
-    ranks are those of the options, else all of the world.
+    A step is complete when every rank has a slice of it, in trees of MindFormers' iterations one of each kind, as many
+    as their names say. The ranks are those of the options, else all of the world.
     """
     unsealed: dict[Step, list[SliceFile]] = defaultdict(list)
     holders: dict[Step, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    counts: dict[Step, int] = defaultdict(int)
     for file in inventory.slices:
         if not is_sealed(file):
             unsealed[file.step].append(file)
         name = weights_name(os.path.basename(file.path)) if file.step.is_iteration else None
+        if name is not None:
+            counts[file.step] = max(counts[file.step], name.file_count)
         holders[file.step][name.kind if name is not None else "slice"].add(file.rank)
     world = find_world_size(inventory, options.world_size).ranks
-    ranks = range(world) if options.ranks is None else options.ranks
     spared = left_to_the_job(inventory.steps)
     return [
         StepSight(
             step=step,
             unsealed={file.path: identity_of(inventory, file.path) for file in files},
-            missing=tuple(_lacking(holders[step], ranks)),
+            missing=tuple(_lacking(holders[step], options.ranks or range(max(world, counts[step])))),
         )
         for step, files in unsealed.items()
         if (options.step is None or step == options.step) and step != spared

@@ -167,7 +167,7 @@ class Watch:
                 f"rank {beyond[0]} has files, but the world has {world.ranks} ranks ({world.source}): its slices are "
                 "not sealed; give --world-size"
             )
-        elif world.guessed and self.judging.ranks is None:
+        elif world.guessed and self.judging.ranks is None and not any(step.is_iteration for step in inventory.steps):
             self._tell(f"the world is taken to be {world.ranks} ranks by {world.source}; --world-size states it")
 
     def _tell(self, text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ms_recover import api
-from ms_recover.errors import MissingInputError, VerificationError
+from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
@@ -131,6 +131,11 @@ def make_rank_view(
     except MissingInputError as error:
         _log.warning("rank %d: %s", rank, error)
         return RankView(rank=rank, scanning=scanning)
+    if inventory.iterations:
+        raise UsageError(
+            f"{inventory.root} holds iterations of MindFormers, which its own resume loads: recover them with "
+            "recover-ckpt apply, or name the folder of SliceCheckpoint"
+        )
     for other in inventory.other_sets:
         _log.warning("rank %d: %s", rank, other.text)
     compared = compare_slices(gather_facts(inventory, judging))

@@ -57,11 +57,11 @@ def test_a_saved_plan_carries_the_word(silent, tmp_path, recover_ckpt):
 def test_the_option_that_a_hint_prints_is_taken(silent, tmp_path, recover_ckpt):
     found = recover_ckpt("plan", silent, "--world-size", 4)
     assert found.code == 4
-    (hint,) = [line for line in found.out.splitlines() if line.startswith("HINT: ")]
+    (hint,) = [line for line in found.out.splitlines() if line.startswith("HINT: ") and "equal bytes" in line]
     assert hint.startswith("HINT: ranks 0 and 2 hold equal bytes at steps 2_8, 1_8, but no file says who holds")
     words = hint.partition("accept it with: ")[2].split()
     assert words == [*PAIRS]
-    assert recover_ckpt("plan", silent, "--world-size", 4, "--json").json["hints"] == [hint.removeprefix("HINT: ")]
+    assert hint.removeprefix("HINT: ") in recover_ckpt("plan", silent, "--world-size", 4, "--json").json["hints"]
     assert recover_ckpt("apply", silent, *words).code == 0
     assert (silent / LOST).read_bytes() == (whole(tmp_path) / LOST).read_bytes()
 
@@ -69,7 +69,7 @@ def test_the_option_that_a_hint_prints_is_taken(silent, tmp_path, recover_ckpt):
 def test_without_reading_nothing_is_suggested(silent, recover_ckpt):
     found = recover_ckpt("plan", silent, "--world-size", 4, "--quick")
     assert found.code == 4
-    assert "HINT" not in found.out
+    assert "equal bytes" not in found.out
 
 
 @pytest.mark.parametrize("command", ["plan", "apply", "verify", "seal"])

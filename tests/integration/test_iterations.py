@@ -1,6 +1,7 @@
 """Trees of iterations from scan to verify, where they lie, what stands beside them, and their documents."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from ms_recover.remote.client import unite
 from ms_recover.remote.inventories import inventory_from_json
 from ms_recover.remote.served import ServedTree
 from ms_recover.remote.union import cut_down
+from ms_recover.testing.trees import make_tree
 from tests.support.iteration_trees import contents, of_rank, unpack
 from tests.support.iterations import Job, file_bytes, file_shards, make_common, make_metadata, write_job
 
@@ -324,6 +326,35 @@ def test_files_of_another_save_are_noted(tmp_path):
     assert "other-model-0000002-0000008.safetensors" in noted
     assert "llama_tiny-model-0000002-0000016.safetensors" in noted
     assert "model.safetensors.index.json" in noted
+
+
+def test_iterations_without_any_file_are_no_tree(tmp_path):
+    (tmp_path / OLD).mkdir()
+    with pytest.raises(MissingInputError, match="no model or optimizer file"):
+        api.scan(tmp_path)
+
+
+@pytest.mark.parametrize(("step", "form"), [("1_200", "the iteration alone"), ("150", "no slice of step 150")])
+def test_steps_that_the_tree_does_not_have(step, form, tmp_path):
+    root = unpack("dp2_mp2_pp2", tmp_path, 200)
+    for verb in (api.plan, api.verify, api.seal):
+        with pytest.raises((UsageError, MissingInputError), match=form):
+            verb(api.scan(root), PlanOptions(step=Step.parse(step)))
+
+
+def test_the_format_that_was_saved_last_counts(tmp_path):
+    root = unpack("dp2_mp2_pp2", tmp_path, 200)
+    older = make_tree(root)
+    for path in older.rglob("*.ckpt"):
+        os.utime(path, (1, 1))
+    found = api.scan(root)
+    assert {file.step for file in found.slices} == {Step.iteration(200)}
+    assert any("--pattern" in note.reason for note in found.notes)
+    for path in older.rglob("*.ckpt"):
+        os.utime(path, (1 << 32, 1 << 32))
+    found = api.scan(root)
+    assert not any(file.step.is_iteration for file in found.slices)
+    assert found.iterations == ()
 
 
 def served(root):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ms_recover.file_names import WeightsName, weights_name
 from ms_recover.model.shard_metadata import NEVER_SAVED, ShardMetadata
@@ -23,6 +24,7 @@ class ExpectedFile:
     """
 
 
+@lru_cache(maxsize=4)
 def expected_files(metadata: ShardMetadata) -> Mapping[str, ExpectedFile]:
     """Return the expected file of each name that metadata lists, by name.
 

@@ -58,8 +58,8 @@ def settle_claims(
         for group, why in sorted(_contradictions(word.groups, stages, alike, named, by="the operator's word").items()):
             option = word.groups[group]
             raise ContradictionError(
-                f"{option} is contradicted: {why}; correct it, or name the right --strategy "
-                "if that file is of another run"
+                f"{option} is contradicted: {why}; leave it out, because layouts say more, correct it, or name the "
+                "right --strategy if that file is of another run"
             )
     return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=rejected)
 

@@ -19,6 +19,7 @@ from ms_recover.supervision.look import Directories
 from ms_recover.supervision.quiet import QuietSteps
 from ms_recover.supervision.watch import Watch
 from ms_recover.testing.trees import make_tree, slice_bytes
+from tests.support.iterations import Job, write_job
 
 QUIET = 10.0
 
@@ -392,3 +393,30 @@ def test_manifests_that_were_sealed_without_lists_stay_right_when_lists_come(tmp
         path.write_bytes(data)
     found = api.verify(api.scan(tmp_path))
     assert {(check.status, check.evidence) for check in found.checks} == {("sound", "vote")}
+
+
+@pytest.fixture
+def iterations(tmp_path):
+    """A tree of two iterations, of eight ranks."""
+    return write_job(tmp_path / "iterations", Job(data_parallel=4))
+
+
+def test_the_newest_iterations_are_sealed_and_the_oldest_is_left_to_the_job(iterations, clocked):
+    watch = clocked(iterations)
+    assert watch.after(60) == ["200"]
+    assert watch.troubles == []
+    folders = {path.split("/")[0] for path in manifests(iterations)}
+    assert folders == {"iteration_00000200"}
+    assert len(watch.lines[0].sealed) == 16
+    assert not api.verify(api.scan(iterations)).wrong
+
+
+@pytest.mark.parametrize("kind", ["model", "opt"])
+def test_an_iteration_without_its_last_file_waits(iterations, clocked, kind):
+    """No other file of the tree is of rank 7: the names of the others say that it is one of eight."""
+    for path in iterations.rglob("*-0000007-0000008.safetensors"):
+        if kind in path.name or "00000100" in str(path):
+            path.unlink()
+    watch = clocked(iterations)
+    assert watch.after(60) == []
+    assert f"step 200 is not sealed: no {kind} file of rank 7" in watch.troubles
