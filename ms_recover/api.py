@@ -188,23 +188,13 @@ def explain(
     OlderStepError, MissingInputError, ContradictionError
         As `plan` does; an OlderStepError has the explanation too.
     """
+    from ms_recover.planning.explain import explain_planned
+
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     explanation = explain_planned(planned, rank)
     if options.require_newest:
         refuse_older_step(planned.plan, explanation)
     return planned.plan, explanation
-
-
-def explain_planned(planned: Planned, rank: int) -> Explanation:
-    """Explain one rank of a plan by the evidence it was made from; errors as for `explain`."""
-    from ms_recover.planning.explain import explain_rank, join_explanations
-    from ms_recover.planning.facts import check_rank
-
-    check_rank(rank, planned.facts.world)
-    step = planned.plan.considered
-    assert step is not None  # plans of trees are of a step
-    parts = planned.parts or (planned,)
-    return join_explanations([explain_rank(one.compared, step, rank, one.plan.run_id) for one in parts])
 
 
 def check(plan: Plan) -> None:

@@ -11,6 +11,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import check_rank
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.planner import Planned
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.compose import Composition, complete_slice
@@ -18,6 +19,15 @@ from ms_recover.planning.sourcing.expected_parameters import NotComposableError,
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
 from ms_recover.planning.sourcing.settle import Settlement
+
+
+def explain_planned(planned: Planned, rank: int) -> Explanation:
+    """Explain one rank of a plan by the evidence it was made from; errors as for `ms_recover.api.explain`."""
+    check_rank(rank, planned.facts.world)
+    step = planned.plan.considered
+    assert step is not None  # plans of trees are of a step
+    parts = planned.parts or (planned,)
+    return join_explanations([explain_rank(one.compared, step, rank, one.plan.run_id) for one in parts])
 
 
 def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None = None) -> Explanation:

@@ -17,6 +17,7 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.model.progress import expect_bytes
+from ms_recover.planning.explain import explain_planned
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
@@ -141,7 +142,7 @@ class Peers:
             return found
 
         planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
-        explanation = None if explain is None else api.explain_planned(planned, explain)
+        explanation = None if explain is None else explain_planned(planned, explain)
         names = [peer.name for peer in self.peers]
         made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
         if options.require_newest:

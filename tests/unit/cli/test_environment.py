@@ -94,7 +94,7 @@ def test_the_environment_shapes_a_plan_and_the_next_command_spells_it(tree):
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        ("RECOVER_CKPT_STEP", "77", "RECOVER_CKPT_STEP (for --step)"),
+        ("RECOVER_CKPT_STEP", "77_", "RECOVER_CKPT_STEP (for --step)"),
         ("RECOVER_CKPT_LOST", "x", "RECOVER_CKPT_LOST (for --lost)"),
         ("RECOVER_CKPT_WORLD_SIZE", "0", "RECOVER_CKPT_WORLD_SIZE (for --world-size)"),
         ("RECOVER_CKPT_QUICK", "perhaps", "RECOVER_CKPT_QUICK (for --quick)"),
