@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ms_recover.file_names import weights_name
 from ms_recover.model.actions import FileState
-from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.inventory import Inventory, Note, SliceFile, StrategyFile
 from ms_recover.model.iterations import Iteration
 from ms_recover.model.plan import DocumentWrite
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import Verification
 from ms_recover.planning.documents.compare import ListedFile, compare_common, compare_files, compare_tracker
+from ms_recover.planning.documents.from_layouts import metadata_from_layouts
 from ms_recover.planning.documents.rebuild_common import rebuild_common
 from ms_recover.planning.documents.rebuild_metadata import rebuild_metadata
 from ms_recover.planning.parts import required_parts
@@ -88,7 +89,7 @@ def common_problem(iteration: Iteration) -> str | None:
         return document.problem
     if document.value is None:
         return "is missing: MindFormers does not resume training without it"
-    return next((one.words for one in compare_common(document.value, iteration.step.step)), None)
+    return next((one.words for one in compare_common(document.value, iteration.step.step, iteration.global_step)), None)
 
 
 def plan_documents(inventory: Inventory, step: Step, *, chosen: bool) -> tuple[tuple[DocumentWrite, ...], list[str]]:
@@ -127,7 +128,23 @@ def _rebuild_metadata(
         if made.metadata is not None:
             return _write(iteration.metadata.path, iteration.metadata.state, made.metadata, problem, made.sources)
         why = made.problem
+    strategies = {first: file.strategy for first, file in _strategy_files(inventory).items()}
+    if strategies:
+        made = metadata_from_layouts(strategies, inventory.strategy_files[0].path, files)
+        if made.metadata is not None:
+            return _write(iteration.metadata.path, iteration.metadata.state, made.metadata, problem, made.sources)
+        why = f"{why}; {made.problem}"
     return f"{iteration.metadata.path}: {problem}; it cannot be written again: {why}"
+
+
+def _strategy_files(inventory: Inventory) -> dict[int, StrategyFile]:
+    """Return a strategy file of each pipeline stage by its first rank; none at all where two of one stage differ."""
+    found: dict[int, StrategyFile] = {}
+    for file in inventory.strategy_files:
+        first = file.rank - file.rank % max(file.devices_per_stage, 1)
+        if found.setdefault(first, file).strategy.layouts != file.strategy.layouts:
+            return {}
+    return found
 
 
 def _rebuild_common(

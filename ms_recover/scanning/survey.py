@@ -72,7 +72,7 @@ def advice_for(root: str, surveyed: Survey) -> str:
         command = shlex.join(["recover-ckpt", "plan", os.path.dirname(root)])
         return f"this is the directory of rank {own[0]} alone: name the folder of all ranks: {command}"
     guess = guess_pattern(surveyed.paths)
-    if guess is None:
+    if guess is None or 2 * guess.files < len(surveyed.paths):
         named = "{rank} {prefix} {epoch} {step}"
         padded = any(_PADDED.search(path) for path in surveyed.paths)
         but = "; a rank or step with leading zeros is not known" if padded else ""

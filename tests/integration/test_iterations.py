@@ -15,7 +15,8 @@ from ms_recover.file_names import weights_name
 from ms_recover.formats.common_info import encode_common
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.formats.shard_metadata import encode_metadata
-from ms_recover.model.options import PlanOptions
+from ms_recover.formats.strategy import encode_strategy
+from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.remote.client import unite
 from ms_recover.remote.inventories import inventory_from_json
@@ -23,7 +24,7 @@ from ms_recover.remote.served import ServedTree
 from ms_recover.remote.union import cut_down
 from ms_recover.testing.trees import make_tree
 from tests.support.iteration_trees import contents, of_rank, unpack
-from tests.support.iterations import Job, file_bytes, file_shards, make_common, make_metadata, write_job
+from tests.support.iterations import Job, file_bytes, file_shards, make_common, make_metadata, strategies, write_job
 
 OLD, NEW = "iteration_00000100", "iteration_00000200"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -178,6 +179,22 @@ def test_without_any_metadata_nothing_is_guessed(tmp_path):
     plan = api.plan(api.scan(root))
     assert not plan.recoverable
     assert plan.ranks[2].verdict == "unrecoverable"
+
+
+def test_without_any_metadata_strategy_files_that_are_named_serve(tmp_path):
+    job = Job(data_parallel=4, optimizer_shards=2)
+    root = write_job(tmp_path / "job", job, iterations=(200,))
+    whole = contents(root)
+    strategy = tmp_path / "strategy.ckpt"
+    (only,) = strategies(job).values()
+    strategy.write_bytes(encode_strategy(only))
+    lose(root, "metadata.json")
+    assert "no other iteration has one" in " ".join(api.plan(api.scan(root)).warnings)
+    plan = api.plan(api.scan(root, ScanOptions(strategy=(str(strategy),))))
+    assert str(strategy) in plan.documents[0].sources[0]
+    assert api.apply(plan).exit_code == 0
+    assert contents(root) == whole
+    assert api.verify(api.scan(root)).ok
 
 
 def test_a_part_of_which_nothing_is_left_is_not_whole(tmp_path):

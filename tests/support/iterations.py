@@ -29,9 +29,10 @@ from ms_recover.model.shard_metadata import (
     shards_by_rank,
 )
 from ms_recover.model.slices import Parameter
-from ms_recover.model.strategy import Layout
+from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.documents.compare import GLOBAL_STEP, ListedFile
 from ms_recover.planning.documents.layouts import saved_layout
+from ms_recover.planning.documents.stages import find_document_stages
 
 HIDDEN = 16
 ADAM = ("adam_m.", "adam_v.")
@@ -77,6 +78,20 @@ def make_metadata(job: Job) -> ShardMetadata:
     more, first = _dealt(job, state, "opt")
     model = {name: replace(one, dtype=one.type_name) for name, one in model.items()}
     return ShardMetadata(parameters={**state, **model}, stored={**more, **shards}, order=(*first, *order))
+
+
+def strategies(job: Job) -> dict[int, Strategy]:
+    """Return what strategy files state about a job: optimizer shards are not part of the cut there."""
+    found = {}
+    for stage in find_document_stages(make_metadata(replace(job, optimizer_shards=1))):
+        layouts = list(stage.strategy.layouts)
+        sharded = make_metadata(job).parameters
+        for place, layout in enumerate(layouts):
+            saved = sharded[layout.parameter].layout
+            if saved and saved.counts != layout.counts:
+                layouts[place] = replace(layout, opt_shard_size=job.optimizer_shards)
+        found[stage.ranks[0]] = replace(stage.strategy, layouts=tuple(layouts))
+    return found
 
 
 def make_common(job: Job, iteration: int) -> CommonInfo:

@@ -14,8 +14,7 @@ from ms_recover.planning.documents.compare import ListedFile
 from ms_recover.planning.documents.from_layouts import metadata_from_layouts
 from ms_recover.planning.documents.rebuild_common import MEMBERS, rebuild_common
 from ms_recover.planning.documents.rebuild_metadata import rebuild_metadata
-from ms_recover.planning.documents.stages import find_document_stages
-from tests.support.iterations import Job, listed, make_common, make_metadata
+from tests.support.iterations import Job, listed, make_common, make_metadata, strategies
 from tests.support.mindformers import DATA, TREES, listed_files, metadata_text, parse
 
 JOBS = {
@@ -109,20 +108,6 @@ def test_metadata_are_not_rebuilt_against_the_files() -> None:
         rebuilt = rebuild_metadata(metadata, 300, present)
         assert rebuilt.metadata is None
         assert reason in rebuilt.problem
-
-
-def strategies(job: Job) -> dict[int, Strategy]:
-    """Return what strategy files state about a job: optimizer shards are not part of the cut there."""
-    found = {}
-    for stage in find_document_stages(make_metadata(replace(job, optimizer_shards=1))):
-        layouts = list(stage.strategy.layouts)
-        sharded = make_metadata(job).parameters
-        for place, layout in enumerate(layouts):
-            saved = sharded[layout.parameter].layout
-            if saved and saved.counts != layout.counts:
-                layouts[place] = replace(layout, opt_shard_size=job.optimizer_shards)
-        found[stage.ranks[0]] = replace(stage.strategy, layouts=tuple(layouts))
-    return found
 
 
 SHARDED = Job(data_parallel=4, optimizer_shards=2)
