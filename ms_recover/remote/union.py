@@ -153,16 +153,21 @@ def cut_down(
 ) -> Plan:
     """Return the part of a plan over a union that this node carries out.
 
-    The `ranks` that live here are by default those that have files not only on other nodes; `names` are those of the
-    nodes that serve, and `digests` those of the slices that were read, by path.
+    The `ranks` that live here are by default those that have files not only on other nodes, and in a tree of iterations
+    all: MindFormers loads none that lacks a file. `names` are those of the nodes that serve, and `digests` those of the
+    slices that were read, by path.
     """
+    whole = ranks is None and plan.step is not None and plan.step.is_iteration
     hosts = {path: names[number] for path, number in union.holders.items()}
     files = {file.path: file for file in union.inventory.slices}
     verdicts: list[RankVerdict] = []
     brought: list[CopyAction] = []
 
+    def lives_here(rank: int) -> bool:
+        return whole or union.lives_here(rank, ranks)
+
     def take(verdict: RankVerdict, verdicts: list[RankVerdict]) -> None:
-        here = union.lives_here(verdict.rank, ranks)
+        here = lives_here(verdict.rank)
         if here and verdict.verdict == "keep" and verdict.path in hosts and plan.step is not None:
             action = _bring(verdict, files[verdict.path], union, hosts[verdict.path], digests.get(verdict.path))
             brought.append(action)
@@ -180,13 +185,13 @@ def cut_down(
         for one in verdict.files:
             take(one, files_of_rank)
         verdicts.append(join_verdicts(verdict.rank, tuple(files_of_rank)) if verdict.parts else files_of_rank[0])
-    actions = [_on_this_node(action, union) for action in plan.actions if union.lives_here(action.rank, ranks)]
+    actions = [_on_this_node(action, union) for action in plan.actions if lives_here(action.rank)]
     return replace(
         plan,
         actions=tuple(sorted([*actions, *brought], key=lambda action: action.rank)),
-        partials=tuple(action for action in plan.partials if union.lives_here(action.rank, ranks)),
-        group_files=tuple(write for write in plan.group_files if union.lives_here(write.rank, ranks)),
-        meta_files=tuple(write for write in plan.meta_files if union.lives_here(write.rank, ranks)),
+        partials=tuple(action for action in plan.partials if lives_here(action.rank)),
+        group_files=tuple(write for write in plan.group_files if lives_here(write.rank)),
+        meta_files=tuple(write for write in plan.meta_files if lives_here(write.rank)),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),
     )

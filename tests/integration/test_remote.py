@@ -17,6 +17,7 @@ import pytest
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.iteration_trees import unpack
 from tests.support.serving import RECOVER, Relay, Served, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
@@ -72,6 +73,22 @@ def test_a_lost_rank_comes_from_one_server(tree, tmp_path, recover_ckpt):
     assert target.stat().st_mode == source.stat().st_mode
     assert (here / "ckpt_dir1" / "group_info.pb").exists()
     assert not leftovers(here)
+
+
+def test_an_iteration_of_mindformers_comes_whole_from_one_server(tmp_path, recover_ckpt):
+    there, here = unpack("dp2_mp2_pp2", tmp_path / "there"), unpack("dp2_mp2_pp2", tmp_path / "here", 100)
+    for path in (here / "iteration_00000100").glob("*-0000003-*"):
+        path.unlink()
+    with serving(there) as [server]:
+        done = recover_ckpt("apply", here, "--from", server.address)
+        assert done.code == 0, done.err
+        again = recover_ckpt("plan", here, "--from", server.address, "--detailed-exitcode")
+        assert again.code == 0, again.out
+    new = "iteration_00000200"
+    written = {path.name: path.read_bytes() for path in (here / new).iterdir() if not path.name.endswith(".json")}
+    assert written == {path.name: path.read_bytes() for path in (there / new).iterdir() if path.suffix != ".json"}
+    for name in (f"{new}/metadata.json", f"{new}/common.json", "latest_checkpointed_iteration.txt"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
 
 
 def test_no_other_program_gets_the_port_between_clients(tree, tmp_path, recover_ckpt):
