@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import OlderStepError, UsageError
+from ms_recover.errors import UsageError
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -127,6 +127,8 @@ def plan(
     ContradictionError
         When rank lists contradict each other.
     """
+    from ms_recover.planning.planner import refuse_older_step
+
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     if options.require_newest:
         refuse_older_step(planned.plan)
@@ -142,32 +144,28 @@ def plan_with_evidence(
     read: Reader | None = None,
 ) -> tuple[Planned, Contents]:
     """Return the plan with its evidence and the digests that were read, also when it goes back to an older step."""
-    from ms_recover.planning.parts import split_parts
-    from ms_recover.planning.plan_parts import plan_inventory
-    from ms_recover.planning.planner import required_reads
+    from ms_recover.planning.facts import gather_facts
+    from ms_recover.planning.planner import plan_facts, required_reads
     from ms_recover.scanning.read import read_contents
 
-    contents, parts = NOTHING_READ, split_parts(inventory)
+    parts: tuple[Inventory, ...] = ()
+    if inventory.iterations:
+        from ms_recover.planning.parts import split_parts
+        from ms_recover.planning.plan_parts import plan_parts
+
+        parts = split_parts(inventory)
+    contents = NOTHING_READ
     while True:
-        planned = plan_inventory(inventory, parts, options, contents)
+        if parts:
+            planned = plan_parts(inventory, parts, options, contents)
+        else:
+            planned = plan_facts(gather_facts(inventory, options, contents))
         wanted = () if options.quick else required_reads(planned)
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
             return planned, contents
         more = read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress)
         contents = contents.merged(more)
-
-
-def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
-    """Raise OlderStepError when a plan goes back behind a newer step that was given up."""
-    if plan.recoverable and plan.given_up:
-        newest = plan.given_up[0]
-        raise OlderStepError(
-            f"{plan.root}: step {newest.step} cannot be recovered ({newest.reason}), and going back to step "
-            f"{plan.step} is refused: mend the newer step, or plan without require_newest",
-            plan,
-            explanation,
-        )
 
 
 def explain(
@@ -189,6 +187,7 @@ def explain(
         As `plan` does; an OlderStepError has the explanation too.
     """
     from ms_recover.planning.explain import explain_planned
+    from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     explanation = explain_planned(planned, rank)
@@ -255,6 +254,7 @@ def apply(
         After every temporary file is removed.
     """
     from ms_recover.execution.apply import apply_plan
+    from ms_recover.planning.planner import refuse_older_step
 
     if require_newest:
         refuse_older_step(plan)
@@ -354,11 +354,14 @@ def verify(
         As `plan` does.
     """
     from ms_recover.comparing import compare_read
-    from ms_recover.planning.document_check import check_documents
     from ms_recover.planning.judging.verification import join_verifications, make_verification
 
     parts, _ = compare_read(inventory, options, jobs, progress, deep=deep)
     found = [make_verification(compared) for compared in parts]
+    if not inventory.iterations:
+        return found[0]  # without what other trees do not need
+    from ms_recover.planning.document_check import check_documents
+
     return join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
 
 

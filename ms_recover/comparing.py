@@ -14,8 +14,9 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.outcome import ActionResult
 from ms_recover.planning.explain import find_complete_slices
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.plan_parts import Parts
 from ms_recover.planning.planner import check_kind_of_step
 from ms_recover.scanning.read import read_contents
 
@@ -43,6 +44,10 @@ def compare_read(
         if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
     ]
     contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
+    if not inventory.iterations:
+        return [compare_slices(gather_facts(inventory, options, contents))], contents
+    from ms_recover.planning.plan_parts import Parts  # which other trees need not load
+
     return Parts(inventory, options, contents).every(kinds), contents
 
 

@@ -111,8 +111,8 @@ def command(
 
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     """Read a plan; options of the environment were for the planning, but for the refusal of older steps."""
-    from ms_recover import api
     from ms_recover.formats.plan_json import plan_from_json
+    from ms_recover.planning.planner import refuse_older_step
     from ms_recover.storage.local import read_text
 
     for option in typed_options(ctx):
@@ -124,5 +124,5 @@ def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
         print_error(f"recover-ckpt: {', '.join(unused)} shaped the plan, if anything: {path} is applied as it is")
     made = plan_from_json(read_text(path), path)
     if options.require_newest:
-        api.refuse_older_step(made)
+        refuse_older_step(made)
     return made

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.iterations import Document, Iteration, PartClaims
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.rank_path import RankPath as RankPath  # noqa: PLC0414 (a part of this interface)
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ms_recover.model.iterations import Document, Iteration, PartClaims
 
 INVENTORY_VERSION: Final = 1
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.compose import ComposeAction, MissingRegion
 from ms_recover.model.inventory import Note
-from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence, RankState, Verdict
+
+if TYPE_CHECKING:
+    from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 
 PLAN_VERSION: Final = 2
 

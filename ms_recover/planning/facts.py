@@ -16,7 +16,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest
+from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
@@ -272,7 +272,7 @@ def _slice_facts(
     files: Iterable[SliceFile], inventory: Inventory, world: WorldSize, groups: GroupMap, contents: Contents
 ) -> Iterator[SliceFacts]:
     shared: dict[ParameterList, ParameterList] = {}
-    part = inventory.part
+    part, later = inventory.part, later_groups(files, groups.members.values())
     for file in files:
         expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
         listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
@@ -287,7 +287,9 @@ def _slice_facts(
             claimed=claimed,
             digests=None if file.encryption is not None else read or stated,
             was_read=read is not None,
-            manifest_problem=check_manifest(file, world.ranks, group if part is None else None, claimed=claimed)
+            manifest_problem=check_manifest(
+                file, world.ranks, group if part is None else None, claimed=claimed, later=group in later
+            )
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),
             expected=expected,

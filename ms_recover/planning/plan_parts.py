@@ -27,7 +27,6 @@ from ms_recover.planning.planner import (
     TriedStep,
     check_kind_of_step,
     make_plan,
-    plan_facts,
     required_reads,
     try_step,
     why_unrecoverable,
@@ -40,18 +39,13 @@ _VERDICTS: Sequence[Verdict] = ("unrecoverable", "compose", "copy", "keep")
 _MOST_NAMED = 8
 
 
-def plan_inventory(
-    inventory: Inventory, parts: Sequence[Inventory], options: PlanOptions, contents: Contents
-) -> Planned:
-    """Plan a tree of either kind, whose parts are known by `split_parts`.
+def plan_parts(inventory: Inventory, parts: Sequence[Inventory], options: PlanOptions, contents: Contents) -> Planned:
+    """Plan a tree of iterations, whose parts are those of `split_parts`.
 
-    Of a tree of iterations the plans of parts are joined when no file that they rest on is unread; before that the plan
-    is the first part's.
+    The plans of parts are joined when no file that they rest on is unread; before that the plan is the first part's.
 
     Errors are those of `ms_recover.planning.planner.plan_facts`, `gather_facts` and `Parts`.
     """
-    if not inventory.iterations:
-        return plan_facts(gather_facts(inventory, options, contents))
     return _plan_iterations(Parts(inventory, options, contents, parts))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.errors import MissingInputError, OlderStepError, UsageError
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
@@ -25,6 +26,9 @@ from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.target_path import left_beside
+
+if TYPE_CHECKING:
+    from ms_recover.model.explanation import Explanation
 
 _MOST_NAMED = 8
 
@@ -201,6 +205,18 @@ def _without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedS
     if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
         return None
     return newest.ranks if newest is not None else ()
+
+
+def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
+    """Raise OlderStepError when a plan goes back behind a newer step that was given up."""
+    if plan.recoverable and plan.given_up:
+        newest = plan.given_up[0]
+        raise OlderStepError(
+            f"{plan.root}: step {newest.step} cannot be recovered ({newest.reason}), and going back to step "
+            f"{plan.step} is refused: mend the newer step, or plan without require_newest",
+            plan,
+            explanation,
+        )
 
 
 def required_reads(planned: Planned) -> tuple[SliceFile, ...]:

@@ -18,6 +18,7 @@ from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Plan
 from ms_recover.model.progress import expect_bytes
 from ms_recover.planning.explain import explain_planned
+from ms_recover.planning.planner import refuse_older_step
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
@@ -146,7 +147,7 @@ class Peers:
         names = [peer.name for peer in self.peers]
         made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
         if options.require_newest:
-            api.refuse_older_step(made, explanation)
+            refuse_older_step(made, explanation)
         return RemotePlan(made, explanation, union)
 
     def apply(self, planned: RemotePlan, **options: Any) -> Outcome:

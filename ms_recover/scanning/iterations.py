@@ -38,6 +38,7 @@ from ms_recover.model.shard_metadata import ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.walk import iterations_in
 from ms_recover.storage.digest import digest_file
 from ms_recover.system_errors import denied_text, explained
 
@@ -56,6 +57,23 @@ class FoundIterations:
     """Files of ranks, and those whose manifest alone is there."""
     iterations: list[Iteration] = field(default_factory=list)
     tracker: Document[int] | None = None
+
+    def with_global_steps(self, root: str, slices: Iterable[SliceFile]) -> tuple[Iteration, ...]:
+        """Return the iterations with the value of ``global_step`` where ``common.json`` cannot be read.
+
+        A few optimizer files are looked at, which must agree.
+        """
+        by_step: dict[Step, list[SliceFile]] = defaultdict(list)
+        for file in slices:
+            if file.part == "opt" and file.problem is None and len(by_step[file.step]) < _MOST_ASKED:
+                by_step[file.step].append(file)
+        found = []
+        for one in self.iterations:
+            values = set()
+            if one.common.value is None:
+                values = {_global_step(os.path.join(root, file.path)) for file in by_step[one.step]}
+            found.append(replace(one, global_step=values.pop()) if len(values) == 1 else one)
+        return tuple(found)
 
 
 def walk_iterations(root: str, notes: Notes) -> FoundIterations:
@@ -79,7 +97,7 @@ def walk_iterations(root: str, notes: Notes) -> FoundIterations:
     taken = ""
     for container in ITERATION_CONTAINERS:
         ahead = f"{container}/" if container else ""
-        named = _iterations_in(os.path.join(root, container))
+        named = iterations_in(os.path.join(root, container))
         if named and found.iterations:
             notes.add(ahead[:-1], f"holds iterations too; those in {taken or 'the root'} are used: name this directory")
             continue
@@ -226,19 +244,6 @@ class _DocumentReader:
         return known[-1][1]
 
 
-def _iterations_in(path: str) -> list[tuple[int, str]]:
-    """Return the iterations whose directories lie in a directory; none where it cannot be listed."""
-    try:
-        with os.scandir(path) as entries:
-            return [
-                (number, one.name)
-                for one in entries
-                if (number := named_iteration(one.name)) is not None and one.is_dir()
-            ]
-    except OSError:
-        return []
-
-
 def _names(path: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
@@ -249,24 +254,6 @@ def _names(path: str) -> list[str]:
         return []  # removed since it was listed
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}; check the path and the mount") from None
-
-
-def with_global_steps(root: str, iterations: Iterable[Iteration], slices: Iterable[SliceFile]) -> tuple[Iteration, ...]:
-    """Return iterations with the value of ``global_step`` where ``common.json`` cannot be read.
-
-    A few optimizer files are looked at, which must agree.
-    """
-    by_step: dict[Step, list[SliceFile]] = defaultdict(list)
-    for file in slices:
-        if file.part == "opt" and file.problem is None and len(by_step[file.step]) < _MOST_ASKED:
-            by_step[file.step].append(file)
-    found = []
-    for one in iterations:
-        values = set()
-        if one.common.value is None:
-            values = {_global_step(os.path.join(root, file.path)) for file in by_step[one.step]}
-        found.append(replace(one, global_step=values.pop()) if len(values) == 1 else one)
-    return tuple(found)
 
 
 def _global_step(path: str) -> int | None:

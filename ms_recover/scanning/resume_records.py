@@ -17,18 +17,19 @@ from ms_recover.scanning.walk import RankFile
 
 def read_meta_files(root: str, files: Iterable[RankFile], notes: Notes) -> tuple[MetaFile, ...]:
     """Read the ``meta.json`` of each rank; one that cannot be read has a problem, and one that is wrong is noted."""
+    placed = [(file, file.place) for file in files if file.place is not None]
+    if not placed:
+        return ()
     from ms_recover.formats.resume_records import read_meta  # loads the codec, which other trees do not need
 
     found = []
-    for file in sorted(files, key=lambda file: (file.rank, file.path)):
-        if file.place is None:
-            continue
+    for file, place in sorted(placed, key=lambda pair: (pair[0].rank, pair[0].path)):
         path = os.path.join(root, file.path)
         try:
             step, name = read_meta(path)
         except MsRecoverError as error:
             problem = str(error).removeprefix(f"{path}: ")
-            found.append(MetaFile(rank=file.rank, path=file.path, place=file.place, problem=problem))
+            found.append(MetaFile(rank=file.rank, path=file.path, place=place, problem=problem))
             notes.add(file.path, problem)
         else:
             own = read_slice_name(RankPath(("rank_", "")), file.rank, name)
@@ -36,7 +37,6 @@ def read_meta_files(root: str, files: Iterable[RankFile], notes: Notes) -> tuple
             if wrong is not None:
                 notes.add(file.path, wrong)
             prefix = own.prefix if isinstance(own, SliceName) else ""
-            place = file.place
             found.append(MetaFile(rank=file.rank, path=file.path, place=place, step=step, file=name, prefix=prefix))
     return tuple(found)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.file_names import MANIFEST_SUFFIX, RANK_DIRECTORIES, VAGUE_RANK_DIRECTORIES
@@ -21,15 +21,17 @@ from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
-from ms_recover.scanning.iterations import FoundIterations, choose_format, walk_iterations, with_global_steps
 from ms_recover.scanning.naming import Pattern, SliceName
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.resume_records import read_health, read_meta_files
 from ms_recover.scanning.settle import find_strategy_folder, keep_one_set, places_beside, settle_names
 from ms_recover.scanning.strategy_files import StrategyReader
 from ms_recover.scanning.survey import advice_for, find_seen_evidence, survey_folder
-from ms_recover.scanning.walk import Found, find_named_files, walk_layouts, walk_pattern
+from ms_recover.scanning.walk import Found, find_named_files, may_hold_iterations, walk_layouts, walk_pattern
 from ms_recover.system_errors import denied_text
+
+if TYPE_CHECKING:
+    from ms_recover.scanning.iterations import FoundIterations
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +64,11 @@ def scan(
     settle_names(found)
     others = () if pattern else keep_one_set(top, found)
     notes = found.notes
-    stored = walk_iterations(top, notes) if pattern is None else FoundIterations()
-    ranks = found.ranks | {name.rank for name in stored.slices}
+    stored = None if pattern else _find_iterations(top, notes)
+    ranks = found.ranks | {name.rank for name in stored.slices} if stored else found.ranks
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
-        if stored.iterations:
+        if stored:
             raise MissingInputError(
                 f"{top} holds iterations, and no model or optimizer file in any: name another folder"
             )
@@ -79,10 +81,13 @@ def scan(
         notes.add(other.pattern, other.reason)
     metas = read_meta_files(top, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
-    opened = [reader.read(name) for name in (*found.slices, *stored.slices)]
-    slices = choose_format([file for file in opened if isinstance(file, SliceFile)], notes)
-    if slices and not slices[0].step.is_iteration:
-        stored = FoundIterations()
+    opened = [reader.read(name) for name in (*found.slices, *(stored.slices if stored else ()))]
+    slices = [file for file in opened if isinstance(file, SliceFile)]
+    if stored:
+        from ms_recover.scanning.iterations import choose_format
+
+        slices = choose_format(slices, notes)
+        stored = stored if not slices or slices[0].step.is_iteration else None
     slices = without_doubles(top, slices, notes, stop, named=named)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
     groups = _own_groups(top, found)
@@ -110,8 +115,8 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
-        iterations=with_global_steps(top, stored.iterations, slices),
-        tracker=stored.tracker,
+        iterations=stored.with_global_steps(top, slices) if stored else (),
+        tracker=stored.tracker if stored else None,
         other_sets=others,
         meta_files=metas,
         unhealthy=unhealthy,
@@ -127,6 +132,16 @@ def _seen_evidence(
         return ()
     used = [file.path for file in groups] + [file.path for file in strategies]
     return find_seen_evidence(places, {os.path.join(root, path) for path in used})
+
+
+def _find_iterations(top: str, notes: Notes) -> FoundIterations | None:
+    """Find MindFormers' iterations; None without one. Their formats are loaded where there are some."""
+    if not may_hold_iterations(top):
+        return None
+    from ms_recover.scanning.iterations import walk_iterations
+
+    found = walk_iterations(top, notes)
+    return found if found.iterations else None
 
 
 def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]) -> MsRecoverError:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ms_recover.file_names import GROUP_INFO_NAME, SLICE_ENDINGS, ending_of
 from ms_recover.model.inventory import SeenEvidence
 from ms_recover.scanning.naming import never_a_slice, rank_in_path, read_rank_directory, strategy_rank, why_unused
-from ms_recover.scanning.pattern_guess import guess_pattern
 
 _MOST_FOLDERS = 4_096
 _MOST_FILES = 100_000
@@ -71,6 +70,8 @@ def advice_for(root: str, surveyed: Survey) -> str:
     if own is not None and any("/" not in path for path in surveyed.paths):
         command = shlex.join(["recover-ckpt", "plan", os.path.dirname(root)])
         return f"this is the directory of rank {own[0]} alone: name the folder of all ranks: {command}"
+    from ms_recover.scanning.pattern_guess import guess_pattern  # only where nothing is recognised
+
     guess = guess_pattern(surveyed.paths)
     if guess is None or 2 * guess.files < len(surveyed.paths):
         named = "{rank} {prefix} {epoch} {step}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
-from ms_recover.file_names import GROUP_INFO_NAME, MANIFEST_SUFFIX, META_NAME
+from ms_recover.file_names import GROUP_INFO_NAME, ITERATION_CONTAINERS, MANIFEST_SUFFIX, META_NAME, named_iteration
 from ms_recover.model.inventory import Note, RankPath
 from ms_recover.scanning.layouts import Folder, is_unfinished, top_folder
 from ms_recover.scanning.naming import (
@@ -202,6 +202,25 @@ def _sort_out(
             orphan = read(slice_name)
             if isinstance(orphan, SliceName):
                 found.slices.append(orphan)
+
+
+def may_hold_iterations(root: str) -> bool:
+    """Whether iterations of MindFormers lie where they are looked for, or the root is named like one."""
+    below = (iterations_in(os.path.join(root, container)) for container in ITERATION_CONTAINERS)
+    return named_iteration(os.path.basename(root)) is not None or any(below)
+
+
+def iterations_in(path: str) -> list[tuple[int, str]]:
+    """Return the iterations whose directories lie in a directory; none where it cannot be listed."""
+    try:
+        with os.scandir(path) as entries:
+            return [
+                (number, one.name)
+                for one in entries
+                if (number := named_iteration(one.name)) is not None and one.is_dir()
+            ]
+    except OSError:
+        return []
 
 
 def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple[int | None, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.compare_blocks import find_refuted
@@ -9,7 +10,6 @@ from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, S
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.rules import RULES
 from ms_recover.planning.judging.structure import compare_structure
-from ms_recover.planning.judging.word_check import check_word
 from ms_recover.planning.runs import Run
 
 
@@ -28,12 +28,17 @@ def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     contents = ContentIndex(facts.counted, facts.stages.alike)
     steps = facts.steps if facts.stages.layouts else ()
     refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
+    unread: tuple[SliceFile, ...] = ()
+    if facts.groups.claimed:
+        from ms_recover.planning.judging.word_check import check_word  # which plans without such options need not load
+
+        unread = check_word(facts, structure, contents, all_read=all_read)
     return Comparison(
         facts=facts,
         structure=structure,
         contents=contents,
         refuted={step: found for step, found in refuted.items() if found},
-        unread=check_word(facts, structure, contents, all_read=all_read) if facts.groups.claimed else (),
+        unread=unread,
     )
 
 

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.slices import ParameterList
+from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
+
+Group = tuple[int, ...]
+
+
+def later_groups(slices: Iterable[SliceFile], groups: Iterable[Group]) -> frozenset[Group]:
+    """Return the groups whose rank lists may have come after their slices were sealed without any.
+
+    These manifests name their own rank alone; at each step that two of them have, and at one at least, their contents
+    are equal.
+    """
+    contents: dict[tuple[int, Step], str] = {}
+    for file in slices:
+        manifest = file.manifest
+        if manifest is not None and manifest.provenance.kind == "sealed" and manifest.group == (file.rank,):
+            contents[file.rank, file.step] = manifest.digests.file
+    steps = {step for _, step in contents}
+    found = set()
+    for group in set(groups) if contents else ():
+        held = [[contents[rank, step] for rank in group if (rank, step) in contents] for step in steps]
+        if all(len(set(equal)) < 2 for equal in held) and any(len(equal) > 1 for equal in held):
+            found.add(group)
+    return frozenset(found)
 
 
 def check_manifest(
-    file: SliceFile, world_size: int, group: tuple[int, ...] | None, *, claimed: bool = False
+    file: SliceFile, world_size: int, group: Group | None, *, claimed: bool = False, later: bool = False
 ) -> str | None:
     """Return why place, name or header of a slice are not what its manifest says; None when they are.
 
     The group is not compared where it is None. A manifest that names its own rank alone does not speak against the
-    group where the slice was sealed, because rank lists may have come later, nor where the operator's word groups the
+    group where the slice was sealed before there were rank lists (`later`), nor where the operator's word groups the
     rank (`claimed`); there one that rests on an earlier word does not either.
     """
     manifest = file.manifest
@@ -29,7 +54,7 @@ def check_manifest(
         return f"its manifest is that of {manifest.file}"
     if manifest.world_size != world_size:
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
-    alone = len(manifest.group) == 1 and (claimed or manifest.provenance.kind == "sealed")
+    alone = len(manifest.group) == 1 and (claimed or (later and manifest.provenance.kind == "sealed"))
     silent = alone or (claimed and manifest.provenance.evidence == "operator")
     if group is not None and not silent and tuple(sorted(manifest.group)) != group:
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
