@@ -113,7 +113,8 @@ class _Lines(Meter):
         super().close()
         self._over.set()
         if self._ticker is not None:
-            self._ticker.join(_JOIN_SECONDS)
+            with suppress(RuntimeError):  # an interrupt came while it was started: it ends by itself
+                self._ticker.join(_JOIN_SECONDS)
 
 
 class _Bar(Meter):
