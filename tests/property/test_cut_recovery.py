@@ -69,6 +69,24 @@ def scenes(draw: st.DrawFn, evidence: str, kinds: Mapping[str, mishaps.Mishap] =
     return CutScene(6, 1, evidence, tuple(strikes), frozenset(gone), True)
 
 
+LISTS_AFTER_SEALING = CutScene(
+    6,
+    1,
+    SEALED,
+    tuple(
+        CutStrike(kind, 0, STEPS[2], STEPS[0], 1, ())
+        for kind in (
+            "bit flip in the first parameter",
+            "all strategy files removed",
+            "rank lists that contradict the layouts",
+        )
+    ),
+    frozenset(),
+    True,
+)
+"""Wrong rank lists beside slices whose manifests name their own ranks alone."""
+
+
 @settings(
     max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -81,6 +99,7 @@ def test_with_saved_manifests_what_is_put_together_is_the_truth(scene: CutScene)
     max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(scenes(SEALED))
+@example(LISTS_AFTER_SEALING)
 def test_in_a_sealed_tree_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 

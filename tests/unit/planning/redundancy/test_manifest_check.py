@@ -1,0 +1,57 @@
+"""Rank lists that came after their slices were sealed without any."""
+
+from dataclasses import replace
+
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.provenance import Provenance
+from ms_recover.model.steps import Step
+from ms_recover.planning.redundancy.manifest_check import check_manifest, later_groups
+from tests.support.inventories import STEP, slice_file
+
+OLDER = Step(1, 8)
+
+
+def sealed(rank, contents, step=STEP, kind="sealed", group=None):
+    file = slice_file(rank, step)
+    made = Manifest(
+        run_id="",
+        rank=rank,
+        world_size=4,
+        step=step,
+        cumulative_step=None,
+        file=file.path.rpartition("/")[2],
+        size=file.size,
+        digests=Digests(contents, ()),
+        parameters=file.parameters,
+        group=group or (rank,),
+        provenance=Provenance(kind=kind, evidence="structure"),
+    )
+    return replace(file, manifest=made)
+
+
+GROUPS = [(0, 2), (1, 3)]
+
+
+def test_a_later_list_groups_slices_that_were_sealed_equal():
+    slices = [sealed(rank, "ab"[rank % 2], step) for rank in range(4) for step in (STEP, OLDER)]
+    assert later_groups(slices, GROUPS) == {(0, 2), (1, 3)}
+
+
+def test_a_list_that_groups_slices_that_were_sealed_different_is_none():
+    slices = [sealed(0, "a"), sealed(2, "x"), sealed(1, "b"), sealed(3, "b")]
+    assert later_groups(slices, GROUPS) == {(1, 3)}
+    older = [sealed(0, "a", OLDER), sealed(2, "a", OLDER)]
+    assert later_groups(slices + older, GROUPS) == {(1, 3)}
+
+
+def test_slices_that_nobody_compares_or_that_were_saved_show_nothing():
+    assert later_groups([sealed(0, "a"), slice_file(2)], GROUPS) == frozenset()
+    assert later_groups([sealed(rank, "a", kind="saved") for rank in (0, 2)], GROUPS) == frozenset()
+    assert later_groups([sealed(rank, "a", group=(0, 2)) for rank in (0, 2)], GROUPS) == frozenset()
+
+
+def test_only_a_later_list_may_name_more_ranks_than_the_manifest():
+    file = sealed(0, "a")
+    assert check_manifest(file, 4, (0, 2), later=True) is None
+    assert "says ranks [0] hold the same slice" in check_manifest(file, 4, (0, 2))
+    assert "says ranks [0] hold" in check_manifest(sealed(0, "a", kind="saved"), 4, (0, 2), later=True)
