@@ -161,11 +161,6 @@ def weights_name(name: str) -> WeightsName | None:
     return WeightsName(found["prefix"], kind, int(found["index"]), int(found["count"]))
 
 
-def iteration_directory(iteration: int) -> str:
-    """Return the name of the directory of an iteration."""
-    return f"iteration_{iteration:08d}"
-
-
 def named_iteration(name: str) -> int | None:
     """Return the iteration whose directory has this name, None for other names."""
     found = _ITERATION.match(name)

@@ -15,10 +15,10 @@ from ms_recover.formats.common_info import decode_common, decode_tracker, encode
 from ms_recover.formats.shard_entries import parse_shard_id
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.planning.documents.expected import expected_files
-from ms_recover.planning.documents.stages import find_document_stages, rank_regions
+from ms_recover.planning.documents.stages import find_document_stages
 from ms_recover.planning.redundancy.layouts import cells_of, region_of
 from tests.support.examples import SAME_EVERY_TIME, examples
-from tests.support.iterations import Job, make_metadata
+from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import parse
 
 SOUND = [

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from ms_recover.file_names import COMMON_NAME, METADATA_NAME, TRACKER_NAME, WeightsName, iteration_directory
+from ms_recover.file_names import COMMON_NAME, METADATA_NAME, TRACKER_NAME, WeightsName
 from ms_recover.formats.common_info import COMMON_MEMBERS, encode_common, encode_tracker
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.formats.image import safetensors_image
@@ -94,6 +94,17 @@ def strategies(job: Job) -> dict[int, Strategy]:
     return found
 
 
+def rank_regions(parameter: ShardedParameter, rank: int) -> tuple[tuple[int, int], ...] | None:
+    """Return the extents of the global tensor that a rank of the layout's stage holds, None for other ranks.
+
+    This is the statement of ``metadata.json`` itself; `cells_of` says the same of the layout in planning's terms.
+    """
+    layout = parameter.layout
+    if not layout or not layout.rank_list[0] <= rank <= layout.rank_list[-1]:
+        return None
+    return parameter.region_of(layout.fragments[rank - layout.rank_list[0]])
+
+
 def make_common(job: Job, iteration: int) -> CommonInfo:
     """Return what MindFormers writes to ``common.json``."""
     return CommonInfo(
@@ -138,7 +149,7 @@ def write_job(root: Path, job: Job, iterations: Iterable[int] = (100, 200)) -> P
     text = b"".join(encode_metadata(metadata))
     files = file_shards(metadata)
     for iteration in iterations:
-        folder = root / iteration_directory(iteration)
+        folder = root / f"iteration_{iteration:08d}"
         folder.mkdir(parents=True)
         known: dict[tuple[tuple[Parameter, int], ...], bytes] = {}
         for name, shards in files.items():

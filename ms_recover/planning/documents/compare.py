@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ms_recover.file_names import COMMON_NAME, METADATA_NAME, WeightKind, WeightsName, weights_name
+from ms_recover.file_names import COMMON_NAME, WeightKind, WeightsName, weights_name
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.documents.expected import ExpectedFile, expected_files
@@ -109,24 +109,6 @@ def compare_common(common: CommonInfo, iteration: int, global_step: int | None =
     if None not in (common.global_step, global_step) and common.global_step != global_step:
         found.append(f"its global_step is {common.global_step}, and that of the opt files is {global_step}")
     return tuple(Finding(kind="other iteration", file=COMMON_NAME, rank=0, words=words) for words in found)
-
-
-def compare_worlds(documents: Mapping[int, ShardMetadata]) -> tuple[Finding, ...]:
-    """Return which iterations have metadata of another number of ranks than the newest one; they are of another job."""
-    if not documents:
-        return ()
-    newest = max(documents)
-    size = documents[newest].world_size
-    return tuple(
-        Finding(
-            kind="other count",
-            file=METADATA_NAME,
-            rank=None,
-            words=f"iteration {iteration} has {one.world_size} ranks, and iteration {newest} has {size}",
-        )
-        for iteration, one in sorted(documents.items())
-        if one.world_size != size
-    )
 
 
 def compare_tracker(tracked: int | None, complete: Mapping[int, bool]) -> str:

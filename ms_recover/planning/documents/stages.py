@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ms_recover.model.shard_metadata import SavedLayout, ShardedParameter, ShardMetadata, StoredShard
+from ms_recover.model.shard_metadata import SavedLayout, ShardMetadata, StoredShard
 from ms_recover.model.strategy import Layout, Strategy
 
 
@@ -55,17 +55,6 @@ def find_document_stages(metadata: ShardMetadata) -> tuple[DocumentStage, ...]:
         )
         for start in sorted(layouts.keys() | whole.keys())
     )
-
-
-def rank_regions(parameter: ShardedParameter, rank: int) -> tuple[tuple[int, int], ...] | None:
-    """Return the extents of the global tensor that a rank of the layout's stage holds, None for other ranks.
-
-    This is the statement of ``metadata.json`` itself; `cells_of` says the same of the layout in planning's terms.
-    """
-    layout = parameter.layout
-    if not layout or not layout.rank_list[0] <= rank <= layout.rank_list[-1]:
-        return None
-    return parameter.region_of(layout.fragments[rank - layout.rank_list[0]])
 
 
 def _starts(layout: SavedLayout | None, stored: tuple[tuple[StoredShard, ...], ...], size: int) -> frozenset[int]:

@@ -14,12 +14,12 @@ from ms_recover.planning.documents.compare import (
     compare_common,
     compare_files,
     compare_tracker,
-    compare_worlds,
     find_unlisted,
 )
 from ms_recover.planning.documents.expected import expected_files
-from ms_recover.planning.documents.stages import find_document_stages, rank_regions
+from ms_recover.planning.documents.stages import find_document_stages
 from ms_recover.planning.redundancy.layouts import cells_of, region_of
+from tests.support.iterations import rank_regions
 from tests.support.mindformers import TREES, listed_files, metadata_text, parse, truth
 
 REDUNDANT = {"dp2_mp4": False, "dp4_mp2_opt2": False, "dp2_mp2_pp2": False}
@@ -108,9 +108,7 @@ def test_global_step_is_expected_where_no_opt_file_is_left() -> None:
     assert find_unlisted(metadata, models)["opt"] == (GLOBAL_STEP,)
 
 
-def test_documents_of_other_iterations_and_worlds_are_found() -> None:
-    eight = parse(metadata_text("dp2_mp4"))
-    assert compare_worlds({}) == compare_worlds({100: eight, 200: eight}) == ()
+def test_progress_of_another_iteration_is_found() -> None:
     assert compare_common(CommonInfo(step_num=100), 100) == compare_common(CommonInfo(), 100) == ()
     assert compare_common(CommonInfo(global_step=100), 100, 100) == compare_common(CommonInfo(), 100, 100) == ()
     (finding,) = compare_common(CommonInfo(step_num=100, global_step=90), 100, 100)
