@@ -352,6 +352,19 @@ TWO_STRANGERS = Scene(
     True,
 )
 """Two slices of one other network in different groups, which support each other."""
+REWRITTEN_LIST = Scene(
+    2,
+    2,
+    NONE,
+    (
+        Strike("name not UTF-8", 1, STEPS[-1], STEPS[0], 0, (3,)),
+        Strike("rank list of one that is alone", 3, STEPS[-1], STEPS[0], 0, (1,)),
+        Strike("rank list removed", 1, STEPS[-1], STEPS[0], 0, (3,)),
+    ),
+    frozenset({0}),
+    False,
+)
+"""A wrong list against one other, which the recovery writes a second time."""
 
 
 @settings(
@@ -383,6 +396,7 @@ def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
 )
 @given(scenes(NONE))
 @example(TWO_STRANGERS)
+@example(REWRITTEN_LIST)
 @example(scene(NONE, "bit flip in the first byte", BESIDE, data_parallel=3))
 def test_without_manifests_a_recovery_is_complete_and_not_mixed(scene: Scene) -> None:
     recover(scene)

@@ -43,9 +43,9 @@ def settle_claims(
     if word.groups:
         slices = [file for file in slices if file.manifest is None or file.manifest.provenance.evidence != "operator"]
     alike = _alike(stages)
-    listed = [(file.path, file.info.sorted_ranks) for file in lists if file.info is not None]
-    wrong = _contradictions((ranks for _, ranks in listed), stages, alike, slices)
-    rejected = _outvoted(listed, wrong, alike, slices) if wrong else {}
+    listed = (file.info.sorted_ranks for file in lists if file.info is not None)
+    wrong = _contradictions(listed, stages, alike, slices)
+    rejected = _outvoted(lists, wrong, alike, slices) if wrong else {}
     groups = merge_groups([file for file in lists if file.path not in rejected], slices)
     if not wrong or rejected:
         wrong = _contradictions({ranks[0]: ranks for ranks in groups.members.values()}.values(), stages, alike)
@@ -65,20 +65,34 @@ def settle_claims(
 
 
 def _outvoted(
-    listed: Sequence[tuple[str, Group]], wrong: dict[Group, str], alike: dict[int, Group], slices: Sequence[SliceFile]
+    lists: Sequence[GroupFile], wrong: dict[Group, str], alike: dict[int, Group], slices: Sequence[SliceFile]
 ) -> dict[str, str]:
-    """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts."""
-    stated = {
-        (file.rank, tuple(sorted(file.manifest.group)), file.manifest.provenance.kind == "sealed")
-        for file in slices
-        if file.manifest is not None
-    }
-    against = [(path, ranks) for path, ranks in listed if ranks in wrong]
-    agreeing = [ranks for _, ranks in listed if alike.get(ranks[0]) == ranks]
-    agreeing += [ranks for rank, ranks, sealed in stated if not sealed and alike.get(rank) == ranks]
-    if len(agreeing) <= len(against) or any(ranks in wrong for _, ranks, _ in stated):
+    """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts.
+
+    What a recovery wrote is evidence only where it rests on manifests of training: manifests of recovered slices, and
+    the lists of ranks that have no others.
+    """
+    stated: set[Group] = set()
+    saved: set[tuple[int, Group]] = set()
+    own: set[int] = set()
+    for file in slices:
+        manifest = file.manifest
+        if manifest is not None:
+            group = tuple(sorted(manifest.group))
+            stated.add(group)
+            by_training = manifest.recovered and manifest.provenance.evidence == "manifest"
+            if by_training or manifest.provenance.kind == "saved":
+                saved.add((file.rank, group))
+        if manifest is None or by_training or not manifest.recovered:
+            own.add(file.rank)
+    rewritten = {file.rank for file in slices} - own
+    listed = [(file, file.info.sorted_ranks) for file in lists if file.info is not None]
+    against = [(file.path, ranks) for file, ranks in listed if ranks in wrong]
+    agreeing = sum(alike.get(ranks[0]) == ranks for file, ranks in listed if file.rank not in rewritten)
+    agreeing += sum(alike.get(rank) == ranks for rank, ranks in saved)
+    if agreeing <= len(against) or not stated.isdisjoint(wrong):
         return {}
-    return {path: f"{wrong[ranks]} and {len(agreeing)} rank lists or manifests" for path, ranks in against}
+    return {path: f"{wrong[ranks]} and {agreeing} rank lists or manifests" for path, ranks in against}
 
 
 def _alike(stages: Stages) -> dict[int, Group]:
