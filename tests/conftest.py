@@ -83,8 +83,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def recover_ckpt(request):
-    """Run the command line: in a process of its own, but for `--quick`."""
-    start = in_this_process if request.config.getoption("--quick") else in_a_process
+    """Run the command line, in a process of its own where the test is marked so."""
+    start = in_this_process if request.node.get_closest_marker("processes") is None else in_a_process
 
     def run(*arguments, **options):
         done = start(*arguments, **options)
