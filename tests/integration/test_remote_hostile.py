@@ -42,7 +42,7 @@ def running(server_class, tree, token=b""):
     """Run a server of some class in a thread."""
     port, ready, loop = free_port(), threading.Event(), asyncio.new_event_loop()
     server = server_class(ServedTree(str(tree), ScanOptions()), "127.0.0.1", port, Security(token), 1)
-    task = loop.create_task(server.run(None, lambda text: ready.set()))
+    task = loop.create_task(server.run(None, lambda text, at: ready.set()))
 
     def run():
         with pytest.raises(asyncio.CancelledError):
