@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ms_recover.errors import FormatError
@@ -21,24 +23,36 @@ def decode_object(data: bytes, *, brackets: int, commas: int, fractions: bool = 
     FormatError
         When it is anything else. The text is the reason and names no file.
     """
+    check_entries(data, brackets, commas)
+    parse_float = float if fractions else _no_number
+    with decoding():
+        found = json.loads(data.decode(), object_pairs_hook=_object, parse_float=parse_float, parse_constant=_no_number)
+    if not isinstance(found, dict):
+        raise FormatError("it is not a JSON object")
+    return found
+
+
+def check_entries(data: bytes, brackets: int, commas: int) -> None:
+    """Raise a FormatError when JSON has more opening brackets or commas."""
     if data.count(b"{") + data.count(b"[") > brackets or data.count(b",") > commas:
         raise FormatError("it has too many entries")
-    parse_float = float if fractions else _no_number
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Raise what a JSON decoder raises in a block as a FormatError that names the place."""
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_object, parse_float=parse_float, parse_constant=_no_number)
+        yield
+    except FormatError:
+        raise
     except RecursionError:
         raise FormatError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise FormatError(f"it is cut or damaged: {error.msg} at character {error.pos}") from None
-    except FormatError:
-        raise
     except ValueError as error:  # numbers of thousands of digits
         raise FormatError(f"it is damaged: {str(error)[:80]}") from None
-    if not isinstance(found, dict):
-        raise FormatError("it is not a JSON object")
-    return found
 
 
 def is_text(value: Any) -> bool:
@@ -72,3 +86,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(text: str) -> NoReturn:
     raise FormatError(f"it holds the number {text[:_SHOWN]}, which is not whole")
+
+
+WHOLE_NUMBERS = json.JSONDecoder(object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
+"""Decodes a value whose entries were counted before: numbers are whole, and names within one object differ."""

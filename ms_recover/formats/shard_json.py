@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from ms_recover.errors import FormatError
+from ms_recover.formats.bounded_json import WHOLE_NUMBERS, check_entries, decoding
 from ms_recover.model.shard_metadata import ShardedParameter, StoredShard
 
 STATE, STORAGE = "state_dict_metadata", "storage_data"
@@ -53,12 +53,9 @@ def read_any_layout(data: bytes, entries: Entries) -> None:
     FormatError
         When it is damaged, or no JSON of this kind.
     """
-    if data.count(b"{") + data.count(b"[") > _MOST_BRACKETS or data.count(b",") > _MOST_COMMAS:
-        raise FormatError("it has too many entries")
-    try:
+    check_entries(data, _MOST_BRACKETS, _MOST_COMMAS)
+    with decoding():
         text = data.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
     end = _AnyLayout(text, entries).read()
     if _BLANKS.fullmatch(text, end) is None:
         raise FormatError(f"it goes on behind its end, at character {end}")
@@ -134,12 +131,9 @@ class _AnyLayout:
 
 def load_value(data: bytes) -> Any:
     """Decode one JSON value of limited length."""
-    if data.count(b"{") + data.count(b"[") > _MOST_BRACKETS or data.count(b",") > _MOST_COMMAS:
-        raise FormatError("it has too many entries")
-    try:
+    check_entries(data, _MOST_BRACKETS, _MOST_COMMAS)
+    with decoding():
         text = data.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"it is not UTF-8 at byte {error.start}") from None
     value, end = _decode(text, 0)
     if end != len(text):
         raise FormatError(f"it is damaged at character {end}")
@@ -147,29 +141,5 @@ def load_value(data: bytes) -> Any:
 
 
 def _decode(text: str, at: int) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, at)
-    except RecursionError:
-        raise FormatError("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise FormatError(f"it is cut or damaged: {error.msg} at character {error.pos}") from None
-    except FormatError:
-        raise
-    except ValueError as error:  # numbers of thousands of digits
-        raise FormatError(f"it is damaged: {str(error)[:80]}") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise FormatError(f"{twice[:40]!r} occurs twice in it")
-    return found
-
-
-def _no_number(text: str) -> NoReturn:
-    raise FormatError(f"it holds the number {text[:40]}, which is not whole")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
+    with decoding():
+        return WHOLE_NUMBERS.raw_decode(text, at)
