@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
+from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import SAVED
-from ms_recover.model.steps import Step
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.directories import sync_directory
@@ -25,23 +25,11 @@ from ms_recover.system_errors import explained
 
 
 @dataclass(frozen=True)
-class SliceOrder:
-    """A slice to be saved under its final, absolute path; the facts are those of `Manifest`.
+class SliceOrder(SavedSlice):
+    """A slice to be saved, of a known group; it must hold the parameters that are `expected`."""
 
-    It must hold the parameters that are `expected`.
-    """
-
-    path: str
-    rank: int
-    world_size: int
-    step: Step
-    cumulative_step: int
-    run_id: str
     group: tuple[int, ...]
     expected: Collection[str]
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.step}, {self.path}"
 
 
 def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:

@@ -30,9 +30,9 @@ GroupOf = Callable[[tuple[Parameter, ...]], tuple[int, ...]]
 """Returns the ranks that hold the same slice, by its parameters."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SavedSlice:
-    """A slice that this process has saved under its final, absolute path; the facts are those of `Manifest`."""
+    """A slice that this process saves under its final, absolute path; the facts are those of `Manifest`."""
 
     path: str
     rank: int
