@@ -42,7 +42,13 @@ def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = No
 def _headline(outcome: Outcome) -> str:
     failed = sum(result.status == "failed" for result in outcome.results)
     written = [result for result in outcome.results if result.status in ("copied", "composed")]
-    if failed or outcome.errors:
+    if outcome.errors and not failed:
+        count = len(outcome.errors)
+        return (
+            f"FAILED: {_held(outcome)}, but {count} thing{'s' * (count > 1)} beside them failed; "
+            "remove the causes named below and run the command again"
+        )
+    if failed:
         return (
             f"FAILED: {failed} of {len(outcome.results)} slices could not be recovered, the others are whole; "
             "remove the causes named below and run the command again"
@@ -58,3 +64,8 @@ def _headline(outcome: Outcome) -> str:
     how = " and ".join(f"{count} {status}" for status, count in Counter(one.status for one in written).items())
     read_back = ", each read back and compared" if outcome.verified else ""
     return f"DONE: every rank has its slice of step {outcome.step}; {how} ({total}){read_back}"
+
+
+def _held(outcome: Outcome) -> str:
+    parts = f"the surviving parameters of {len(outcome.results)} slices of step {outcome.step} are written"
+    return parts if outcome.partial else f"every rank has its slice of step {outcome.step}"

@@ -129,6 +129,8 @@ def test_a_failed_outcome_names_the_failures():
     assert "FAILED: 1 of 2 slices" in text
     assert "disk\\nfull" in text
     assert text.endswith("error: the journal")
+    text = outcome_text(outcome(errors=("writing the tracker",)), None)
+    assert "FAILED: every rank has its slice of step 2_8, but 1 thing beside them failed" in text
 
 
 def test_outcomes_without_work_and_with_parts_only():
