@@ -58,7 +58,15 @@ def sealed(folder):
 
 
 @pytest.fixture
-def gate(monkeypatch):
+def queue():
+    """A queue whose thread does not outlast the test."""
+    queue = ManifestQueue()
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def gate(monkeypatch, queue):
     """Hold the reading of slices until it is opened; a stop opens it too."""
     opened, begun = threading.Event(), threading.Event()
     prove = manifest_queue.prove_saved
@@ -76,8 +84,7 @@ def gate(monkeypatch):
     opened.set()
 
 
-def test_saves_are_worked_off_in_their_order_beside_the_training(tmp_path, gate):
-    queue = ManifestQueue()
+def test_saves_are_worked_off_in_their_order_beside_the_training(tmp_path, gate, queue):
     for number in (1, 2, 3):
         queue.put(legacy(tmp_path, number))
     assert gate.begun.wait(WAIT)
@@ -94,8 +101,7 @@ def test_saves_are_worked_off_in_their_order_beside_the_training(tmp_path, gate)
     assert "net-1_4.ckpt" in sealed(tmp_path)
 
 
-def test_what_is_sealed_counts_as_saved(tmp_path):
-    queue = ManifestQueue()
+def test_what_is_sealed_counts_as_saved(tmp_path, queue):
     for rank in (0, 1):
         queue.do_now(legacy(tmp_path / f"ckpt_dir{rank}", 1, rank=rank))
     found = api.verify(api.scan(tmp_path))
@@ -103,8 +109,7 @@ def test_what_is_sealed_counts_as_saved(tmp_path):
     assert api.plan(api.scan(tmp_path)).actions == ()
 
 
-def test_manifests_of_rotated_slices_are_removed(tmp_path):
-    queue = ManifestQueue()
+def test_manifests_of_rotated_slices_are_removed(tmp_path, queue):
     for number in (1, 2):
         queue.do_now(legacy(tmp_path, number))
     (tmp_path / "net-1_1.ckpt").unlink()
@@ -114,8 +119,7 @@ def test_manifests_of_rotated_slices_are_removed(tmp_path):
     assert sealed(tmp_path) == ["net-1_2.ckpt", "net-1_3.ckpt", "net-9_9.ckpt"]
 
 
-def test_a_slice_that_was_rotated_away_before_is_no_error(tmp_path):
-    queue = ManifestQueue()
+def test_a_slice_that_was_rotated_away_before_is_no_error(tmp_path, queue):
     save = legacy(tmp_path, 1)
     (tmp_path / "net-1_1.ckpt").unlink()
     queue.do_now(save)
@@ -124,9 +128,8 @@ def test_a_slice_that_was_rotated_away_before_is_no_error(tmp_path):
     assert queue.failures() == []
 
 
-def test_a_manifest_that_lay_there_before_goes_first(tmp_path, gate):
+def test_a_manifest_that_lay_there_before_goes_first(tmp_path, gate, queue):
     """The file was replaced under its name: until it is read nothing must vouch for it."""
-    queue = ManifestQueue()
     save = legacy(tmp_path, 1)
     (tmp_path / f"net-1_1.ckpt{MANIFEST_SUFFIX}").write_text("of the file before")
     queue.put(save)
@@ -134,8 +137,7 @@ def test_a_manifest_that_lay_there_before_goes_first(tmp_path, gate):
     assert sealed(tmp_path) == []
 
 
-def test_an_error_names_rank_step_and_path_and_others_go_on(tmp_path, caplog):
-    queue = ManifestQueue()
+def test_an_error_names_rank_step_and_path_and_others_go_on(tmp_path, caplog, queue):
     bad, good = legacy(tmp_path, 1), legacy(tmp_path, 2)
     (tmp_path / "net-1_1.ckpt").chmod(0o600)
     os.truncate(tmp_path / "net-1_1.ckpt", 50)
@@ -150,27 +152,25 @@ def test_an_error_names_rank_step_and_path_and_others_go_on(tmp_path, caplog):
     assert sealed(tmp_path) == ["net-1_2.ckpt"]
 
 
-def test_a_full_disk_is_reported(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported(tmp_path, monkeypatch, queue):
     def full(path, manifest):
         raise StorageError(f"writing {path}: No space left on device")
 
     monkeypatch.setattr("ms_recover.execution.saved_manifest.write_manifest", full)
-    queue = ManifestQueue()
     queue.do_now(legacy(tmp_path, 1))
     (error,) = queue.failures()
     assert isinstance(error, StorageError)
     assert sealed(tmp_path) == []
 
 
-def test_a_list_that_says_something_else_is_replaced(tmp_path):
+def test_a_list_that_says_something_else_is_replaced(tmp_path, queue):
     write_group_info(tmp_path / "group_info.pb", [0])
-    ManifestQueue().do_now(legacy(tmp_path, 1))
+    queue.do_now(legacy(tmp_path, 1))
     assert read_group_info(str(tmp_path / "group_info.pb")).restore_ranks == (0, 1)
 
 
-def test_without_layouts_the_list_beside_the_slices_counts(tmp_path):
+def test_without_layouts_the_list_beside_the_slices_counts(tmp_path, queue):
     """MindSpore's compiler may have written it: a manifest must not contradict it."""
-    queue = ManifestQueue()
     queue.do_now(legacy(tmp_path, 1, same=SameRanks(0)))
     assert not (tmp_path / "group_info.pb").exists()
     assert read_manifest(tmp_path / f"net-1_1.ckpt{MANIFEST_SUFFIX}").group == (0,)
@@ -194,10 +194,9 @@ def test_directories_that_may_be_removed_are_left_alone(tmp_path, number, newest
     assert iteration(tmp_path, number, kept).is_safe(newest) == safe
 
 
-def test_an_iteration_that_is_removed_before_long_is_let_go(tmp_path, gate, caplog):
+def test_an_iteration_that_is_removed_before_long_is_let_go(tmp_path, gate, caplog, queue):
     """MindFormers removes the directory: no file in it may be open, and none be added."""
     caplog.set_level("INFO")
-    queue = ManifestQueue()
     first, second = iteration(tmp_path, 1, kept=2), iteration(tmp_path, 2, kept=2)
     queue.put(first)
     assert gate.begun.wait(WAIT)
@@ -212,8 +211,7 @@ def test_an_iteration_that_is_removed_before_long_is_let_go(tmp_path, gate, capl
     assert "because it is removed before long" in caplog.text
 
 
-def test_iterations_get_no_rank_lists(tmp_path):
-    queue = ManifestQueue()
+def test_iterations_get_no_rank_lists(tmp_path, queue):
     queue.do_now(iteration(tmp_path, 200, kept=5))
     folder = tmp_path / "iteration_00000200"
     assert sealed(folder) == [f"CKP-{kind}-0000000-0000002.safetensors" for kind in ("model", "opt")]
