@@ -131,6 +131,7 @@ def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, 
             borrowed=action.borrowed,
         ),
         tool=TOOL,
+        training=model.training.of_recovered() if model is not None and model.training is not None else None,
     )
     write_manifest(context.path(action.target), manifest, context.syncs)
     if context.journal is not None:

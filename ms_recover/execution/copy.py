@@ -210,8 +210,13 @@ def _write_manifest(
     if manifest.digests.file != digest:
         raise VerificationError(f"{target} does not hold the bytes its source's manifest names: plan again")
     name = os.path.basename(target)
-    write_manifest(
-        target,
-        replace(manifest, rank=action.rank, file=name, group=action.group, provenance=provenance, tool=TOOL),
-        context.syncs,
+    copied = replace(
+        manifest,
+        rank=action.rank,
+        file=name,
+        group=action.group,
+        provenance=provenance,
+        tool=TOOL,
+        training=manifest.training.of_recovered() if manifest.training is not None else None,
     )
+    write_manifest(target, copied, context.syncs)

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from typing import get_args
 
 from ms_recover.formats import codec
-from ms_recover.formats.codec import UNSET, Count, Digest, Epoch, Fields, ParameterFields, Rank, Size, UnsetType
-from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest
+from ms_recover.formats.codec import (
+    UNSET,
+    Count,
+    Digest,
+    Epoch,
+    Fields,
+    ParameterFields,
+    Positive,
+    Rank,
+    Size,
+    StepFields,
+    UnsetType,
+)
+from ms_recover.model.manifest import MANIFEST_VERSION, Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.provenance import Provenance, ProvenanceKind, ProvenanceSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -42,6 +54,23 @@ class DigestedFields(ParameterFields, gc=False):
     digest: Digest
 
 
+class RunStepFields(StepFields, kw_only=True):
+    """A step of a run."""
+
+    run_id: str
+
+
+class TrainingFields(Fields):
+    """Facts about the training that saved a slice."""
+
+    started: Count
+    resumed_from: RunStepFields | None
+    epoch_steps: Positive | None
+    batch_size: Positive | None
+    rank_local: tuple[str, ...]
+    state_digest: Digest | None
+
+
 class VersionFields(Fields):
     """The version of a manifest, whatever else is in it."""
 
@@ -49,7 +78,7 @@ class VersionFields(Fields):
 
 
 class ManifestFields(VersionFields, kw_only=True):
-    """A manifest; `origin` is only in version 1, `provenance` only in version 2."""
+    """A manifest; `origin` is only in version 1, `provenance` only in version 2, `training` only where it is known."""
 
     tool: str
     origin: str | UnsetType = UNSET
@@ -65,6 +94,7 @@ class ManifestFields(VersionFields, kw_only=True):
     digest: Digest
     group: tuple[Rank, ...]
     strategy_digest: Digest | None
+    training: TrainingFields | UnsetType = UNSET
     parameters: tuple[DigestedFields, ...]
 
 
@@ -75,7 +105,15 @@ def encode(manifest: Manifest) -> bytes:
         for one, digest in zip(manifest.parameters, manifest.digests.parameters, strict=True)
     )
     digest, version = manifest.digests.file, MANIFEST_VERSION
-    fields = codec.fill(ManifestFields, manifest.step, manifest, version=version, digest=digest, parameters=parameters)
+    fields = codec.fill(
+        ManifestFields,
+        manifest.step,
+        manifest,
+        version=version,
+        digest=digest,
+        training=_training_fields(manifest.training),
+        parameters=parameters,
+    )
     head = codec.to_json(fields)
     rows = ",".join(f"\n  {codec.json_text(row, 0)}" for row in head.pop("parameters"))
     return f'{codec.json_text(head, 1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
@@ -107,7 +145,24 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
         digests=Digests(fields.digest, tuple([row.digest for row in rows])),
         parameters=like if _are(rows, like) else _parameters(rows),
         provenance=_provenance(fields),
+        training=_training(fields.training),
     )
+
+
+def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetType:
+    if training is None:
+        return UNSET
+    before = training.resumed_from
+    resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
+    return codec.fill(TrainingFields, training, resumed_from=resumed_from)
+
+
+def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
+    if not isinstance(fields, TrainingFields):
+        return None
+    before = fields.resumed_from
+    resumed_from = RunStep(before.run_id, Step(before.epoch, before.step)) if before is not None else None
+    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from)
 
 
 def _provenance(fields: ManifestFields) -> Provenance:

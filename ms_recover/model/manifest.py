@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ms_recover.model.provenance import SAVED, Provenance
 from ms_recover.model.slices import Parameter
@@ -21,6 +21,36 @@ class Digests:
     """Of the whole file."""
     parameters: tuple[str, ...] = ()
     """Of each parameter's contents, all pieces in file order; empty for encrypted slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step of a run."""
+
+    run_id: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRecord:
+    """Facts about the training that saved a slice, from which a resumed one tells whether it is the same."""
+
+    started: int
+    """When the run began, in milliseconds since 1970 in UTC by the clock of rank 0; the same for all ranks."""
+    resumed_from: RunStep | None = None
+    """The step that the run was resumed from; None when it began with the first epoch."""
+    epoch_steps: int | None = None
+    """Steps of an epoch, None where epochs are not counted."""
+    batch_size: int | None = None
+    """Samples of a step on one rank, None when the dataset does not tell."""
+    rank_local: tuple[str, ...] = ()
+    """Parameters whose values differed among the ranks of the group when the slice was saved, sorted."""
+    state_digest: str | None = None
+    """Digest of the state file beside the slice, None when there is none."""
+
+    def of_recovered(self) -> TrainingRecord:
+        """Return the record for a slice that was recovered from this one; its state file is not."""
+        return replace(self, state_digest=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +80,8 @@ class Manifest:
     """Where its bytes come from."""
     tool: str = ""
     """Name and version of what wrote it."""
+    training: TrainingRecord | None = None
+    """None for slices that `ms_recover.training` did not save, or an older version of it."""
 
     @property
     def recovered(self) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from ms_recover.errors import FormatError, MissingInputError
 from ms_recover.formats.manifest import decode_manifest, encode_manifest, read_manifest
-from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -26,6 +26,7 @@ MANIFEST = Manifest(
     provenance=SAVED,
     tool="ms_recover 0.1.0",
 )
+TRAINING = TrainingRecord(1763900000123, RunStep("before", Step(1, 3)), 77, 8, ("bank", "queue"), FULL)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ MANIFEST = Manifest(
         MANIFEST,
         replace(MANIFEST, cumulative_step=None, strategy_digest=None, run_id=""),
         replace(MANIFEST, parameters=(), digests=Digests(FULL)),
+        replace(MANIFEST, training=TrainingRecord(1763900000123)),
+        replace(MANIFEST, training=TRAINING),
     ],
 )
 def test_round_trip(manifest):
@@ -69,6 +72,13 @@ def test_a_manifest_that_was_cut_off_is_refused(end):
         ("file", None),
         ("cumulative_step", -4),
         ("strategy_digest", ""),
+        ("training", {}),
+        ("training", None),
+        ("training", json.loads(encode_manifest(replace(MANIFEST, training=TRAINING)))["training"] | {"started": -1}),
+        (
+            "training",
+            json.loads(encode_manifest(replace(MANIFEST, training=TRAINING)))["training"] | {"epoch_steps": 0},
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(key, value):
