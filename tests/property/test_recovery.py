@@ -311,6 +311,19 @@ TAKEOVER = Scene(
     False,
 )
 """A conflict, and a newer file of another prefix that equals one side of it."""
+LOOSE = Scene(
+    3,
+    2,
+    SEALED,
+    (
+        Strike("bit flip in a batch statistic", 4, STEPS[-1], STEPS[0], 1, (0, 2)),
+        Strike("bit flip in the first parameter", 0, STEPS[-1], STEPS[0], 1, (2, 4)),
+        Strike("manifest removed", 4, STEPS[-1], STEPS[0], 1, (0, 2)),
+    ),
+    frozenset(),
+    False,
+)
+"""A replica without a manifest, damaged in a parameter that may differ between replicas."""
 TWO_RUNS = Scene(
     3,
     1,
@@ -387,6 +400,7 @@ def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
 @example(scene(SEALED, "bit flip in the first byte", BESIDE, data_parallel=3))
 @example(TAKEOVER)
 @example(TWO_RUNS)
+@example(LOOSE)
 def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     recover(scene)
 

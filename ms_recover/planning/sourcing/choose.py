@@ -186,6 +186,8 @@ def _copy_within_group(
     if why is not None:
         return why
     found = judgement.slices[usable[0].path]
+    if found.evidence == "manifest" and found.borrowed:  # of what may differ, only a manifest says whether it is sound
+        usable = [one for one in usable if judgement.slices[one.path].evidence == "manifest"]
     ground = f"rank {usable[0].rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
     reason = f"{holding.reason}; {ground}"
     evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
