@@ -38,7 +38,7 @@ class SavedSlice:
     rank: int
     world_size: int
     step: Step
-    cumulative_step: int
+    cumulative_step: int | None
     run_id: str
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a `SliceCheckpoint`, and the ranks that they imply."""
+"""Checks of the arguments of a `SliceSaver`, and the ranks that they imply."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from ms_recover.training.layouts import same_slice
 _log = logging.getLogger(__name__)
 
 
-def check_options(directory: str, prefix: str, save_steps: int | None, keep: int, form: str, job: TrainingJob) -> None:
+def check_options(directory: str, prefix: str, keep: int, form: str, job: TrainingJob) -> None:
     """Raise UsageError, which names the argument and the reason, when one is invalid."""
     if keep < 2:
         raise UsageError(
             f"keep={keep}: when the newest slice proves damaged there would be nothing to go back to; keep at least 2"
         )
-    if save_steps is not None and save_steps < 1:
-        raise UsageError(f"save_steps={save_steps}: it must be at least 1, or None to save once per epoch")
     if form not in SLICE_FORMATS:
         raise UsageError(f"format={form!r}: it must be one of {', '.join(SLICE_FORMATS)}")
     if not prefix or "/" in prefix:
@@ -33,6 +31,12 @@ def check_options(directory: str, prefix: str, save_steps: int | None, keep: int
         raise UsageError(
             f"directory={directory!r}: each of the {job.size} ranks needs its own, such as 'ckpt_dir{{rank}}'"
         )
+
+
+def check_save_steps(save_steps: int | None) -> None:
+    """Raise UsageError when slices cannot be saved at such steps."""
+    if save_steps is not None and save_steps < 1:
+        raise UsageError(f"save_steps={save_steps}: it must be at least 1, or None to save once per epoch")
 
 
 def restore_ranks(

@@ -1,42 +1,20 @@
-"""Resuming: all ranks load the newest step that each of them has or can get, and training goes on from there."""
+"""Resuming a ``Model``: all ranks load the newest step that each of them can get, and training goes on from there."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mindspore.train import Callback
 
-from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
-from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.options import PlanOptions, ScanOptions
-from ms_recover.model.steps import Step
+from ms_recover.errors import InputError, UsageError
 from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import OwnSlice, check_network, compile_network, load_into_network, load_slice
-from ms_recover.training.rank_view import make_rank_view
-from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
+from ms_recover.training.network import OwnSlice, compile_network, load_slice
+from ms_recover.training.resuming import Fresh, Resumption, find_slice, load_found, load_into, make_search
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """The result of `recover_train`."""
-
-    step: Step | None
-    """Step that training resumed from; None when training started afresh, like `path`."""
-    path: str | None
-    """This rank's slice of that step."""
-    source_rank: int | None
-    """Rank that the slice was copied from, or the first of several it was composed from; None when this rank had it."""
-    epochs: int
-    """Epochs in total, those before the resume included."""
-    trained: bool
-    """False when all epochs were done already."""
 
 
 def recover_train(
@@ -53,7 +31,7 @@ def recover_train(
     strategy: Iterable[str] = (),
     newest: bool = False,
     tolerate: Iterable[str] = (),
-    fresh: Literal["refuse", "start"] = "refuse",
+    fresh: Fresh = "refuse",
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -122,46 +100,33 @@ def recover_train(
     """
     if epochs < 1:
         raise UsageError(f"epochs={epochs}: it must be at least 1")
-    if fresh not in ("refuse", "start"):
-        raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
     job = current_job()
+    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
-    top = os.fspath(root)
-    scanning = ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy))
-    judging = PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate))
-    view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, scanning, judging))
-    view, own = obtain_resume_slice(job, view, top)
-    if own is None and fresh == "refuse":
-        raise MissingInputError(
-            f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
-            "or train from the start with fresh='start'"
-        )
-    if own is None:
-        _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
+    found = find_slice(job, search)
+    if found is None:
         model.train(epochs, dataset, callbacks=listed, dataset_sink_mode=sink, sink_size=sink_size)
         return Resumption(None, None, None, epochs, True)
-    step = own.step
+    own = found.own
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
-    resumed = Resumption(step, own.path, view.source_ranks.get(step), epochs, done < epochs * batch_num)
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num)
     if not resumed.trained:
         _log.warning("%s: all %d epochs are done, nothing is left to train", own, epochs)
         return resumed
 
-    def prepare() -> None:
+    def load() -> None:
         parameters = load_slice(own)
         if sink:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink, sink_size)
-        load_into_network(model.train_network, parameters, own)
-        _verify_loaded(model.train_network, own)
+        load_into(model.train_network, parameters, own)
         dataset.set_init_step(done)
 
-    job.run_together(f"loading the slice of step {step}", prepare)
-    job.run_together("renaming newer slices", lambda: supersede_newer_slices(view, step))
+    load_found(found, load)
     _log.info("%s: training goes on behind %d steps", own, done)
     model.train(
         epochs,
@@ -173,19 +138,6 @@ def recover_train(
     )
     dataset.set_init_step(0)
     return resumed
-
-
-def _verify_loaded(network: Any, own: OwnSlice) -> None:
-    """Compare the loaded values with the slice's manifest, if it has one."""
-    try:
-        manifest = read_manifest(own.path + MANIFEST_SUFFIX)
-    except MissingInputError:
-        _log.warning("%s: it has no manifest, so the loaded values rest on the structure of the slice only", own)
-    except MsRecoverError as error:
-        _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
-    else:
-        count = check_network(network, manifest, own)
-        _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)
 
 
 class _StepCounter(Callback):  # type: ignore[misc]

@@ -1,47 +1,18 @@
-"""Saving: each rank commits its own slice, with the list of ranks that hold the same."""
+"""The callback that saves: `SliceSaver` at the steps of a ``Model``."""
 
 from __future__ import annotations
 
-import logging
-import os
-import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 from mindspore.train import Callback
-from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
-from safetensors import SafetensorError
 
-from ms_recover.errors import MsRecoverError, StorageError
-from ms_recover.execution.rank_lists import write_group_info
-from ms_recover.execution.save_slice import SliceOrder, commit_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
-from ms_recover.formats.group_info import read_group_info
+from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.training.background import Background
-from ms_recover.training.job import current_job, device_target
-from ms_recover.training.layouts import check_layouts, write_strategy
-from ms_recover.training.options import check_options, check_types, restore_ranks
-from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
-from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """The time that training stood still for a save."""
-
-    step: Step
-    """The saved step."""
-    seconds: float
-    """Duration, including the wait for the save before and for the other ranks."""
+from ms_recover.training.options import check_save_steps
+from ms_recover.training.slice_saver import SliceSaver, Stall
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
@@ -95,6 +66,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     Attributes
     ----------
+    saver : SliceSaver
+        Saves the slices; the other attributes are its own.
     directory, group_info : Path
         The directory of this rank, and in it the list of ranks that hold the same slice; MindSpore's compiler may write
         the list later.
@@ -135,61 +108,41 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
     ) -> None:
         super().__init__()
-        self._job = current_job()
-        check_options(directory, prefix, save_steps, keep, format, self._job)
-        self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
-        self.group_info = self.directory / GROUP_INFO_NAME
-        self._prefix = self._run_prefix = prefix
+        check_save_steps(save_steps)
         self._save_steps = save_steps
-        self._keep = keep
-        self._async = async_save
-        self._format = format
-        self._layouts = None if layouts is None else tuple(layouts)
-        if self._layouts is not None:
-            check_layouts(self._layouts, self._job.size)
-        self._background = Background()
-        self._committed = NO_STEP
+        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
         self._last = 0
-        self.stalls: list[Stall] = []
-        self.run_id = ""
-        self._group = restore_ranks(group, self._layouts, self._job)
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
-                write_group_info(str(self.group_info), self._group)
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
-        if self._group is None and device_target() != "CPU":
-            os.environ["GROUP_INFO_FILE"] = str(self.group_info)
-        elif self._group is None:
-            _log.warning(
-                "rank %d: the ranks that hold the same slice are unknown; give SliceCheckpoint the group or layouts",
-                self._job.rank,
-            )
+
+    @property
+    def directory(self) -> Path:
+        """The directory of this rank."""
+        return self.saver.directory
+
+    @property
+    def group_info(self) -> Path:
+        """The list of ranks that hold the same slice."""
+        return self.saver.group_info
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, empty before the training begins."""
+        return self.saver.run_id
+
+    @property
+    def stalls(self) -> list[Stall]:
+        """Times that training stood still, by save."""
+        return self.saver.stalls
 
     @property
     def committed(self) -> Step | None:
         """The last step that this rank has committed in this training, None before the first."""
-        return None if self._committed == NO_STEP else self._committed
+        return self.saver.committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Choose the file names, and write the strategy file.
-
-        Not earlier: a recovery may have written slices into the directory, and until now the strategy file belonged to
-        these.
-        """
-        self._background.outcome()  # of a training that ended with an exception; it was logged
-        self._committed = NO_STEP
+        """Begin a run."""
         params = run_context.original_args()
         self._last = params.cur_step_num
-        check_types(self._format, params.train_network)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
-        self.run_id = agree_run_id(self._job)
-        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
+        self.saver.begin(params.train_network)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save a slice when one is due."""
@@ -203,96 +156,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         params = run_context.original_args()
         if params.cur_step_num > self._last:
             self._save(params)
-        if self._async:
-            began = time.perf_counter()
-            floor = self._floor()
-            self._rotate(floor)
-            self._stood_still(self._committed, began)
+        self.saver.flush()
 
     def _save(self, params: Any) -> None:
-        began = time.perf_counter()
-        order, network = self._order(params), params.train_network
         self._last = params.cur_step_num
-        flush_caches(network)
-        if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
-            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
-                self._background.do_now(lambda: self._commit(order, network, floor))
-            else:
-                self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
-        else:
-            self._background.do_now(lambda: self._commit(order, network, None))
-            self._rotate(self._floor())
-        self._stood_still(order.step, began)
-
-    def _order(self, params: Any) -> SliceOrder:
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
-        return SliceOrder(
-            path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
-            rank=self._job.rank,
-            world_size=self._job.size,
-            step=step,
-            cumulative_step=params.cur_step_num,
-            run_id=self.run_id,
-            group=self._known_group(),
-            expected=saved_names(params.train_network),
-        )
-
-    def _known_group(self) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice; this rank alone where they are unknown."""
-        rank = self._job.rank
-        if self._group is None and self.group_info.exists():
-            try:
-                self._group = list(
-                    read_group_info(str(self.group_info), owner=rank, world_size=self._job.size).restore_ranks
-                )
-            except MsRecoverError as error:
-                _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
-                self._group = [rank]
-        return tuple(self._group or [rank])
-
-    def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
-        """Write and commit a slice; remove old ones if the newest step of every rank is given."""
-        try:
-            commit_slice(order, lambda path: self._write(parameters, path))
-        except MsRecoverError as error:
-            raise type(error)(_not_saved(order, error)) from error
-        except Exception as error:  # of MindSpore: it must name rank and step
-            raise MsRecoverError(_not_saved(order, error)) from error
-        self._committed = order.step
-        _log.info("%s: saved", order)
-        if floor is not None:
-            self._rotate(floor)
-
-    def _write(self, parameters: Any, path: str) -> None:
-        try:
-            ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
-        except SafetensorError as error:  # of the file system; types were checked before
-            raise StorageError(f"{error}; check the directory, and free some space there") from error
-
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
-        failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
-
-    def _rotate(self, floor: Step) -> None:
-        try:
-            gone = rotate(str(self.directory), self._run_prefix, self._keep, floor)
-        except OSError as error:  # nothing is lost by it; the next save tries again
-            _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
-        else:
-            for step in gone:
-                _log.info("rank %d: removed the slice of step %s; every rank has step %s", self._job.rank, step, floor)
-
-    def _stood_still(self, step: Step, began: float) -> None:
-        stall = Stall(step, time.perf_counter() - began)
-        self.stalls.append(stall)
-        _log.info("rank %d, step %s: training stood still for %.3f s to save", self._job.rank, step, stall.seconds)
-
-
-def _not_saved(order: SliceOrder, error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return (
-        f"{order} was not saved: {text}. Slices that were committed before are whole: mend this, then resume from them"
-    )
+        self.saver.save_step(step, params.cur_step_num)

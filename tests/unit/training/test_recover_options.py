@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-from ms_recover.training import recover
+from ms_recover.training import recover, resuming
 
 pytestmark = pytest.mark.mindspore
 
@@ -17,7 +17,7 @@ def test_strategy_files_and_rank_lists_elsewhere_are_used(monkeypatch, tmp_path)
     def make_rank_view(top, rank, scanning, judging):
         raise AskedError(scanning.pattern, scanning.group_info, scanning.strategy)
 
-    monkeypatch.setattr(recover, "make_rank_view", make_rank_view)
+    monkeypatch.setattr(resuming, "make_rank_view", make_rank_view)
     with pytest.raises(AskedError) as asked:
         recover.recover_train(
             None, None, tmp_path, 1, group_info=["g/{rank}.pb"], strategy=["output/strategy/s_rank_{rank}.ckpt"]

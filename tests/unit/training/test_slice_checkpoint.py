@@ -8,7 +8,7 @@ from ms_recover.formats.group_info import read_group_info
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
-from ms_recover.training import SliceCheckpoint, cut, slice_checkpoint  # noqa: E402
+from ms_recover.training import SliceCheckpoint, cut, slice_saver  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +52,12 @@ def test_leaves_the_variable_alone_on_cpu(tmp_path, caplog):
     callback = SliceCheckpoint()
     assert "GROUP_INFO_FILE" not in os.environ
     assert not callback.group_info.exists()
-    assert "give SliceCheckpoint the group or layouts" in caplog.text
+    assert "give the group or the layouts" in caplog.text
 
 
 def test_sets_the_variable_where_the_compiler_writes_the_list(tmp_path, monkeypatch):
     monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
-    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(slice_saver, "device_target", lambda: "Ascend")
     SliceCheckpoint()
     assert os.environ["GROUP_INFO_FILE"] == str(tmp_path / "ckpt_dir1" / "group_info.pb")
     assert (tmp_path / "ckpt_dir1").is_dir()
@@ -76,7 +76,7 @@ def parallel(monkeypatch):
 
 @pytest.mark.parametrize("target", ["CPU", "Ascend"])
 def test_data_parallel_ranks_all_hold_the_same(monkeypatch, target, parallel):
-    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: target)
+    monkeypatch.setattr(slice_saver, "device_target", lambda: target)
     parallel("data_parallel")
     callback = SliceCheckpoint()
     assert read_group_info(str(callback.group_info)).restore_ranks == (0, 1, 2, 3)
@@ -85,7 +85,7 @@ def test_data_parallel_ranks_all_hold_the_same(monkeypatch, target, parallel):
 
 @pytest.mark.parametrize("target", ["CPU", "Ascend"])
 def test_data_parallel_ranks_with_a_parallel_optimizer_hold_their_slices_alone(monkeypatch, target, parallel, caplog):
-    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: target)
+    monkeypatch.setattr(slice_saver, "device_target", lambda: target)
     parallel("data_parallel", optimizer=True)
     callback = SliceCheckpoint()
     assert read_group_info(str(callback.group_info)).restore_ranks == (1,)
@@ -105,7 +105,7 @@ def test_a_group_that_a_parallel_optimizer_contradicts_is_warned_of(given, paral
 
 def test_a_parallel_optimizer_leaves_the_groups_of_semi_auto_parallel_to_the_compiler(monkeypatch, parallel):
     monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
-    monkeypatch.setattr(slice_checkpoint, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(slice_saver, "device_target", lambda: "Ascend")
     parallel("semi_auto_parallel", optimizer=True)
     callback = SliceCheckpoint()
     assert not callback.group_info.exists()
