@@ -158,8 +158,9 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     if own is not None:
         return Found(job, view, own)
     if search.fresh == "refuse":
+        seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
-            f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
+            f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'"
         )
     job.run_together("looking for slices", lambda: _refuse_overlooked(view))

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
+from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat, rank_in_folder
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
@@ -130,6 +130,13 @@ class SliceSaver:
                 )
         self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
+        if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
+            _log.warning(
+                "rank %d: directory=%r does not end in a name such as 'ckpt_dir{rank}', by which recover_train and "
+                "recover-ckpt know whose slices lie there; they do not find slices in it by themselves",
+                self._job.rank,
+                directory,
+            )
         self._prefix = self._run_prefix = prefix
         self._keep = keep
         self._async = async_save
