@@ -14,11 +14,13 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
+from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
 from ms_recover.scanning.read import read_contents
 from ms_recover.training.network import OwnSlice
 
@@ -35,6 +37,8 @@ class RankView:
     contents: Contents = NOTHING_READ
     """Digests of the slices that were read so far."""
     scanning: ScanOptions = DEFAULT_SCAN
+    rank_local: RankLocalChoice = "refuse"
+    """What becomes of a step at which rank-local values of this rank are lost."""
     assessments: Mapping[Step, StepAssessment] = field(default_factory=dict)
     """Newest step first. Only the verdict on this rank counts."""
     withdrawn: Mapping[Step, str] = field(default_factory=dict)
@@ -43,6 +47,16 @@ class RankView:
     """Steps whose slice was copied or composed just now, and the rank it came from, the first of several."""
     outdated: bool = False
     """Whether slices may have been written since the scan."""
+
+    def lends(self, step: Step) -> bool:
+        """Whether this rank's slice has values of another rank since it was recovered earlier."""
+        path = self.verdict(step).path
+        held = (one for one in self.compared.facts.at(step, self.rank) if one.path == path)
+        return any(text_of_kept(one) for one in held)
+
+    def lost_values(self, step: Step) -> tuple[str, ...]:
+        """Return the rank-local parameters of which the slice has, or gets, another rank's values."""
+        return lost_values(self.compared.facts, self.assessments[step], self.rank)
 
     @property
     def available_steps(self) -> list[Step]:
@@ -118,7 +132,11 @@ class RankView:
 
 
 def make_rank_view(
-    root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN, judging: PlanOptions = DEFAULT_PLAN
+    root: str,
+    rank: int,
+    scanning: ScanOptions = DEFAULT_SCAN,
+    judging: PlanOptions = DEFAULT_PLAN,
+    rank_local: RankLocalChoice = "refuse",
 ) -> RankView:
     """Scan the tree and judge one rank at every step, by structure and manifests.
 
@@ -146,6 +164,7 @@ def make_rank_view(
         rank=rank,
         comparison=compared,
         scanning=scanning,
+        rank_local=rank_local,
         assessments={step: assess_step(compared, step) for step in inventory.steps if step not in older},
         withdrawn=older,
     )

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import mindspore as ms
 from mindspore.train import Callback
 
 from ms_recover.errors import InputError, UsageError
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, compile_network, load_slice
 from ms_recover.training.resuming import Fresh, Resumption, find_slice, load_found, load_into, make_search
@@ -32,6 +34,7 @@ def recover_train(
     newest: bool = False,
     tolerate: Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -78,6 +81,10 @@ def recover_train(
         The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or train from the first epoch.
+    rank_local : {"refuse", "peer", "initial"}
+        Where values that were a rank's own, such as a memory bank, are lost with its slice: do not resume from that
+        step, or go on with the values of another rank, or with those that the network has now. Batch statistics of
+        another rank are taken and named in a warning, and so are parameters that `tolerate` names.
 
     Returns
     -------
@@ -101,7 +108,7 @@ def recover_train(
     if epochs < 1:
         raise UsageError(f"epochs={epochs}: it must be at least 1")
     job = current_job()
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh, rank_local)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
@@ -113,7 +120,7 @@ def recover_train(
     own = found.own
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num)
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num, found.lost)
     if not resumed.trained:
         _log.warning("%s: all %d epochs are done, nothing is left to train", own, epochs)
         return resumed
@@ -123,7 +130,8 @@ def recover_train(
         if sink:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink, sink_size)
-        load_into(model.train_network, parameters, own)
+        compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
+        load_into(model.train_network, parameters, own, found.initial, in_place=not compiled)
         dataset.set_init_step(done)
 
     load_found(found, load)

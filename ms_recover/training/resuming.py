@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
+from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
@@ -38,6 +40,8 @@ class Resumption:
     """Of `recover_train`: epochs in total, those before the resume included."""
     trained: bool = False
     """Of `recover_train`: False when all epochs were done already."""
+    rank_local_lost: tuple[str, ...] = ()
+    """Parameters whose values were this rank's own and are lost with its slice; see `rank_local` of `recover_train`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Search:
     scanning: ScanOptions
     judging: PlanOptions
     fresh: Fresh
+    rank_local: RankLocalChoice
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,16 @@ class Found:
         """See `Resumption.source_rank`."""
         return self.view.source_ranks.get(self.own.step)
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """See `Resumption.rank_local_lost`."""
+        return self.view.lost_values(self.own.step)
+
+    @property
+    def initial(self) -> tuple[str, ...]:
+        """The parameters that keep the values of the network."""
+        return self.lost if self.view.rank_local == "initial" else ()
+
 
 def resume(
     parameters: Any,
@@ -74,6 +89,7 @@ def resume(
     newest: bool = False,
     tolerate: Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
 
@@ -87,7 +103,7 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, newest, tolerate
+    pattern, group_info, strategy, newest, tolerate, rank_local
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
@@ -108,12 +124,12 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh, rank_local)
     found = find_slice(job, search)
     if found is None:
         return Resumption(None, None, None)
-    load_found(found, lambda: load_into(network, load_slice(found.own), found.own))
-    return Resumption(found.own.step, found.own.path, found.source_rank)
+    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
+    return Resumption(found.own.step, found.own.path, found.source_rank, rank_local_lost=found.lost)
 
 
 def make_search(
@@ -125,15 +141,19 @@ def make_search(
     newest: bool,
     tolerate: Iterable[str],
     fresh: Fresh,
+    rank_local: RankLocalChoice,
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
+    if rank_local not in get_args(RankLocalChoice):
+        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
     return Search(
         os.fspath(root),
         ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy)),
         PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate)),
         fresh,
+        rank_local,
     )
 
 
@@ -144,7 +164,13 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
-    view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, search.scanning, search.judging))
+    if wait_for_tasks():
+        _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
+
+    def scan() -> RankView:
+        return make_rank_view(top, job.rank, search.scanning, search.judging, search.rank_local)
+
+    view = job.run_together("scanning the tree", scan)
     view, own = obtain_resume_slice(job, view, top)
     if own is not None:
         return Found(job, view, own)
@@ -164,12 +190,15 @@ def load_found(found: Found, load: Callable[[], None]) -> None:
     found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
 
 
-def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
+def load_into(
+    network: Any, parameters: dict[str, Any], own: OwnSlice, initial: Collection[str] = (), *, in_place: bool = True
+) -> None:
     """Load a slice into a network that is compiled if it has to be, and compare what it holds then with the manifest.
 
+    Parameters named `initial` keep the values of the network; `in_place` is that of `load_into_network`.
     Errors are those of `load_into_network` and `check_network`.
     """
-    load_into_network(network, parameters, own)
+    load_into_network(network, parameters, own, initial, in_place=in_place)
     try:
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
     except MissingInputError:
@@ -177,5 +206,5 @@ def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
     except MsRecoverError as error:
         _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
     else:
-        count = check_network(network, manifest, own)
+        count = check_network(network, manifest, own, initial)
         _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)

@@ -29,9 +29,10 @@ from ms_recover.training.cells import as_cell
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
+from ms_recover.training.rank_local import RankLocal, values_of_snapshot
 from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.snapshot import Snapshot, flush_caches, saved_names, take_snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class SliceSaver:
         self._newest = self._committed = NO_STEP
         self._begun = False
         self._training: TrainingRecord | None = None
+        self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
@@ -162,6 +164,7 @@ class SliceSaver:
         """
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._newest = self._committed = NO_STEP
+        self._rank_local = RankLocal(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
         check_types(self._format, self._network)
@@ -206,15 +209,16 @@ class SliceSaver:
         order, network = self._order(step, cumulative_step), self._network
         flush_caches(network)
         if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
+            first = take_snapshot(network) if self._rank_local.is_due(order.group) else None
+            floor = self._floor(order.group, first)
+            snapshot = first or take_snapshot(network)
             if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
             self._background.do_now(lambda: self._commit(order, network, None))
-            self._rotate(self._floor())
+            self._rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 
     def flush(self) -> None:
@@ -222,11 +226,15 @@ class SliceSaver:
 
         Raises what `save` raises when a slice could not be saved.
         """
-        if self._async and self._begun:
-            began = time.perf_counter()
-            floor = self._floor()
-            self._rotate(floor)
+        if not self._begun:
+            return
+        began = time.perf_counter()
+        if self._async:
+            self._rotate(self._floor(self._known_group()))
             self._stood_still(self._committed, began)
+        failure = self._background.outcome()
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> SliceSaver:
         """Begin a run."""
@@ -272,12 +280,13 @@ class SliceSaver:
         """Write and commit a slice; remove old ones if the newest step of every rank is given."""
         try:
             staged = stage_slice(order, lambda path: self._write(parameters, path))
-            commit_staged(staged, self._training)
+            manifest = commit_staged(staged, self._rank_local.add_to(self._training))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
         except Exception as error:  # of MindSpore: it must name rank and step
             raise MsRecoverError(_not_saved(order, error)) from error
         self._committed = order.step
+        self._rank_local.saved(order.path, manifest)
         _log.info("%s: saved", order)
         if floor is not None:
             self._rotate(floor)
@@ -288,10 +297,18 @@ class SliceSaver:
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
 
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
+    def _floor(self, group: tuple[int, ...], snapshot: Snapshot | None = None) -> Step:
+        """Wait for the write in flight; return the newest step that every rank has committed.
+
+        The ranks of the group compare what they hold: what was saved last, or a snapshot that is to be saved.
+        """
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
+        present = None if snapshot is None else values_of_snapshot(snapshot)
+        values = self._rank_local.values(group, present)
+        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
+        if self._rank_local.learn(values, summaries, self._committed if present is None else self._newest):
+            self._background.do_now(self._rank_local.record)
+        return floor
 
     def _rotate(self, floor: Step) -> None:
         try:

@@ -14,7 +14,7 @@ class AskedError(Exception):
 
 
 def test_strategy_files_and_rank_lists_elsewhere_are_used(monkeypatch, tmp_path):
-    def make_rank_view(top, rank, scanning, judging):
+    def make_rank_view(top, rank, scanning, judging, rank_local):
         raise AskedError(scanning.pattern, scanning.group_info, scanning.strategy)
 
     monkeypatch.setattr(resuming, "make_rank_view", make_rank_view)
