@@ -135,7 +135,11 @@ def _fitting(network: Any, required: Collection[str], parameters: Mapping[str, A
 
 def _name_unused(own: OwnSlice, names: Sequence[str]) -> None:
     if names:
-        _log.info("%s: not used by the network: %s", own, list_some(names, 8))
+        _log.warning(
+            "%s: the network has no %s, so what the slice holds of it is not loaded; is something frozen or removed?",
+            own,
+            _names(sorted(names)),
+        )
 
 
 def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Collection[str] = ()) -> int:
