@@ -10,13 +10,17 @@ from typing import Any
 from mindspore.train import Callback
 
 from ms_recover.errors import InputError, UsageError
+from ms_recover.model.texts import list_some
+from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import OwnSlice, compile_network, load_slice
-from ms_recover.training.resuming import Fresh, Resumption, find_slice, load_found, load_into, make_search
+from ms_recover.training.network import compile_network, load_slice
+from ms_recover.training.position import Feed, find_position
+from ms_recover.training.resuming import Found, Fresh, Resumption, find_slice, load_found, load_into, make_search
 
 _log = logging.getLogger(__name__)
 
 
+@holding_directories()
 def recover_train(
     model: Any,
     dataset: Any,
@@ -29,9 +33,11 @@ def recover_train(
     pattern: str | None = None,
     group_info: Iterable[str] = (),
     strategy: Iterable[str] = (),
+    run: str | None = None,
     newest: bool = False,
     tolerate: Iterable[str] = (),
     fresh: Fresh = "refuse",
+    allow_dataset_change: bool = False,
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -74,10 +80,19 @@ def recover_train(
         Steps per sink as in that training, -1 for the whole dataset.
     pattern, group_info, strategy
         Layout of the tree, and evidence outside it, as in `ScanOptions`.
+    run : str, optional
+        The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
+        goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
+        are brought back, and those of runs that were started later are set aside.
     newest, tolerate
-        The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
+        Where manifests tell no runs apart, whether the slices that were modified last count; and the parameters that
+        may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or train from the first epoch.
+    allow_dataset_change : bool
+        Go on although an epoch has another number of steps than that of the slice, or a step another number of samples.
+        A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
+        are passed over as were trained.
 
     Returns
     -------
@@ -92,6 +107,10 @@ def recover_train(
         When there are slices, but no step that every rank can be brought to.
     InputError
         When the slice does not fit the network or the dataset; nothing is trained.
+    UsageError
+        When an argument is invalid, or there is no such run; the message lists the runs.
+    StorageError
+        When another training saves to a directory of this rank.
     VerificationError
         When replicas differ and nothing shows which is right, or when the loaded values differ from the manifest;
         nothing is trained.
@@ -101,7 +120,7 @@ def recover_train(
     if epochs < 1:
         raise UsageError(f"epochs={epochs}: it must be at least 1")
     job = current_job()
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
@@ -111,8 +130,8 @@ def recover_train(
         model.train(epochs, dataset, callbacks=listed, dataset_sink_mode=sink, sink_size=sink_size)
         return Resumption(None, None, None, epochs, True)
     own = found.own
-    batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
-    done = completed_steps(own, batch_num, sink)
+    feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
+    batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
     resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num)
     if not resumed.trained:
         _log.warning("%s: all %d epochs are done, nothing is left to train", own, epochs)
@@ -152,21 +171,28 @@ class _StepCounter(Callback):  # type: ignore[misc]
         run_context.original_args().cur_step_num = self._done
 
 
-def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:
-    """Return the number of steps that had been trained when a slice was saved.
+def agree_position(found: Found, feed: Feed, allow_change: bool) -> int:
+    """Return the number of steps of the dataset that are not trained again; all ranks call it together.
 
-    With `batch_num` steps per epoch as `Model.train` counts them: the dataset's size, or the sink size. Raises
-    InputError when the slice is not from a training with this dataset, or when sink mode would begin within an epoch.
+    Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
+    all ranks, or when sink mode would begin within an epoch.
     """
-    epoch, step = own.step.epoch, own.step.step
-    if epoch < 1 or not 1 <= step <= batch_num:
+    job, own = found.job, found.own
+
+    def find() -> int:
+        try:
+            position = find_position(own.step, found.manifest, feed, allow_change=allow_change)
+        except InputError as error:
+            raise InputError(f"{own}: {error}") from error
+        if position.change is not None:
+            _log.warning("%s: %s", own, position.change)
+        return position.done
+
+    done = job.run_together("comparing the dataset", find)
+    positions = [position for (position,) in job.gather([done])]
+    if len(set(positions)) > 1:
         raise InputError(
-            f"{own}: an epoch of this dataset has {batch_num} steps, so the slice is not from a training with it; "
-            "give the dataset, batch size and sink size the slice was saved with"
+            f"{own}: training would go on behind {done} steps here, and on other ranks behind "
+            f"{list_some(sorted(set(positions) - {done}))}: give the same dataset on all ranks"
         )
-    if sink and step != batch_num:
-        raise InputError(
-            f"{own}: it was saved in the middle of an epoch of {batch_num} steps, where sink mode cannot resume; "
-            "resume without sink mode, or with the sink size the slice was saved with"
-        )
-    return (epoch - 1) * batch_num + step
+    return done

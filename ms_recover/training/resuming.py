@@ -11,13 +11,19 @@ from typing import Any, Literal
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
 from ms_recover.training.cells import as_cell
+from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
-from ms_recover.training.rank_view import RankView, make_rank_view
+from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
+from ms_recover.training.run import note_resumed
+from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
 
@@ -59,11 +65,20 @@ class Found:
     own: OwnSlice
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the slice, None when none can be read."""
+        try:
+            return read_manifest(self.own.path + MANIFEST_SUFFIX)
+        except MsRecoverError:
+            return None
+
+    @property
     def source_rank(self) -> int | None:
         """See `Resumption.source_rank`."""
         return self.view.source_ranks.get(self.own.step)
 
 
+@holding_directories()
 def resume(
     parameters: Any,
     root: str | os.PathLike[str],
@@ -71,6 +86,7 @@ def resume(
     pattern: str | None = None,
     group_info: Iterable[str] = (),
     strategy: Iterable[str] = (),
+    run: str | None = None,
     newest: bool = False,
     tolerate: Iterable[str] = (),
     fresh: Fresh = "refuse",
@@ -87,7 +103,7 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, newest, tolerate
+    pattern, group_info, strategy, run, newest, tolerate
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
@@ -108,7 +124,7 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh)
     found = find_slice(job, search)
     if found is None:
         return Resumption(None, None, None)
@@ -122,6 +138,7 @@ def make_search(
     pattern: str | None,
     group_info: Iterable[str],
     strategy: Iterable[str],
+    run: str | None,
     newest: bool,
     tolerate: Iterable[str],
     fresh: Fresh,
@@ -132,7 +149,7 @@ def make_search(
     return Search(
         os.fspath(root),
         ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy)),
-        PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate)),
+        PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=tuple(tolerate)),
         fresh,
     )
 
@@ -144,17 +161,65 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
-    view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, search.scanning, search.judging))
-    view, own = obtain_resume_slice(job, view, top)
+    note_resumed(None)
+    view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
+        _warn_of_other_runs(view, own)
         return Found(job, view, own)
+    aside = "; ".join(texts_of_aside(view.known_runs))
     if search.fresh == "refuse":
         raise MissingInputError(
             f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
-            "or train from the start with fresh='start'"
+            "or train from the start with fresh='start'" + (f"; {aside}" if aside else "")
         )
+    if aside:
+        _log.warning("rank %d: %s", job.rank, aside)
     _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
     return None
+
+
+def _look(job: TrainingJob, search: Search) -> RankView:
+    """Scan the tree, lock this rank's directories, and judge by the runs that all ranks see together.
+
+    Slices of a chosen run that were set aside get their names back before.
+    """
+
+    def scan() -> RankView:
+        return scan_tree(search.root, job.rank, search.scanning)
+
+    view = job.run_together("scanning the tree", scan)
+    job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
+    runs = gather_runs(job, view.runs)
+    chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
+    if chosen is not None:
+        brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))
+        if any(count for (count,) in job.gather([brought])):
+            view = job.run_together("scanning the tree", scan)
+            runs = gather_runs(job, view.runs)
+    return job.run_together("judging the slices", lambda: view.judged(search.judging, runs))
+
+
+def _folders(view: RankView) -> set[str]:
+    """Return the directories of this rank's slices that can be written."""
+    if view.seen is None:
+        return set()
+    own = [one.path for one in view.seen.slices if one.rank == view.rank]
+    own += [one.path for one in view.seen.set_aside if one.rank == view.rank]
+    folders = {os.path.dirname(os.path.join(view.seen.root, path)) for path in own}
+    return {folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)}
+
+
+def _bring_back(view: RankView, chosen: Lineage) -> int:
+    return bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen) if view.seen is not None else 0
+
+
+def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
+    if view.lineage is None or view.lineage.chosen:
+        return
+    for text in (*view.lineage.newer_texts(own.step), *view.lineage.set_aside_texts(own.step)):
+        _log.warning(
+            "rank %d: training resumes from step %s of %s; %s", own.rank, own.step, view.lineage.last.text, text
+        )
 
 
 def load_found(found: Found, load: Callable[[], None]) -> None:
@@ -162,6 +227,7 @@ def load_found(found: Found, load: Callable[[], None]) -> None:
     step = found.own.step
     found.job.run_together(f"loading the slice of step {step}", load)
     found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
+    note_resumed(found.view.run_of(step))
 
 
 def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:

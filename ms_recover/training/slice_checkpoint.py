@@ -12,6 +12,9 @@ from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.options import check_save_steps
+from ms_recover.training.position import Feed
+from ms_recover.training.rotation import NO_STEP
+from ms_recover.training.run import end_run
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
 
@@ -52,7 +55,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
         mode a slice is saved at the end of the first sink at or behind each multiple.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -63,6 +67,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         hold the other parameters whole.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
@@ -106,12 +112,16 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         super().__init__()
         check_save_steps(save_steps)
         self._save_steps = save_steps
-        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
+        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format, keep_runs)
         self._last = 0
+        self._is_placed = False
+        self._loops = 0
+        self._params: Any = None
 
     @property
     def directory(self) -> Path:
@@ -142,7 +152,26 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Begin a run."""
         params = run_context.original_args()
         self._last = params.cur_step_num
-        self.saver.begin(params.train_network)
+        self._params = params
+        sinks = getattr(params, "dataset_sink_mode", False)
+        self.saver.begin(
+            params.train_network,
+            owner=params,
+            feed=Feed.of(getattr(params, "train_dataset", None), params.batch_num),
+            save_steps=self._save_steps or params.batch_num,
+            stride=params.batch_num if sinks else 1,
+        )
+        self._is_placed = False
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Before the first step, set slices aside that are newer than the beginning of the training."""
+        params = run_context.original_args()
+        if not self._is_placed:
+            self._is_placed = True
+            done = self._last % params.batch_num
+            epoch = params.cur_epoch_num
+            whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
+            self.saver.set_aside_newer(Step(epoch, done) if done else whole)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save a slice when one is due."""
@@ -150,6 +179,19 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         every = self._save_steps or params.batch_num
         if params.cur_step_num // every > self._last // every:
             self._save(params)
+
+    def __enter__(self) -> SliceCheckpoint:
+        """Count the loops that use this callback: an evaluation may run within the training."""
+        self._loops += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the directory back when the training has ended."""
+        self._loops -= 1
+        if self._loops == 0:
+            self.saver.release()
+            end_run(self._params)
+            self._params = None
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""

@@ -14,10 +14,10 @@ class AskedError(Exception):
 
 
 def test_strategy_files_and_rank_lists_elsewhere_are_used(monkeypatch, tmp_path):
-    def make_rank_view(top, rank, scanning, judging):
+    def scan_tree(top, rank, scanning):
         raise AskedError(scanning.pattern, scanning.group_info, scanning.strategy)
 
-    monkeypatch.setattr(resuming, "make_rank_view", make_rank_view)
+    monkeypatch.setattr(resuming, "scan_tree", scan_tree)
     with pytest.raises(AskedError) as asked:
         recover.recover_train(
             None, None, tmp_path, 1, group_info=["g/{rank}.pb"], strategy=["output/strategy/s_rank_{rank}.ckpt"]
