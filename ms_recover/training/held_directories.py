@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ms_recover.execution.directory_lock import lock_directory
@@ -11,9 +11,11 @@ _held: list[ExitStack] = []
 
 
 @contextmanager
-def holding_directories() -> Iterator[None]:
-    """Give back at the end the directories that `hold_directories` was called for."""
+def holding_directories(forget: Callable[[], None] | None = None) -> Iterator[None]:
+    """Give back at the end the directories that `hold_directories` was called for, and call `forget`."""
     with ExitStack() as locks:
+        if forget is not None:
+            locks.callback(forget)
         _held.append(locks)
         try:
             yield

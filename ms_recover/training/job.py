@@ -51,6 +51,10 @@ class TrainingJob:
             raise MsRecoverError(f"rank {self.rank}: another rank is gone; its log says why ({error})") from error
         return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
+    def holds_everywhere(self, fact: bool) -> bool:
+        """Whether a fact holds on every rank; all ranks call this. A rank without communication goes by its own."""
+        return all(held for (held,) in self.gather([fact])) if self.connected else fact
+
     def gather_text(self, text: str) -> list[str]:
         """Send a text to every rank, and return that of each rank, index = rank; as `gather`."""
         data = text.encode()

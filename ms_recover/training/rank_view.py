@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import RunStep
@@ -22,9 +24,12 @@ from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
 from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.survey import survey_folder
 from ms_recover.training.network import OwnSlice
 
 _log = logging.getLogger(__name__)
+
+_STEP_NAME = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,8 @@ class RankView:
     """The runs that some rank sees."""
     outdated: bool = False
     """Whether slices may have been written since the scan."""
+    overlooked: str | None = None
+    """Where the scan found no slice: why there may be some all the same."""
 
     @property
     def has_slices(self) -> bool:
@@ -204,7 +211,7 @@ def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> Ran
         inventory = api.scan(root, scanning)
     except MissingInputError as error:
         _log.warning("rank %d: %s", rank, error)
-        return RankView(rank=rank, scanning=scanning)
+        return RankView(rank=rank, scanning=scanning, overlooked=_overlooked(root, str(error)))
     if inventory.iterations:
         raise UsageError(
             f"{inventory.root} holds iterations of MindFormers, which its own resume loads: recover them with "
@@ -212,7 +219,8 @@ def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> Ran
         )
     for other in inventory.other_sets:
         _log.warning("rank %d: %s", rank, other.text)
-    return RankView(rank=rank, seen=inventory, scanning=scanning)
+    overlooked = None if inventory.slices else _why_overlooked(inventory)
+    return RankView(rank=rank, seen=inventory, scanning=scanning, overlooked=overlooked)
 
 
 def _assess(compared: Comparison, step: Step, rank: int) -> StepAssessment:
@@ -226,3 +234,26 @@ def _assess(compared: Comparison, step: Step, rank: int) -> StepAssessment:
             other = assess_step(compared, step, run)
             assessed = other if other.ranks[rank].verdict != "unrecoverable" else assessed
     return assessed
+
+
+def _why_overlooked(inventory: Inventory) -> str | None:
+    if inventory.denied:
+        _, note = inventory.denied[0]
+        return f"{os.path.join(inventory.root, note.path)}: {note.reason}"
+    if inventory.orphans:
+        return f"{inventory.root} holds manifests of slices that are gone, such as that of {inventory.orphans[0].path}"
+    return _overlooked(inventory.root, f"{inventory.root} holds no slice where the directories of ranks are")
+
+
+def _overlooked(root: str, why: str) -> str | None:
+    """Return `why` a scan without slices does not show that there are none; None for a root that is empty of them."""
+    if not os.path.lexists(root):
+        return None
+    if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
+        return why
+    named = [path for path in survey_folder(root).paths if _is_named_as_slice(os.path.join(root, path))]
+    return f"{why}; {named[0]} has the name of a slice" if named else None
+
+
+def _is_named_as_slice(path: str) -> bool:
+    return _STEP_NAME.search(path) is not None or os.path.exists(path + MANIFEST_SUFFIX)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
+from ms_recover.training.arguments import check_type, path_text, path_texts, texts
 from ms_recover.training.cells import as_cell
 from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
@@ -22,12 +23,13 @@ from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run import note_resumed
+from ms_recover.training.run import forget_resumed, note_resumed
 from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
 
 Fresh = Literal["refuse", "start"]
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,11 @@ def resume(
     root: str | os.PathLike[str],
     *,
     pattern: str | None = None,
-    group_info: Iterable[str] = (),
-    strategy: Iterable[str] = (),
+    group_info: Paths = (),
+    strategy: Paths = (),
     run: str | None = None,
     newest: bool = False,
-    tolerate: Iterable[str] = (),
+    tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
@@ -136,20 +138,29 @@ def make_search(
     job: TrainingJob,
     root: str | os.PathLike[str],
     pattern: str | None,
-    group_info: Iterable[str],
-    strategy: Iterable[str],
+    group_info: Paths,
+    strategy: Paths,
     run: str | None,
     newest: bool,
-    tolerate: Iterable[str],
+    tolerate: str | Iterable[str],
     fresh: Fresh,
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
+    if pattern is not None:
+        check_type("pattern", pattern, str, "a text")
+    if run is not None:
+        check_type("run", run, str, "a text")
+    check_type("newest", newest, bool, "True or False")
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
     return Search(
-        os.fspath(root),
-        ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy)),
-        PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=tuple(tolerate)),
+        path_text("root", root),
+        ScanOptions(
+            pattern=pattern,
+            group_info=path_texts("group_info", group_info),
+            strategy=path_texts("strategy", strategy),
+        ),
+        PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=texts("tolerate", tolerate)),
         fresh,
     )
 
@@ -161,7 +172,7 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
-    note_resumed(None)
+    forget_resumed()
     view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
         _warn_of_other_runs(view, own)
@@ -172,6 +183,7 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
             f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'" + (f"; {aside}" if aside else "")
         )
+    job.run_together("looking for slices", lambda: _refuse_overlooked(view))
     if aside:
         _log.warning("rank %d: %s", job.rank, aside)
     _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
@@ -222,12 +234,21 @@ def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
         )
 
 
-def load_found(found: Found, load: Callable[[], None]) -> None:
-    """Have all ranks `load` their slices, then set newer slices aside; if it fails on one rank, it fails on all."""
+def _refuse_overlooked(view: RankView) -> None:
+    if view.overlooked is not None:
+        raise InputError(
+            f"rank {view.rank}: {view.overlooked}. fresh='start' trains over no slices: correct root, pattern, "
+            "group_info or strategy, so that they are found, or move them away"
+        )
+
+
+def load_found(found: Found, load: Callable[[], None], *, aside: bool = True) -> None:
+    """Have all ranks `load` their slices, then set newer ones `aside`; if it fails on one rank, it fails on all."""
     step = found.own.step
     found.job.run_together(f"loading the slice of step {step}", load)
-    found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
-    note_resumed(found.view.run_of(step))
+    if aside:
+        found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
+        note_resumed(found.view.run_of(step))
 
 
 def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:

@@ -67,9 +67,14 @@ class _Process:
 _process = _Process()
 
 
-def note_resumed(step: RunStep | None) -> None:
-    """Remember the step that this process has just loaded: the next run goes on from it. None forgets it."""
+def note_resumed(step: RunStep) -> None:
+    """Remember the step that this process has just loaded: the next run goes on from it."""
     _process.resumed = step
+
+
+def forget_resumed() -> None:
+    """Forget what was loaded: the next run begins by itself."""
+    _process.resumed = None
 
 
 def begin_run(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,11 +24,12 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
-from ms_recover.training.cells import as_cell
-from ms_recover.training.job import current_job, device_target
-from ms_recover.training.layouts import check_layouts, write_strategy
-from ms_recover.training.options import check_options, check_types, restore_ranks
+from ms_recover.training.cells import as_cell, holds_optimizer
+from ms_recover.training.job import TrainingJob, current_job, device_target
+from ms_recover.training.layouts import write_strategy
+from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run_directory import RunDirectory
@@ -118,16 +120,24 @@ class SliceSaver:
         keep_runs: int = 1,
     ) -> None:
         self._job = current_job()
+        check_type("async_save", async_save, bool, "True or False")
+        directory = path_text("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
         self._network = None if parameters is None else as_cell(parameters)
+        if self._network is not None:
+            check_parameters(format, self._network)
+            if not holds_optimizer(self._network):
+                _log.warning(
+                    "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training "
+                    "would begin with a new one; give SliceSaver [network, optimizer]",
+                    self._job.rank,
+                )
         self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async = async_save
         self._format = format
-        self._layouts = None if layouts is None else tuple(layouts)
-        if self._layouts is not None:
-            check_layouts(self._layouts, self._job.size)
+        self._layouts = listed_layouts(layouts, self._job.size)
         self._background = Background()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
@@ -135,21 +145,22 @@ class SliceSaver:
         self.stalls: list[Stall] = []
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
-                write_group_info(str(self.group_info), self._group)
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
+        with self._explained():
+            check_place(self.directory)
         if self._group is None and device_target() != "CPU":
+            with self._explained():  # the compiler writes into it before training begins
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
         elif self._group is None:
             _log.warning(
                 "rank %d: the ranks that hold the same slice are unknown; give the group or the layouts",
                 self._job.rank,
             )
+
+    @property
+    def job(self) -> TrainingJob:
+        """The ranks that save together."""
+        return self._job
 
     @property
     def committed(self) -> Step | None:
@@ -166,22 +177,21 @@ class SliceSaver:
         stride: int = 1,
         first: Step = NO_STEP,
     ) -> None:
-        """Begin a run: choose its id and its file names, and write the strategy file.
+        """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
-        All ranks call it together; the first `save` does it where nobody did. It is not done earlier, because a
-        recovery may write slices into the directory, and until then the strategy file belongs to these. The
-        `parameters` take the place of those that the saver was made with.
+        All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
+        the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
+        The `parameters` take the place of those that the saver was made with.
+
+        Raises UsageError when there is a parameter that could be saved and never loaded, and StorageError when the
+        directory cannot be written.
         """
         self._background.outcome()  # of a run that ended with an exception; it was logged
-        self._together("locking the directory", self._place.lock)
-        self._is_placed = False
+        self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
-        check_types(self._format, self._network)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
+        self._together("beginning to save", self._prepare)
         run = self._place.begin(owner, first, save_steps, stride)
         self.run_id = run.run_id
         self._training = TrainingRecord(
@@ -191,6 +201,28 @@ class SliceSaver:
             batch_size=feed.batch_size if feed is not None else None,
         )
         self._begun = True
+
+    def _prepare(self) -> None:
+        """Check the parameters, lock the directory, and write what lies beside the slices."""
+        check_parameters(self._format, self._network)
+        with self._explained():
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._place.lock()
+        if self._group is not None:
+            with self._explained():
+                write_group_info(str(self.group_info), self._group)
+        if self._layouts is not None:
+            stage = self._job.rank // prod(self._layouts[0].device_matrix)
+            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
+            ) from error
 
     def set_aside_newer(self, begun: Step) -> None:
         """Set aside the slices of other runs that are newer than the step behind which this run begins.
@@ -224,10 +256,7 @@ class SliceSaver:
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
-        for name, number in (("step", step), ("epoch", 1 if epoch is None else epoch)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise UsageError(f"{name}={number!r}: it must be a whole number from 1")
-        named = Step(epoch or 1, step)
+        named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
         if not self._begun:
             self.begin(first=named)
         if named <= self._newest:
