@@ -57,6 +57,12 @@ class Background:
         except Exception as error:
             self._failure = error
 
+    def raise_failure(self) -> None:
+        """Wait for the task, and raise its exception if it had one."""
+        failure = self.outcome()
+        if failure is not None:
+            raise failure
+
     def outcome(self) -> Exception | None:
         """Wait for the task; return its exception, None when it had none or there was no task."""
         if self._thread is not None:

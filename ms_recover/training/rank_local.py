@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _PAIR = struct.Struct(">2i")
 """A hash as signed 32-bit numbers, as `TrainingJob.gather` takes them."""
 
+_NO_STEP = Step(0, 0)
+
 _Pair = tuple[int, int]
 
 
@@ -42,10 +44,12 @@ class Value:
 class RankValues:
     """The values that one rank of a group holds.
 
-    `values` are by parameter, empty where nothing is known; `known` are the parameters that are known to be rank-local.
+    `values` are by parameter, those of a `step`, empty where nothing is known; the `known` parameters are known to be
+    rank-local.
     """
 
     group: tuple[int, ...]
+    step: Step
     values: Mapping[str, Value] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
 
@@ -55,10 +59,10 @@ class RankValues:
         return {name: _pair(f"{name}\0{value.digest}") for name, value in self.values.items() if name not in self.known}
 
     def summary(self) -> tuple[int, ...]:
-        """Return numbers for a gather: the group, how many parameters are compared, and the hash of all of them."""
+        """Return numbers for a gather: the group, the number of parameters that are compared, the step, and a hash."""
         hashes = self.hashes if len(self.group) > 1 else {}
         joined = b"".join(_PAIR.pack(*pair) for pair in sorted(hashes.values()))
-        return (*_pair(repr(sorted(self.group))), len(hashes), *_pair(joined))
+        return (*_pair(repr(sorted(self.group))), len(hashes), self.step.epoch, self.step.step, *_pair(joined))
 
 
 class RankLocal:
@@ -85,16 +89,22 @@ class RankLocal:
         """Whether the ranks have not compared anything yet, although there are some to compare."""
         return self._job.connected and len(group) > 1 and not self._compared
 
-    def values(self, group: tuple[int, ...], present: Mapping[str, Value] | None = None) -> RankValues:
-        """Return the values to compare: those that are `present`, else those of the slice that was committed last."""
-        if present is None:
-            present = _values_of(self._manifest) if self._manifest is not None and len(group) > 1 else {}
-        return RankValues(group, present, self.names)
+    def values(self, group: tuple[int, ...], step: Step, snapshot: Snapshot | None = None) -> RankValues:
+        """Return the values of a snapshot that is to be saved as a step, else of the slice that was committed last."""
+        if snapshot is not None:  # with the digests that its manifest will state
+            present = {one["name"]: Value(one["data"].size, digest_of(one["data"])) for one in snapshot}
+            return RankValues(group, step, present, self.names)
+        manifest = self._manifest
+        if manifest is None or len(group) < 2:
+            return RankValues(group, _NO_STEP, {}, self.names)
+        pairs = zip(manifest.parameters, manifest.digests.parameters, strict=False)
+        values = {parameter.name: Value(prod(parameter.shape), digest) for parameter, digest in pairs}
+        return RankValues(group, manifest.step, values, self.names)
 
-    def learn(self, values: RankValues, summaries: Sequence[Sequence[int]], step: Step) -> bool:
+    def learn(self, values: RankValues, summaries: Sequence[Sequence[int]]) -> bool:
         """Compare the values of all ranks; return whether there are new rank-local parameters, and name them.
 
-        `step` is the one that they are of. All ranks call this function.
+        All ranks call this function.
         """
         if not self._job.connected:
             return False
@@ -103,7 +113,7 @@ class RankLocal:
         self.names, self._compared = found, self._compared or bool(values.values)
         if new:
             text = rank_local_text(new, values, first=first)
-            _log.warning("rank %d, step %s: %s", self._job.rank, step, text)
+            _log.warning("rank %d, step %s: %s", self._job.rank, values.step, text)
         return bool(new)
 
     def add_to(self, training: TrainingRecord | None) -> TrainingRecord | None:
@@ -133,7 +143,8 @@ def find_rank_local(job: TrainingJob, values: RankValues, summaries: Sequence[Se
     for rank, (first, second, count, *_) in enumerate(summaries):
         if count:
             groups.setdefault((first, second), []).append(rank)
-    differing = [ranks for ranks in groups.values() if len({tuple(summaries[rank]) for rank in ranks}) > 1]
+    one_step = [ranks for ranks in groups.values() if len({tuple(summaries[rank][3:5]) for rank in ranks}) == 1]
+    differing = [ranks for ranks in one_step if len({tuple(summaries[rank]) for rank in ranks}) > 1]
     if not differing:
         return values.known
     width = max(summaries[rank][2] for ranks in differing for rank in ranks)
@@ -148,11 +159,6 @@ def find_rank_local(job: TrainingJob, values: RankValues, summaries: Sequence[Se
         for rank, row in ((rank, rows[rank]) for rank in ranks)
     ]
     return values.known.union(name for name, pair in hashes.items() if not all(pair in pairs for pairs in held))
-
-
-def values_of_snapshot(snapshot: Snapshot) -> dict[str, Value]:
-    """Return the values in a snapshot, with the digests that a manifest states."""
-    return {one["name"]: Value(one["data"].size, digest_of(one["data"])) for one in snapshot}
 
 
 def rank_local_text(new: Collection[str], values: RankValues, *, first: bool) -> str:
@@ -179,11 +185,6 @@ def rank_local_text(new: Collection[str], values: RankValues, *, first: bool) ->
             "those of another"
         )
     return "; ".join(texts)
-
-
-def _values_of(manifest: Manifest) -> dict[str, Value]:
-    pairs = zip(manifest.parameters, manifest.digests.parameters, strict=False)
-    return {parameter.name: Value(prod(parameter.shape), digest) for parameter, digest in pairs}
 
 
 def _pair(value: str | bytes) -> _Pair:

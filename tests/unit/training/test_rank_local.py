@@ -2,23 +2,26 @@
 
 import pytest
 
+from ms_recover.model.steps import Step
+
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.rank_local import RankValues, Value, find_rank_local, rank_local_text  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
-NOTHING = frozenset()
+NOTHING, STEP = frozenset(), Step(1, 4)
 
 
-def compare(groups, digests, known=()):
+def compare(groups, digests, known=(), steps=None):
     """Return what each rank finds, and the number of gathers."""
     jobs, gathers = thread_jobs(len(groups)), []
+    steps = steps or [STEP] * len(groups)
 
     def work(rank):
         job = jobs[rank]
         held = {name: Value(4, digest) for name, digest in digests[rank].items()}
-        values = RankValues(groups[rank], held, frozenset(known))
+        values = RankValues(groups[rank], steps[rank], held, frozenset(known))
         summaries = job.gather(values.summary())
         gathers.append(rank)
         exchange, job_gather = gathers, job.gather
@@ -77,6 +80,11 @@ def test_a_rank_alone_and_one_that_knows_nothing_compare_nothing():
     assert compare([(0, 1)] * 2, [held(), {}]) == ([NOTHING, NOTHING], 1)
 
 
+def test_values_of_different_steps_are_not_compared():
+    values = [held(), held(weight="of the next step")]
+    assert compare([(0, 1)] * 2, values, steps=[STEP, Step(1, 5)]) == ([NOTHING, NOTHING], 1)
+
+
 def test_a_parameter_that_only_one_has_is_rank_local_there():
     assert compare([(0, 1)] * 2, [held(extra="e"), held()]) == ([{"extra"}, NOTHING], 2)
 
@@ -86,7 +94,7 @@ def test_names_of_files_with_odd_bytes_are_compared():
     assert compare([(0, 1)] * 2, [{odd: "1"}, {odd: "2"}]) == ([{odd}] * 2, 2)
 
 
-HELD = RankValues((0, 1), {name: Value(4, "digest") for name in ("weight", "bank", "bn.moving_mean")})
+HELD = RankValues((0, 1), STEP, {name: Value(4, "digest") for name in ("weight", "bank", "bn.moving_mean")})
 
 
 @pytest.mark.parametrize(

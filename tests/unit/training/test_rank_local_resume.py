@@ -17,7 +17,7 @@ from ms_recover.testing.trees import make_tree, save_manifests
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.rank_view import make_rank_view  # noqa: E402
+from ms_recover.training.rank_view import scan_tree  # noqa: E402
 from ms_recover.training.resume_step import obtain_resume_slice  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
@@ -53,7 +53,7 @@ def resumed(tree, rank_local="refuse", **options):
 
     def work(rank):
         judging = PlanOptions(world_size=2, **options)
-        view = make_rank_view(str(tree), rank, judging=judging, rank_local=rank_local)
+        view = scan_tree(str(tree), rank).judged(judging, rank_local=rank_local)
         view, own = obtain_resume_slice(jobs[rank], view, str(tree))
         return own.step, view.lost_values(own.step)
 
