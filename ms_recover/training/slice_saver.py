@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any
 
 import mindspore as ms
-from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
 from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
@@ -31,9 +30,11 @@ from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.job import TrainingJob, current_job, device_target
 from ms_recover.training.layouts import write_strategy
 from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
-from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
-from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.position import Feed
+from ms_recover.training.rank_local import RankLocal
+from ms_recover.training.rotation import NO_STEP, agree_floor
+from ms_recover.training.run_directory import RunDirectory
+from ms_recover.training.snapshot import Snapshot, flush_caches, saved_names, take_snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class SliceSaver:
     prefix : str
         Start of the file names.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -74,6 +76,8 @@ class SliceSaver:
         The layout of each weight, see `ms_recover.training.cut`.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
@@ -114,6 +118,7 @@ class SliceSaver:
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         self._job = current_job()
         check_type("async_save", async_save, bool, "True or False")
@@ -137,15 +142,15 @@ class SliceSaver:
                 self._job.rank,
                 directory,
             )
-        self._prefix = self._run_prefix = prefix
-        self._keep = keep
+        self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async = async_save
         self._format = format
         self._layouts = listed_layouts(layouts, self._job.size)
         self._background = Background()
         self._newest = self._committed = NO_STEP
-        self._begun = False
+        self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
+        self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
@@ -171,7 +176,16 @@ class SliceSaver:
         """The last step that this rank has committed in this run, None before the first."""
         return None if self._committed == NO_STEP else self._committed
 
-    def begin(self, parameters: Any = None) -> None:
+    def begin(
+        self,
+        parameters: Any = None,
+        *,
+        owner: object = None,
+        feed: Feed | None = None,
+        save_steps: int | None = None,
+        stride: int = 1,
+        first: Step = NO_STEP,
+    ) -> None:
         """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
@@ -182,24 +196,30 @@ class SliceSaver:
         directory cannot be written.
         """
         self._background.outcome()  # of a run that ended with an exception; it was logged
-        self._begun = False
+        self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
+        self._rank_local = RankLocal(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
-        if self._job.connected:
-            self._job.run_together("beginning to save", self._prepare)
-        else:
-            self._prepare()
-        self.run_id = agree_run_id(self._job)
-        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
+        self._together("beginning to save", self._prepare)
+        run = self._place.begin(owner, first, save_steps, stride)
+        self.run_id = run.run_id
+        self._training = TrainingRecord(
+            started=run.started,
+            resumed_from=run.resumed_from,
+            epoch_steps=feed.epoch_steps if feed is not None else None,
+            batch_size=feed.batch_size if feed is not None else None,
+        )
         self._begun = True
 
     def _prepare(self) -> None:
-        """Check the parameters, and write what lies beside the slices."""
+        """Check the parameters, lock the directory, and write what lies beside the slices."""
         check_parameters(self._format, self._network)
         with self._explained():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
+        self._place.lock()
+        if self._group is not None:
+            with self._explained():
                 write_group_info(str(self.group_info), self._group)
         if self._layouts is not None:
             stage = self._job.rank // prod(self._layouts[0].device_matrix)
@@ -213,6 +233,21 @@ class SliceSaver:
             raise StorageError(
                 f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
             ) from error
+
+    def set_aside_newer(self, begun: Step) -> None:
+        """Set aside the slices of other runs that are newer than the step behind which this run begins.
+
+        All ranks call it together, before the first step. Raises StorageError when the file system refuses.
+        """
+        self._is_placed = True
+        self._together("setting newer slices aside", lambda: self._place.set_aside_newer(begun))
+
+    def _together(self, what: str, work: Callable[[], None]) -> None:
+        """Do something on all ranks that communicate; if it fails on one, it fails on all."""
+        if self._job.connected:
+            self._job.run_together(what, work)
+        else:
+            work()
 
     def save(self, step: int, epoch: int | None = None) -> None:
         """Save a slice of the parameters as they are now, with its manifest.
@@ -233,27 +268,31 @@ class SliceSaver:
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
         if not self._begun:
-            self.begin()
+            self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
+        if not self._is_placed:
+            self.set_aside_newer(Step(named.epoch, named.step - 1))
         self.save_step(named, step if epoch is None else None)
 
     def save_step(self, step: Step, cumulative_step: int | None) -> None:
         """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known."""
         began = time.perf_counter()
         self._newest = step
+        self._place.note(step)
         order, network = self._order(step, cumulative_step), self._network
         flush_caches(network)
         if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
+            first = take_snapshot(network) if self._rank_local.is_due(order.group) else None
+            floor = self._floor(order.group, first)
+            snapshot = first or take_snapshot(network)
             if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
             self._background.do_now(lambda: self._commit(order, network, None))
-            self._rotate(self._floor())
+            self._place.rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 
     def flush(self) -> None:
@@ -263,9 +302,13 @@ class SliceSaver:
         """
         if self._async and self._begun:
             began = time.perf_counter()
-            floor = self._floor()
-            self._rotate(floor)
+            self._place.rotate(self._floor(self._known_group()))
             self._stood_still(self._committed, began)
+        self._background.raise_failure()
+
+    def release(self) -> None:
+        """Give the directory back, so that another process may save to it."""
+        self._place.release()
 
     def __enter__(self) -> SliceSaver:
         """Begin a run."""
@@ -277,14 +320,17 @@ class SliceSaver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for the save in flight; behind an exception its own error is only logged."""
-        if kind is None:
-            self.flush()
-        else:
-            self._background.outcome()
+        try:
+            if kind is None:
+                self.flush()
+            else:
+                self._background.outcome()
+        finally:
+            self._place.release()
 
     def _order(self, step: Step, cumulative_step: int | None) -> SliceOrder:
         return SliceOrder(
-            path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
+            path=str(self.directory / f"{self._place.prefix}-{step}.{self._format}"),
             rank=self._job.rank,
             world_size=self._job.size,
             step=step,
@@ -310,8 +356,7 @@ class SliceSaver:
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
         """Write and commit a slice; remove old ones if the newest step of every rank is given."""
         try:
-            staged = stage_slice(order, lambda path: self._write(parameters, path))
-            commit_staged(staged, self._training)
+            self._place.commit(order.step, lambda: self._save_slice(order, parameters))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
         except Exception as error:  # of MindSpore: it must name rank and step
@@ -319,7 +364,12 @@ class SliceSaver:
         self._committed = order.step
         _log.info("%s: saved", order)
         if floor is not None:
-            self._rotate(floor)
+            self._place.rotate(floor)
+
+    def _save_slice(self, order: SliceOrder, parameters: Any) -> None:
+        staged = stage_slice(order, lambda path: self._write(parameters, path))
+        manifest = commit_staged(staged, self._rank_local.add_to(self._training))
+        self._rank_local.saved(order.path, manifest)
 
     def _write(self, parameters: Any, path: str) -> None:
         try:
@@ -327,19 +377,14 @@ class SliceSaver:
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
 
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
+    def _floor(self, group: tuple[int, ...], snapshot: Snapshot | None = None) -> Step:
+        """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
-
-    def _rotate(self, floor: Step) -> None:
-        try:
-            gone = rotate(str(self.directory), self._run_prefix, self._keep, floor)
-        except OSError as error:  # nothing is lost by it; the next save tries again
-            _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
-        else:
-            for step in gone:
-                _log.info("rank %d: removed the slice of step %s; every rank has step %s", self._job.rank, step, floor)
+        values = self._rank_local.values(group, self._newest, snapshot)
+        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
+        if self._rank_local.learn(values, summaries):
+            self._background.do_now(self._rank_local.record)
+        return floor
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)
