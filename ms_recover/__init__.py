@@ -10,13 +10,14 @@ from ms_recover.lazy import lazy_names
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
     from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
-    from ms_recover.training import SliceCheckpoint, SliceManifests, recover_train
+    from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SliceCheckpoint",
     "SliceManifests",
+    "SliceSaver",
     "apply",
     "check",
     "complete",
@@ -25,12 +26,13 @@ __all__ = [
     "inspect",
     "plan",
     "recover_train",
+    "resume",
     "scan",
     "seal",
     "verify",
 ]
 
-_OF_TRAINING = ("SliceCheckpoint", "SliceManifests", "recover_train")
+_OF_TRAINING = ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume")
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(

@@ -46,6 +46,9 @@ WATCH_LOCK_PREFIX = "ms_recover.watch."
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
+LOCK_NAME = ".ms_recover.lock"
+"""In the directory of a rank, where directories cannot be locked: locked by the training that saves to it."""
+
 GROUP_INFO_NAME = "group_info.pb"
 STRATEGY_NAME = "strategy.ckpt"
 """Beside the slices: the ranks that hold the same slice; the layouts of the parameters."""

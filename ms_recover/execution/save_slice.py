@@ -7,8 +7,8 @@ pass over and the next save clears, or has no manifest and does not count.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ms_recover.errors import StorageError, VerificationError
@@ -16,12 +16,16 @@ from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
 from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
 from ms_recover.formats.header import read_header
-from ms_recover.model.manifest import Manifest
+from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
+from ms_recover.model.slices import SliceHeader
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
+
+_staged: set[str] = set()
+"""Slices in hidden directories that this process has proven, and not given their names yet."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,30 @@ class SliceOrder(SavedSlice):
     expected: Collection[str]
 
 
+@dataclass(frozen=True)
+class StagedSlice:
+    """A slice that is whole and durable in the hidden directory; it has no final name and no manifest yet."""
+
+    order: SliceOrder
+    temporary: str
+    header: SliceHeader
+    digests: Digests
+
+
 def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
-    """Write a slice and its manifest, which is returned; both are durable then.
+    """Write a slice and its manifest, which is returned; parameters and errors are those of the two steps."""
+    return commit_staged(stage_slice(order, write))
+
+
+def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
+    """Have a slice written in the hidden directory, and prove it.
 
     `write` writes the slice under the path it is given.
 
     Raises
     ------
     StorageError
-        When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
+        When the file system refuses; nothing of the new slice is left then.
     VerificationError
         When the slice that `write` wrote is not whole.
     """
@@ -48,31 +67,57 @@ def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with explained("clearing", staging):
         clear_leftovers(folder)
+    temporary = os.path.join(staging, name)
+    with _nothing_left(folder, temporary), explained("writing", order.path):
+        os.makedirs(staging, 0o700, exist_ok=True)
+        write(temporary)
+        header = read_header(temporary, expected=order.expected)
+        if header.problems:
+            raise VerificationError(
+                f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+            )
+        digests = digest_file(temporary, header.contents)
+        _sync(temporary)
+        _staged.add(temporary)
+        return StagedSlice(order, temporary, header, digests)
+
+
+def commit_staged(staged: StagedSlice, training: TrainingRecord | None = None) -> Manifest:
+    """Give a staged slice its name, and write its manifest, which is returned; both are durable then.
+
+    The manifest states the facts about the `training`.
+
+    Raises
+    ------
+    StorageError
+        When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
+    """
+    folder = os.path.dirname(staged.order.path)
+    with _nothing_left(folder, staged.temporary), explained("writing", staged.order.path):
+        return _commit(staged, training)
+
+
+@contextmanager
+def _nothing_left(folder: str, temporary: str) -> Iterator[None]:
     try:
-        with explained("writing", order.path):
-            os.mkdir(staging, 0o700)
-            return _commit(order, os.path.join(staging, name), write)
+        yield
     except Exception:
+        _staged.discard(temporary)
         with suppress(OSError):
             clear_leftovers(folder)
         raise
 
 
-def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> Manifest:
-    write(temporary)
-    header = read_header(temporary, expected=order.expected)
-    if header.problems:
-        raise VerificationError(
-            f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
-        )
-    digests = digest_file(temporary, header.contents)
-    _sync(temporary)
+def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
+    order = staged.order
     if os.path.lexists(order.path):
         raise StorageError(f"{order.path} is there already: does another training save to this directory?")
     withdraw([order.path])  # a manifest whose slice somebody removed must not meet another slice
-    os.rename(temporary, order.path)
+    os.rename(staged.temporary, order.path)
+    _staged.discard(staged.temporary)
     try:
-        os.rmdir(os.path.dirname(temporary))
+        with suppress(OSError):  # the slice of another saver is in it
+            os.rmdir(os.path.dirname(staged.temporary))
         sync_directory(os.path.dirname(order.path))
         folder, name = os.path.split(order.path)
         manifest = Manifest(
@@ -82,13 +127,14 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
             step=order.step,
             cumulative_step=order.cumulative_step,
             file=name,
-            size=header.size,
-            digests=digests,
-            parameters=header.parameters,
+            size=staged.header.size,
+            digests=staged.digests,
+            parameters=staged.header.parameters,
             group=order.group,
             strategy_digest=strategy_digest(folder),
             provenance=SAVED,
             tool=TOOL,
+            training=training,
         )
         write_manifest(order.path, manifest)
     except Exception:
@@ -96,6 +142,11 @@ def _commit(order: SliceOrder, temporary: str, write: Callable[[str], None]) -> 
             withdraw([order.path])
         raise
     return manifest
+
+
+def abandon_staged(folder: str) -> None:
+    """Give up the slices that this process has staged in a directory, such as those of a run that ended in an error."""
+    _staged.difference_update([path for path in _staged if os.path.dirname(os.path.dirname(path)) == folder])
 
 
 def withdraw(paths: Collection[str]) -> None:
@@ -114,13 +165,16 @@ def withdraw(paths: Collection[str]) -> None:
 def clear_leftovers(folder: str) -> None:
     """Remove what an interrupted save left in a directory, and nothing that another process is writing.
 
-    An OSError says that something cannot be removed.
+    Slices that this process has staged stay. An OSError says that something cannot be removed.
     """
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with suppress(FileNotFoundError):
-        for name in os.listdir(staging):
-            os.unlink(os.path.join(staging, name))
-        os.rmdir(staging)
+        paths = [os.path.join(staging, name) for name in os.listdir(staging)]
+        for path in paths:
+            if path not in _staged:
+                os.unlink(path)
+        if _staged.isdisjoint(paths):
+            os.rmdir(staging)
     for path in leftovers(folder, MANIFEST_SUFFIX):
         remove_unlocked(path)
 

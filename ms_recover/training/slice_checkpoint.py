@@ -1,47 +1,28 @@
-"""Saving: each rank commits its own slice, with the list of ranks that hold the same."""
+"""The callback that saves: `SliceSaver` at the steps of a ``Model``."""
 
 from __future__ import annotations
 
 import logging
-import os
-import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 from mindspore.train import Callback
-from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
-from safetensors import SafetensorError
 
-from ms_recover.errors import MsRecoverError, StorageError
-from ms_recover.execution.rank_lists import write_group_info
-from ms_recover.execution.save_slice import SliceOrder, commit_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
-from ms_recover.formats.group_info import read_group_info
+from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.training.background import Background
-from ms_recover.training.job import current_job, device_target
-from ms_recover.training.layouts import check_layouts, write_strategy
-from ms_recover.training.options import check_options, check_types, restore_ranks
-from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
-from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.optimizer_steps import OptimizerSteps
+from ms_recover.training.options import check_save_steps
+from ms_recover.training.position import Feed
+from ms_recover.training.rotation import NO_STEP
+from ms_recover.training.run import end_run
+from ms_recover.training.slice_saver import SliceSaver, Stall
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """The time that training stood still for a save."""
-
-    step: Step
-    """The saved step."""
-    seconds: float
-    """Duration, including the wait for the save before and for the other ranks."""
+_LONGEST_WAIT = 256
+"""Steps that a save waits for an update of the weights."""
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
@@ -79,9 +60,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         Start of the file names.
     save_steps : int, optional
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
-        mode a slice is saved at the end of the first sink at or behind each multiple.
+        mode a slice is saved at the end of the first sink at or behind each multiple. A step that has not updated the
+        weights, because gradients are accumulated or the loss scale overflowed, is not saved: the next one that has
+        updated them is. In sink mode choose a sink size that is a multiple of the accumulation.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -92,9 +76,13 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         hold the other parameters whole.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
+    saver : SliceSaver
+        Saves the slices; the other attributes are its own.
     directory, group_info : Path
         The directory of this rank, and in it the list of ranks that hold the same slice; MindSpore's compiler may write
         the list later.
@@ -133,166 +121,129 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         super().__init__()
-        self._job = current_job()
-        check_options(directory, prefix, save_steps, keep, format, self._job)
-        self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
-        self.group_info = self.directory / GROUP_INFO_NAME
-        self._prefix = self._run_prefix = prefix
+        check_save_steps(save_steps)
         self._save_steps = save_steps
-        self._keep = keep
-        self._async = async_save
-        self._format = format
-        self._layouts = None if layouts is None else tuple(layouts)
-        if self._layouts is not None:
-            check_layouts(self._layouts, self._job.size)
-        self._background = Background()
-        self._committed = NO_STEP
-        self._last = 0
-        self.stalls: list[Stall] = []
-        self.run_id = ""
-        self._group = restore_ranks(group, self._layouts, self._job)
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
-                write_group_info(str(self.group_info), self._group)
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
-        if self._group is None and device_target() != "CPU":
-            os.environ["GROUP_INFO_FILE"] = str(self.group_info)
-        elif self._group is None:
-            _log.warning(
-                "rank %d: the ranks that hold the same slice are unknown; give SliceCheckpoint the group or layouts",
-                self._job.rank,
-            )
+        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format, keep_runs)
+        self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
+        self._is_placed = False
+        self._loops = 0
+        self._params: Any = None
+
+    @property
+    def directory(self) -> Path:
+        """The directory of this rank."""
+        return self.saver.directory
+
+    @property
+    def group_info(self) -> Path:
+        """The list of ranks that hold the same slice."""
+        return self.saver.group_info
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, empty before the training begins."""
+        return self.saver.run_id
+
+    @property
+    def stalls(self) -> list[Stall]:
+        """Times that training stood still, by save."""
+        return self.saver.stalls
 
     @property
     def committed(self) -> Step | None:
         """The last step that this rank has committed in this training, None before the first."""
-        return None if self._committed == NO_STEP else self._committed
+        return self.saver.committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Choose the file names, and write the strategy file.
-
-        Not earlier: a recovery may have written slices into the directory, and until now the strategy file belonged to
-        these.
-        """
-        self._background.outcome()  # of a training that ended with an exception; it was logged
-        self._committed = NO_STEP
+        """Begin a run."""
         params = run_context.original_args()
-        self._last = params.cur_step_num
-        check_types(self._format, params.train_network)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, params.train_network, stage)
-        self.run_id = agree_run_id(self._job)
-        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
+        self._last = self._asked = params.cur_step_num
+        self._due = 0
+        self._params = params
+        sinks = getattr(params, "dataset_sink_mode", False)
+        self.saver.begin(
+            params.train_network,
+            owner=params,
+            feed=Feed.of(getattr(params, "train_dataset", None), params.batch_num),
+            save_steps=self._save_steps or params.batch_num,
+            stride=params.batch_num if sinks else 1,
+        )
+        self._is_placed = False
+        self._updates = OptimizerSteps(params.train_network)
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Note the optimizer's counter where a slice may be saved behind the step.
+
+        Before the first step, slices that are newer than the beginning of the training are set aside.
+        """
+        params = run_context.original_args()
+        if not self._is_placed:
+            self._is_placed = True
+            done, epoch = self._last % params.batch_num, params.cur_epoch_num
+            whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
+            self.saver.set_aside_newer(Step(epoch, done) if done else whole)
+        if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
+            self._updates.note()
+            self._asked = params.cur_step_num
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save a slice when one is due."""
+        """Save a slice when one is due, behind an update of the weights."""
         params = run_context.original_args()
-        every = self._save_steps or params.batch_num
-        if params.cur_step_num // every > self._last // every:
+        if self._is_due(params) and self._may_save(params):
             self._save(params)
+
+    def __enter__(self) -> SliceCheckpoint:
+        """Count the loops that use this callback: an evaluation may run within the training."""
+        self._loops += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the directory back when the training has ended."""
+        self._loops -= 1
+        if self._loops == 0:
+            self.saver.release()
+            end_run(self._params)
+            self._params = None
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""
         params = run_context.original_args()
         if params.cur_step_num > self._last:
+            if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
+                _log.warning(
+                    "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
+                    "last update are in its slice only where they are parameters of the train network",
+                    params.cur_step_num,
+                )
             self._save(params)
-        if self._async:
-            began = time.perf_counter()
-            floor = self._floor()
-            self._rotate(floor)
-            self._stood_still(self._committed, began)
+        self.saver.flush()
+
+    def _is_due(self, params: Any) -> bool:
+        every = self._save_steps or params.batch_num
+        return bool(params.cur_step_num // every > self._last // every)
+
+    def _may_save(self, params: Any) -> bool:
+        """Whether the step has updated the weights on every rank; also where the optimizer does not show it."""
+        step = params.cur_step_num
+        self._due = self._due or step
+        known = self._asked == step and self._updates.known
+        if self.saver.job.holds_everywhere(not known or self._updates.updated > 0):
+            return True
+        if step - self._due < _LONGEST_WAIT:
+            _log.info("step %d has not updated the weights: the slice is saved behind the next update", step)
+            return False
+        _log.warning(
+            "step %d is saved although the weights were not updated for %d steps: gradients that were accumulated "
+            "meanwhile are in its slice only where they are parameters of the train network",
+            step,
+            step - self._due,
+        )
+        return True
 
     def _save(self, params: Any) -> None:
-        began = time.perf_counter()
-        order, network = self._order(params), params.train_network
-        self._last = params.cur_step_num
-        flush_caches(network)
-        if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
-            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
-                self._background.do_now(lambda: self._commit(order, network, floor))
-            else:
-                self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
-        else:
-            self._background.do_now(lambda: self._commit(order, network, None))
-            self._rotate(self._floor())
-        self._stood_still(order.step, began)
-
-    def _order(self, params: Any) -> SliceOrder:
+        self._last, self._due = params.cur_step_num, 0
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
-        return SliceOrder(
-            path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
-            rank=self._job.rank,
-            world_size=self._job.size,
-            step=step,
-            cumulative_step=params.cur_step_num,
-            run_id=self.run_id,
-            group=self._known_group(),
-            expected=saved_names(params.train_network),
-        )
-
-    def _known_group(self) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice; this rank alone where they are unknown."""
-        rank = self._job.rank
-        if self._group is None and self.group_info.exists():
-            try:
-                self._group = list(
-                    read_group_info(str(self.group_info), owner=rank, world_size=self._job.size).restore_ranks
-                )
-            except MsRecoverError as error:
-                _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
-                self._group = [rank]
-        return tuple(self._group or [rank])
-
-    def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
-        """Write and commit a slice; remove old ones if the newest step of every rank is given."""
-        try:
-            commit_slice(order, lambda path: self._write(parameters, path))
-        except MsRecoverError as error:
-            raise type(error)(_not_saved(order, error)) from error
-        except Exception as error:  # of MindSpore: it must name rank and step
-            raise MsRecoverError(_not_saved(order, error)) from error
-        self._committed = order.step
-        _log.info("%s: saved", order)
-        if floor is not None:
-            self._rotate(floor)
-
-    def _write(self, parameters: Any, path: str) -> None:
-        try:
-            ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
-        except SafetensorError as error:  # of the file system; types were checked before
-            raise StorageError(f"{error}; check the directory, and free some space there") from error
-
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
-        failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
-
-    def _rotate(self, floor: Step) -> None:
-        try:
-            gone = rotate(str(self.directory), self._run_prefix, self._keep, floor)
-        except OSError as error:  # nothing is lost by it; the next save tries again
-            _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
-        else:
-            for step in gone:
-                _log.info("rank %d: removed the slice of step %s; every rank has step %s", self._job.rank, step, floor)
-
-    def _stood_still(self, step: Step, began: float) -> None:
-        stall = Stall(step, time.perf_counter() - began)
-        self.stalls.append(stall)
-        _log.info("rank %d, step %s: training stood still for %.3f s to save", self._job.rank, step, stall.seconds)
-
-
-def _not_saved(order: SliceOrder, error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return (
-        f"{order} was not saved: {text}. Slices that were committed before are whole: mend this, then resume from them"
-    )
+        self.saver.save_step(step, params.cur_step_num)

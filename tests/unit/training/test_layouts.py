@@ -241,10 +241,10 @@ def test_mindspore_reads_what_is_written(tmp_path):
 @pytest.mark.mindspore
 def test_the_callback_writes_it_before_the_first_slice(tmp_path, monkeypatch, network):
     pytest.importorskip("mindspore")
-    from ms_recover.training import SliceCheckpoint, slice_checkpoint
+    from ms_recover.training import SliceCheckpoint, slice_saver
     from ms_recover.training.job import TrainingJob
 
-    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(3, 8, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(3, 8, False))
     arguments = (f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)
     folder, layouts = tmp_path / "ckpt_dir3", [cut(name, DEVICES, "mp", None) for name in ("weight", "fc.weight")]
     for options, said in [
@@ -253,14 +253,13 @@ def test_the_callback_writes_it_before_the_first_slice(tmp_path, monkeypatch, ne
     ]:
         with pytest.raises(UsageError, match=said):
             SliceCheckpoint(*arguments, **options)
-    assert not folder.exists()
     callback = SliceCheckpoint(*arguments, layouts=iter(layouts))
-    assert sorted(path.name for path in folder.iterdir()) == ["group_info.pb"]
-    assert read_group_info(str(callback.group_info)).restore_ranks == (1, 3, 5, 7)
+    assert not folder.exists()
     params = SimpleNamespace(batch_num=4, cur_step_num=0, cur_epoch_num=1, train_network=network)
     context = SimpleNamespace(original_args=lambda: params)
     callback.on_train_begin(context)
     assert sorted(path.name for path in folder.iterdir()) == ["group_info.pb", "strategy.ckpt"]
+    assert read_group_info(str(callback.group_info)).restore_ranks == (1, 3, 5, 7)
     assert read_strategy(folder / "strategy.ckpt").stages == (0,)
     params.cur_step_num = 1
     callback.on_train_step_end(context)

@@ -19,7 +19,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, slice_checkpoint  # noqa: E402
+from ms_recover.training import SliceCheckpoint, run_directory, slice_saver  # noqa: E402
 from ms_recover.training.job import TrainingJob  # noqa: E402
 from tests.support.ranks import WAIT, on_all, thread_jobs  # noqa: E402
 
@@ -68,7 +68,7 @@ def committed(folder):
 @pytest.fixture
 def one(tmp_path, monkeypatch):
     """Make the training of a single rank."""
-    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(0, 1, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(0, 1, False))
     return lambda **options: Training(SliceCheckpoint(str(tmp_path), "test", 1, **options)).begin()
 
 
@@ -79,7 +79,7 @@ def ranks(tmp_path, monkeypatch):
     def run(size, work, **options):
         trainings = []
         for job in thread_jobs(size):
-            monkeypatch.setattr(slice_checkpoint, "current_job", lambda job=job: job)
+            monkeypatch.setattr(slice_saver, "current_job", lambda job=job: job)
             callback = SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1, group=range(size), **options)
             trainings.append(Training(callback))
         return on_all(size, lambda rank: work(rank, trainings[rank].begin()))
@@ -99,7 +99,7 @@ def test_a_slice_says_whose_it_is(one, tmp_path, monkeypatch):
 
 
 def test_the_group_that_the_compiler_wrote_is_in_the_manifest(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(slice_checkpoint, "current_job", lambda: TrainingJob(1, 4, False))
+    monkeypatch.setattr(slice_saver, "current_job", lambda: TrainingJob(1, 4, False))
     training = Training(SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 1)).begin()
     assert training.callback.run_id == ""
     write_group_info(tmp_path / "ckpt_dir1" / "group_info.pb", [1, 3])
@@ -118,7 +118,7 @@ def test_rotation(one, tmp_path, keep, async_save):
     training = one(keep=keep, async_save=async_save)
     for done in range(1, 7):
         training.steps(1)
-        training.callback._background.outcome()
+        training.callback.saver._background.outcome()
         assert len(committed(tmp_path)) == min(done, keep)
     training.end()
     assert committed(tmp_path) == ["1_3", "1_4", "2_1", "2_2"][-keep:]
@@ -162,7 +162,7 @@ def test_training_goes_on_while_a_slice_is_written(one, tmp_path, monkeypatch):
         save(*arguments, **options)
 
     training = one(async_save=True)
-    monkeypatch.setattr(slice_checkpoint.ms, "save_checkpoint", slow)
+    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", slow)
     training.steps(1)
     assert training.callback.committed is None
     for parameter in training.params.train_network.get_parameters():
@@ -181,8 +181,8 @@ def test_a_write_that_failed_beside_reaches_the_training(one, tmp_path, monkeypa
 
     training = one(async_save=True)
     training.steps(1)
-    assert training.callback._background.outcome() is None
-    monkeypatch.setattr(slice_checkpoint.ms, "save_checkpoint", full)
+    assert training.callback.saver._background.outcome() is None
+    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", full)
     training.steps(1)
     with pytest.raises(StorageError, match=r"rank 0, step 1_2, .*test-1_2.ckpt was not saved: .*No space.* free some"):
         training.steps(1) if when == "next save" else training.end()
@@ -200,7 +200,7 @@ def test_whatever_mindspore_raises_names_rank_and_step(one, monkeypatch, async_s
     def fail(*arguments, **options):
         raise failure
 
-    monkeypatch.setattr(slice_checkpoint.ms, "save_checkpoint", fail)
+    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", fail)
     training = one(async_save=async_save)
     with pytest.raises(kind, match=r"rank 0, step 1_1, .*test-1_1.ckpt was not saved: (no such stream|MemoryError)"):
         training.steps(2)
@@ -212,7 +212,7 @@ def test_what_is_written_wrongly_is_not_committed(one, tmp_path, monkeypatch):
     def cut(network, path, **options):
         save(network, path, choice_func=lambda name: name != "moments.weight", **options)
 
-    monkeypatch.setattr(slice_checkpoint.ms, "save_checkpoint", cut)
+    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", cut)
     with pytest.raises(VerificationError, match=r"rank 0, step 1_1, .*not whole: .*moments.weight"):
         one().steps(1)
     assert committed(tmp_path) == []
@@ -220,7 +220,7 @@ def test_what_is_written_wrongly_is_not_committed(one, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("async_save", [False, True])
 def test_parameters_that_mindspore_has_to_read_out_are_saved_at_once(one, tmp_path, monkeypatch, async_save):
-    monkeypatch.setattr(slice_checkpoint, "take_snapshot", lambda network: None)
+    monkeypatch.setattr(slice_saver, "take_snapshot", lambda network: None)
     training = one(async_save=async_save)
     training.steps(3)
     training.end()
@@ -253,7 +253,7 @@ def test_when_one_rank_cannot_save_all_stop_and_its_last_step_stays(ranks, tmp_p
             raise OSError(28, "No space left on device")
         save(network, path, **options)
 
-    monkeypatch.setattr(slice_checkpoint.ms, "save_checkpoint", fails_once)
+    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", fails_once)
 
     def work(rank, training):
         training.steps(6)
@@ -277,7 +277,7 @@ def test_a_slice_that_cannot_be_removed_does_not_stop_the_training(one, tmp_path
 
     training = one(keep=2)
     with monkeypatch.context() as patch:
-        patch.setattr(slice_checkpoint, "rotate", fail)
+        patch.setattr(run_directory, "rotate", fail)
         training.steps(3)
     assert "rank 0, step 1_3: old slices not removed" in caplog.text
     assert committed(tmp_path) == ["1_1", "1_2", "1_3"]

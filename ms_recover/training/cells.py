@@ -1,0 +1,76 @@
+"""The parameters of a training as one cell: what slices are saved from and loaded into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mindspore import Parameter, nn
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
+
+from ms_recover.errors import UsageError
+
+OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
+"""Base classes of MindSpore's optimizers, those of ``mint.optim`` too."""
+
+
+class _Parts(nn.Cell):  # type: ignore[misc]
+    """Cells and parameters as they are, under the names that they have."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        super().__init__(auto_prefix=False)
+        for number, part in enumerate(parts):
+            if isinstance(part, nn.Cell):
+                self.insert_child_to_cell(f"part{number}", part)
+            else:
+                self.insert_param_to_cell(f"part{number}", part, check_name_contain_dot=False)
+
+
+def as_cell(parameters: Any) -> Any:
+    """Return a cell with all of the parameters: a cell, or cells and parameters together.
+
+    Raises UsageError where there is none, two of them have one name, or one has no name that lasts.
+    """
+    if isinstance(parameters, nn.Cell):
+        whole = parameters
+    else:
+        if isinstance(parameters, Parameter):
+            parts = [parameters]
+        elif isinstance(parameters, dict):
+            parts = list(parameters.values())
+        elif isinstance(parameters, Iterable):
+            parts = list(parameters)
+        else:
+            parts = [parameters]
+        for part in parts:
+            _check_part(part)
+        whole = _Parts(parts)
+    names = [parameter.name for parameter in whole.get_parameters()]
+    if not names:
+        raise UsageError("parameters: there is none; give the network and the optimizer, such as [network, optimizer]")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; rename one")
+    return whole
+
+
+def holds_optimizer(whole: Any) -> bool:
+    """Whether an optimizer is in a cell, or parameters that are named as the states of weights are."""
+    if any(isinstance(cell, OPTIMIZERS) for _, cell in whole.cells_and_names()):
+        return True
+    names = {parameter.name for parameter in whole.get_parameters()}
+    return any(name.partition(".")[2] in names for name in names)
+
+
+def _check_part(part: Any) -> None:
+    if isinstance(part, Parameter):
+        if str(part.name).startswith("Parameter"):  # as MindSpore names them
+            raise UsageError(
+                f"parameters: {part.name} has no name of its own, and another start would give it another one: "
+                "make it with mindspore.Parameter(..., name=...)"
+            )
+    elif not isinstance(part, nn.Cell):
+        raise UsageError(
+            f"parameters: a {type(part).__name__} is neither a cell nor a parameter; give the network and the "
+            "optimizer, such as [network, optimizer]"
+        )
