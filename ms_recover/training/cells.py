@@ -70,7 +70,8 @@ def _check_part(part: Any) -> None:
                 "make it with mindspore.Parameter(..., name=...)"
             )
     elif not isinstance(part, nn.Cell):
+        model = hasattr(part, "train_network")
         raise UsageError(
-            f"parameters: a {type(part).__name__} is neither a cell nor a parameter; give the network and the "
-            "optimizer, such as [network, optimizer]"
+            f"parameters: a {type(part).__name__} is neither a cell nor a parameter; give "
+            + ("its train_network" if model else "the network and the optimizer, such as [network, optimizer]")
         )
