@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,9 @@ from mindspore import Parameter, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
+from ms_recover.training.options import check_parameters
+
+_log = logging.getLogger(__name__)
 
 OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 """Base classes of MindSpore's optimizers, those of ``mint.optim`` too."""
@@ -51,6 +55,22 @@ def as_cell(parameters: Any) -> Any:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; rename one")
+    return whole
+
+
+def saved_cell(parameters: Any, form: str, rank: int) -> Any:
+    """Return the cell that a saver saves in a format; a warning says so where an optimizer is missing.
+
+    Raises UsageError as `as_cell` and `check_parameters`.
+    """
+    whole = as_cell(parameters)
+    check_parameters(form, whole)
+    if not holds_optimizer(whole):
+        _log.warning(
+            "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training would "
+            "begin with a new one; give SliceSaver [network, optimizer]",
+            rank,
+        )
     return whole
 
 
