@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
 
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
@@ -30,8 +29,6 @@ class SharedNames:
     saved: set[Step] = field(default_factory=set)
     """Committed steps: what one saver has saved, another one does not save again."""
     savers: list[Keeping] = field(default_factory=list)
-    writing: Lock = field(default_factory=Lock)
-    """Held while a slice is written or removed."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -56,6 +56,7 @@ class RunDirectory:
         self._job, self._folder, self._base = job, folder, prefix
         self._keeping = Keeping(keep, set())
         self._keep_runs = keep_runs
+        self._lock: DirectoryLock | None = None
         self._release: weakref.finalize[[], RunDirectory] | None = None
         self._names: SharedNames | None = None
         self._run: TrainingRun | None = None
@@ -69,9 +70,9 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Lock the directory, so that no other process saves to it; StorageError when one does."""
-        lock: DirectoryLock = lock_directory(self._folder)
+        lock = lock_directory(self._folder)
         self.release()
-        self._release = weakref.finalize(self, lock.release)
+        self._lock, self._release = lock, weakref.finalize(self, lock.release)
 
     def release(self) -> None:
         """Give the lock back; the last saver of the process that does it unlocks the directory."""
@@ -111,7 +112,8 @@ class RunDirectory:
     def commit(self, step: Step, save: Callable[[], None]) -> None:
         """Save a step, unless another saver of the run has saved it; one slice is written at a time."""
         assert self._names is not None
-        with self._names.writing:
+        assert self._lock is not None
+        with self._lock.writing:
             if step not in self._names.saved:
                 save()
                 self._names.saved.add(step)
@@ -121,8 +123,9 @@ class RunDirectory:
         """Remove what no saver of the run keeps; see `ms_recover.training.rotation.rotate`."""
         assert self._run is not None
         assert self._names is not None
+        assert self._lock is not None
         rank, prefix = self._job.rank, self.prefix
-        with self._names.writing:
+        with self._lock.writing:
             try:
                 if self._earlier is None:
                     self._earlier = find_earlier(self._folder, self._base, prefix, self._run.record(self._begun))

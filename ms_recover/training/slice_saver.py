@@ -296,7 +296,8 @@ class SliceSaver:
             self._stood_still(self._committed, began)
 
     def release(self) -> None:
-        """Give the directory back, so that another process may save to it."""
+        """Wait for the save in flight, and give the directory back, so that another process may save to it."""
+        self._background.outcome()  # it was logged
         self._place.release()
 
     def __enter__(self) -> SliceSaver:
