@@ -94,6 +94,14 @@ class SliceFacts:
         """Whether its manifest is a verdict: its digests were right when they were written."""
         return self.file.manifest is not None and self.file.manifest.provenance.proven
 
+    @property
+    def rank_local(self) -> frozenset[str]:
+        """The parameters that differed among the ranks of its group when it was saved, by a proven manifest."""
+        manifest = self.file.manifest
+        if manifest is None or manifest.training is None or not manifest.provenance.proven:
+            return frozenset()
+        return frozenset(manifest.training.rank_local)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:

@@ -17,12 +17,14 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
+from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.training.network import OwnSlice
@@ -44,6 +46,8 @@ class RankView:
     contents: Contents = NOTHING_READ
     """Digests of the slices that were read so far."""
     scanning: ScanOptions = DEFAULT_SCAN
+    rank_local: RankLocalChoice = "refuse"
+    """What becomes of a step at which rank-local values of this rank are lost."""
     assessments: Mapping[Step, StepAssessment] = field(default_factory=dict)
     """Newest step first. Only the verdict on this rank counts."""
     withdrawn: Mapping[Step, str] = field(default_factory=dict)
@@ -61,6 +65,16 @@ class RankView:
     def has_slices(self) -> bool:
         """Whether the scan found slices, of any worth."""
         return bool(self.assessments or self.withdrawn)
+
+    def lends(self, step: Step) -> bool:
+        """Whether this rank's slice has values of another rank since it was recovered earlier."""
+        path = self.verdict(step).path
+        held = (one for one in self.compared.facts.at(step, self.rank) if one.path == path)
+        return any(text_of_kept(one) for one in held)
+
+    def lost_values(self, step: Step) -> tuple[str, ...]:
+        """Return the rank-local parameters of which the slice has, or gets, another rank's values."""
+        return lost_values(self.compared.facts, self.assessments[step], self.rank)
 
     @property
     def available_steps(self) -> list[Step]:
@@ -143,7 +157,9 @@ class RankView:
         run = self.compared.facts.runs(step)[0]
         return RunStep(self.assessments[step].run_id or "", step, run.started)
 
-    def judged(self, judging: PlanOptions, runs: tuple[RunRecord, ...] = ()) -> RankView:
+    def judged(
+        self, judging: PlanOptions, runs: tuple[RunRecord, ...] = (), rank_local: RankLocalChoice = "refuse"
+    ) -> RankView:
         """Return the view in which the scan is judged with these options, and with the runs that some rank sees.
 
         Raises what `ms_recover.planning.facts.gather_facts` and `compare_slices` raise.
@@ -158,6 +174,7 @@ class RankView:
             self,
             comparison=compared,
             known_runs=runs,
+            rank_local=rank_local,
             assessments={step: _assess(compared, step, self.rank) for step in steps if step not in older},
             withdrawn=older,
         )

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mindspore as ms
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
 from ms_recover.errors import InputError, UsageError
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.held_directories import holding_directories
@@ -53,6 +55,7 @@ def recover_train(
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
     allow_dataset_change: bool = False,
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
@@ -113,6 +116,10 @@ def recover_train(
         Without any slice of any step on any rank: raise, or train from the first epoch. It never trains over slices: a
         tree that cannot be read, or in which files have names of slices that the scan did not take for some, is an
         error.
+    rank_local : {"refuse", "peer", "initial"}
+        Where values that were a rank's own, such as a memory bank, are lost with its slice: do not resume from that
+        step, or go on with the values of another rank, or with those that the network has now. Batch statistics of
+        another rank are taken and named in a warning, and so are parameters that `tolerate` names.
     allow_dataset_change : bool
         Go on although an epoch has another number of steps than that of the slice, or a step another number of samples.
         A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
@@ -148,7 +155,7 @@ def recover_train(
     check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
     frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
     job = current_job()
-    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     options: dict[str, Any] = {"dataset_sink_mode": sink, "sink_size": sink_size}
@@ -166,14 +173,15 @@ def recover_train(
     own = found.own
     feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
     batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num)
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num, found.lost)
 
     def load() -> None:
         parameters = load_slice(own)
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink and resumed.trained, sink_size)
-        load_into(model.train_network, parameters, own)
+        compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
+        load_into(model.train_network, parameters, own, found.initial, in_place=not compiled)
 
     with _position_kept(dataset):
         load_found(found, load, aside=resumed.trained)

@@ -13,6 +13,7 @@ from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationEr
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
+from ms_recover.model.rank_local import MOST_NAMED, why_refused
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.planner import plan_for_rank
@@ -88,9 +89,15 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
         _log.warning("rank %d, step %s: %s", view.rank, step, verdict.reason)
     if verdict.verdict == "unrecoverable":
         return view
-    own = view.own_slice(step)
+    own, lost = view.own_slice(step), view.lost_values(step)
+    if lost and view.rank_local == "refuse":
+        why = why_refused(lost, view.rank)
+        _log.warning("rank %d, step %s: %s; trying an older step", view.rank, step, why)
+        return view.withdraw(step, why)
+    if lost and view.rank_local == "initial":
+        _log.warning("%s: %s are left as the network begins with them", own, list_some(lost, MOST_NAMED))
     if verdict.verdict == "keep":
-        _log.info("%s: %s", own, verdict.reason)
+        _log.log(logging.WARNING if view.lends(step) else logging.INFO, "%s: %s", own, verdict.reason)
         return view
     try:
         source = _recover_slice(view, step, own)

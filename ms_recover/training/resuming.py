@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
 from ms_recover.training.arguments import check_type, path_text, path_texts, texts
+from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
 from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
@@ -46,6 +48,8 @@ class Resumption:
     """Of `recover_train`: epochs in total, those before the resume included."""
     trained: bool = False
     """Of `recover_train`: False when all epochs were done already."""
+    rank_local_lost: tuple[str, ...] = ()
+    """Parameters whose values were this rank's own and are lost with its slice; see `rank_local` of `recover_train`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Search:
     scanning: ScanOptions
     judging: PlanOptions
     fresh: Fresh
+    rank_local: RankLocalChoice = "refuse"
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,16 @@ class Found:
         """See `Resumption.source_rank`."""
         return self.view.source_ranks.get(self.own.step)
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """See `Resumption.rank_local_lost`."""
+        return self.view.lost_values(self.own.step)
+
+    @property
+    def initial(self) -> tuple[str, ...]:
+        """The parameters that keep the values of the network."""
+        return self.lost if self.view.rank_local == "initial" else ()
+
 
 @holding_directories()
 def resume(
@@ -92,6 +107,7 @@ def resume(
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
 
@@ -105,7 +121,7 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, run, newest, tolerate
+    pattern, group_info, strategy, run, newest, tolerate, rank_local
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
@@ -126,12 +142,12 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
-    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
     found = find_slice(job, search)
     if found is None:
         return Resumption(None, None, None)
-    load_found(found, lambda: load_into(network, load_slice(found.own), found.own))
-    return Resumption(found.own.step, found.own.path, found.source_rank)
+    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
+    return Resumption(found.own.step, found.own.path, found.source_rank, rank_local_lost=found.lost)
 
 
 def make_search(
@@ -144,6 +160,7 @@ def make_search(
     newest: bool,
     tolerate: str | Iterable[str],
     fresh: Fresh,
+    rank_local: RankLocalChoice,
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
     if pattern is not None:
@@ -153,6 +170,8 @@ def make_search(
     check_type("newest", newest, bool, "True or False")
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
+    if rank_local not in get_args(RankLocalChoice):
+        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
     return Search(
         path_text("root", root),
         ScanOptions(
@@ -162,6 +181,7 @@ def make_search(
         ),
         PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=texts("tolerate", tolerate)),
         fresh,
+        rank_local,
     )
 
 
@@ -172,6 +192,8 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
+    if wait_for_tasks():
+        _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
     forget_resumed()
     view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
@@ -179,8 +201,9 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
         return Found(job, view, own)
     aside = "; ".join(texts_of_aside(view.known_runs))
     if search.fresh == "refuse":
+        seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
-            f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
+            f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'" + (f"; {aside}" if aside else "")
         )
     job.run_together("looking for slices", lambda: _refuse_overlooked(view))
@@ -208,7 +231,7 @@ def _look(job: TrainingJob, search: Search) -> RankView:
         if any(count for (count,) in job.gather([brought])):
             view = job.run_together("scanning the tree", scan)
             runs = gather_runs(job, view.runs)
-    return job.run_together("judging the slices", lambda: view.judged(search.judging, runs))
+    return job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
 
 
 def _folders(view: RankView) -> set[str]:
@@ -251,12 +274,15 @@ def load_found(found: Found, load: Callable[[], None], *, aside: bool = True) ->
         note_resumed(found.view.run_of(step))
 
 
-def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
+def load_into(
+    network: Any, parameters: dict[str, Any], own: OwnSlice, initial: Collection[str] = (), *, in_place: bool = True
+) -> None:
     """Load a slice into a network that is compiled if it has to be, and compare what it holds then with the manifest.
 
+    Parameters named `initial` keep the values of the network; `in_place` is that of `load_into_network`.
     Errors are those of `load_into_network` and `check_network`.
     """
-    load_into_network(network, parameters, own)
+    load_into_network(network, parameters, own, initial, in_place=in_place)
     try:
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
     except MissingInputError:
@@ -264,5 +290,5 @@ def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
     except MsRecoverError as error:
         _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
     else:
-        count = check_network(network, manifest, own)
+        count = check_network(network, manifest, own, initial)
         _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)

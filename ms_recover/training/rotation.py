@@ -83,13 +83,16 @@ class Earlier:
         return Earlier(*(tuple(one for one in held if one.path not in paths) for held in (self.own, self.others)))
 
 
-def agree_floor(job: TrainingJob, committed: Step, failure: Exception | None) -> Step:
-    """Return the newest step that every rank has committed, by each rank's own (`NO_STEP` for none).
+def agree_floor(
+    job: TrainingJob, committed: Step, failure: Exception | None, summary: Sequence[int] = ()
+) -> tuple[Step, list[tuple[int, ...]]]:
+    """Return the newest step that every rank has committed, by each rank's own (`NO_STEP` for none), and all summaries.
 
-    All ranks call this function. A rank without communication goes by its own step. Where this rank could not save, its
-    `failure` is raised; MsRecoverError when another rank could not save, or is gone.
+    All ranks call this function, with a `summary` of equal length; summaries are returned by rank. A rank without
+    communication goes by its own step. Where this rank could not save, its `failure` is raised; MsRecoverError when
+    another rank could not save, or is gone.
     """
-    own = (int(failure is not None), committed.epoch, committed.step)
+    own = (int(failure is not None), committed.epoch, committed.step, *summary)
     try:
         answers = job.gather(own) if job.connected else [own]
     except MsRecoverError:  # another rank is gone, but the failure of this one is more specific
@@ -98,13 +101,14 @@ def agree_floor(job: TrainingJob, committed: Step, failure: Exception | None) ->
         answers = [own]
     if failure is not None:
         raise failure
-    failed = [rank for rank, (flag, _, _) in enumerate(answers) if flag]
+    failed = [rank for rank, (flag, *_) in enumerate(answers) if flag]
     if failed:
         raise MsRecoverError(
             f"rank {job.rank} stops behind step {committed}: rank(s) {list_some(failed)} could not save their "
             "slices; see their logs"
         )
-    return min(Step(epoch, step) for _, epoch, step in answers)
+    floor = min(Step(epoch, step) for _, epoch, step, *_ in answers)
+    return floor, [row[3:] for row in answers]
 
 
 def rotate(

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
+from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat, rank_in_folder
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
@@ -31,9 +31,11 @@ from ms_recover.training.job import TrainingJob, current_job, device_target
 from ms_recover.training.layouts import write_strategy
 from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
 from ms_recover.training.position import Feed
+from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
+from ms_recover.training.run import resumes
 from ms_recover.training.run_directory import RunDirectory
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.snapshot import Snapshot, flush_caches, saved_names, take_snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +136,13 @@ class SliceSaver:
                 )
         self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
+        if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
+            _log.warning(
+                "rank %d: directory=%r does not end in a name such as 'ckpt_dir{rank}', by which recover_train and "
+                "recover-ckpt know whose slices lie there; they do not find slices in it by themselves",
+                self._job.rank,
+                directory,
+            )
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async = async_save
         self._format = format
@@ -142,6 +151,7 @@ class SliceSaver:
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
+        self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
@@ -189,6 +199,7 @@ class SliceSaver:
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
+        self._rank_local = RankLocal(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
         self._together("beginning to save", self._prepare)
@@ -200,7 +211,7 @@ class SliceSaver:
             epoch_steps=feed.epoch_steps if feed is not None else None,
             batch_size=feed.batch_size if feed is not None else None,
         )
-        self._begun = True
+        self._begun, self._resumes = True, resumes()
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
@@ -257,7 +268,7 @@ class SliceSaver:
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        if not self._begun:
+        if not self._begun or self._resumes != resumes():
             self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
@@ -273,15 +284,16 @@ class SliceSaver:
         order, network = self._order(step, cumulative_step), self._network
         flush_caches(network)
         if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
+            first = take_snapshot(network) if self._rank_local.is_due(order.group) else None
+            floor = self._floor(order.group, first)
+            snapshot = first or take_snapshot(network)
             if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
             self._background.do_now(lambda: self._commit(order, network, None))
-            self._place.rotate(self._floor())
+            self._place.rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 
     def flush(self) -> None:
@@ -291,9 +303,9 @@ class SliceSaver:
         """
         if self._async and self._begun:
             began = time.perf_counter()
-            floor = self._floor()
-            self._place.rotate(floor)
+            self._place.rotate(self._floor(self._known_group()))
             self._stood_still(self._committed, began)
+        self._background.raise_failure()
 
     def release(self) -> None:
         """Wait for the save in flight, and give the directory back, so that another process may save to it."""
@@ -316,6 +328,7 @@ class SliceSaver:
             else:
                 self._background.outcome()
         finally:
+            self._begun = False
             self._place.release()
 
     def _order(self, step: Step, cumulative_step: int | None) -> SliceOrder:
@@ -358,7 +371,8 @@ class SliceSaver:
 
     def _save_slice(self, order: SliceOrder, parameters: Any) -> None:
         staged = stage_slice(order, lambda path: self._write(parameters, path))
-        commit_staged(staged, self._training)
+        manifest = commit_staged(staged, self._rank_local.add_to(self._training))
+        self._rank_local.saved(order.path, manifest)
 
     def _write(self, parameters: Any, path: str) -> None:
         try:
@@ -366,10 +380,14 @@ class SliceSaver:
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
 
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
+    def _floor(self, group: tuple[int, ...], snapshot: Snapshot | None = None) -> Step:
+        """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
+        values = self._rank_local.values(group, self._newest, snapshot)
+        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
+        if self._rank_local.learn(values, summaries):
+            self._background.do_now(self._rank_local.record)
+        return floor
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)

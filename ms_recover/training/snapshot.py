@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore.experimental import MapParameter
+
+from ms_recover.storage.digest import Digester
 
 Snapshot = list[dict[str, Any]]
 """Name and data of each parameter, in the form that ``mindspore.save_checkpoint`` takes."""
@@ -58,6 +61,16 @@ def take_snapshot(network: Any) -> Snapshot | None:
     ) or any(parameter.param_info.is_pipeline_shared_param for parameter in network.get_parameters()):
         return None
     return [{"name": parameter.name, "data": copy_values(parameter)} for parameter in parameters]
+
+
+def digest_of(tensor: Any) -> str:
+    """Return the digest of a tensor's values, as a manifest states it of a parameter."""
+    digester = Digester()
+    try:
+        digester.update(np.ascontiguousarray(tensor.asnumpy()).reshape(-1).view(np.uint8).data)
+    except TypeError:  # a type that numpy does not have
+        digester.update(memoryview(ms.Tensor(tensor).get_bytes()))
+    return digester.digests().file
 
 
 def copy_values(parameter: Any) -> Any:

@@ -153,7 +153,8 @@ def _compare(
     for side in (first, *others):
         for one in side:
             agreement.join(side[0], one)
-    names = [name for name in first[0].listed.index if not facts.tolerance.covers(name)]
+    tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+    names = [name for name in first[0].listed.index if not tolerance.covers(name)]
     found = []
     for side in others:
         odd = differing([first[0], side[0]], names)

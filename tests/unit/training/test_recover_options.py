@@ -57,6 +57,7 @@ def test_strategy_files_and_rank_lists_elsewhere_are_used(asked, monkeypatch, tm
         ({"epochs": 2.0}, "a whole number"),
         ({"fresh": "maybe"}, "fresh='maybe': it must be 'refuse' or 'start'"),
         ({"fresh": True}, "must be 'refuse' or 'start'"),
+        ({"rank_local": "own"}, "rank_local='own': it must be 'peer', 'initial' or 'refuse'"),
         ({"model": nn.ReLU()}, "a ReLU is no mindspore.train.Model"),
         ({"dataset": [1, 2]}, "it must be a mindspore.dataset.Dataset"),
         ({"root": None}, "root=None: it must be a path"),

@@ -166,6 +166,15 @@ def test_the_constructor_leaves_what_lies_there(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
+@pytest.mark.parametrize("directory", ["slices{rank}", "out/{rank}", "of {rank} ranks"])
+def test_a_directory_that_a_recovery_does_not_find_is_named(directory, caplog):
+    SliceCheckpoint("out/rank_{rank}", group=[1])
+    SliceCheckpoint("ckpt_of_rank/{rank}", group=[1])
+    assert caplog.text == ""
+    SliceCheckpoint(directory, group=[1])
+    assert f"rank 1: directory={directory!r} does not end in a name such as" in caplog.text
+
+
 def test_the_home_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert SliceCheckpoint("~/ckpt_dir{rank}", group=[1]).directory == tmp_path / "home" / "ckpt_dir1"
