@@ -57,7 +57,7 @@ class RunDirectory:
         self._keeping = Keeping(keep, set())
         self._keep_runs = keep_runs
         self._lock: DirectoryLock | None = None
-        self._release: weakref.finalize[[], RunDirectory] | None = None
+        self._release: list[weakref.finalize[[], RunDirectory]] = []
         self._names: SharedNames | None = None
         self._run: TrainingRun | None = None
         self._begun = NO_STEP
@@ -70,18 +70,19 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Lock the directory, so that no other process saves to it; StorageError when one does."""
-        lock = lock_directory(self._folder)
+        lock = self._lock = lock_directory(self._folder)
         self.release()
-        self._lock, self._release = lock, weakref.finalize(self, lock.release)
+        self._release.append(weakref.finalize(self, lock.release))
 
     def release(self) -> None:
-        """Give the lock back; the last saver of the process that does it unlocks the directory."""
-        if self._release is not None:
-            self._release()
+        """Give the lock back, and leave the run; the last saver of the process that does it unlocks the directory."""
+        while self._release:
+            self._release.pop()()
 
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
         run = self._run = begin_run(self._job, owner, first, _last_start(self._folder), but_not=self._run)
+        self._release.append(weakref.finalize(self, run.leave))
         key = os.path.realpath(self._folder), self._base
         if key not in run.names:
             abandon_staged(self._folder)
