@@ -259,7 +259,8 @@ class SliceSaver:
         self._background.raise_failure()
 
     def release(self) -> None:
-        """Give the directory back, so that another process may save to it."""
+        """Wait for the save in flight, and give the directory back, so that another process may save to it."""
+        self._background.outcome()  # it was logged
         self._place.release()
 
     def __enter__(self) -> SliceSaver:
