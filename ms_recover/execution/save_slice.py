@@ -43,15 +43,16 @@ class StagedSlice:
     digests: Digests
 
 
-def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
+def commit_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> Manifest:
     """Write a slice and its manifest, which is returned; parameters and errors are those of the two steps."""
     return commit_staged(stage_slice(order, write))
 
 
-def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
+def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> StagedSlice:
     """Have a slice written in the hidden directory, and prove it.
 
-    `write` writes the slice under the path it is given.
+    `write` writes the slice under the path it is given. It returns the digests of the bytes that it wrote, or None:
+    then the file is read for them.
 
     Raises
     ------
@@ -67,13 +68,14 @@ def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
     with _nothing_left(folder), explained("writing", order.path):
         os.mkdir(staging, 0o700)
         temporary = os.path.join(staging, name)
-        write(temporary)
+        digests = write(temporary)
         header = read_header(temporary, expected=order.expected)
         if header.problems:
             raise VerificationError(
-                f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+                f"the slice that was written is not whole: {header.problems[0]}; check the device's memory"
             )
-        digests = digest_file(temporary, header.contents)
+        if digests is None:
+            digests = digest_file(temporary, header.contents)
         _sync(temporary)
         return StagedSlice(order, temporary, header, digests)
 

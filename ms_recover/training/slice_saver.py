@@ -19,9 +19,10 @@ from safetensors import SafetensorError
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
+from ms_recover.execution.write_slice import write_slice
 from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.background import Background
@@ -31,7 +32,14 @@ from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
 from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.snapshot import (
+    Contents,
+    HostMemory,
+    flush_caches,
+    is_compiled_parallel,
+    read_contents,
+    saved_names,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +134,7 @@ class SliceSaver:
         if self._layouts is not None:
             check_layouts(self._layouts, self._job.size)
         self._background = Background()
+        self._memory = HostMemory()
         self._newest = self._committed = NO_STEP
         self._begun = False
         self._training: TrainingRecord | None = None
@@ -207,13 +216,15 @@ class SliceSaver:
         flush_caches(network)
         if self._async:
             floor = self._floor()
-            snapshot = take_snapshot(network)
-            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
+            contents = read_contents(network)
+            if contents is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
+                snapshot = self._memory.copy(contents)
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
-            self._background.do_now(lambda: self._commit(order, network, None))
+            whole = None if is_compiled_parallel(network) else read_contents(network)
+            self._background.do_now(lambda: self._commit(order, whole or network, None))
             self._rotate(self._floor())
         self._stood_still(order.step, began)
 
@@ -282,11 +293,14 @@ class SliceSaver:
         if floor is not None:
             self._rotate(floor)
 
-    def _write(self, parameters: Any, path: str) -> None:
+    def _write(self, parameters: Any, path: str) -> Digests | None:
+        if isinstance(parameters, Contents):
+            return write_slice(path, self._format, parameters.parameters, parameters.values)
         try:
             ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
+        return None
 
     def _floor(self) -> Step:
         """Wait for the write in flight; return the newest step that every rank has committed."""
