@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,17 @@ from mindspore.train import Callback
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
+from ms_recover.training.position import Feed
+from ms_recover.training.rotation import NO_STEP
+from ms_recover.training.run import end_run
 from ms_recover.training.slice_saver import SliceSaver, Stall
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 256
+"""Steps that a save waits for an update of the weights."""
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
@@ -50,9 +60,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         Start of the file names.
     save_steps : int, optional
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
-        mode a slice is saved at the end of the first sink at or behind each multiple.
+        mode a slice is saved at the end of the first sink at or behind each multiple. A step that has not updated the
+        weights, because gradients are accumulated or the loss scale overflowed, is not saved: the next one that has
+        updated them is. In sink mode choose a sink size that is a multiple of the accumulation.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -63,6 +76,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         hold the other parameters whole.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
@@ -106,12 +121,16 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         super().__init__()
         check_save_steps(save_steps)
         self._save_steps = save_steps
-        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
-        self._last = 0
+        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format, keep_runs)
+        self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
+        self._is_placed = False
+        self._loops = 0
+        self._params: Any = None
 
     @property
     def directory(self) -> Path:
@@ -141,24 +160,90 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def on_train_begin(self, run_context: Any) -> None:
         """Begin a run."""
         params = run_context.original_args()
-        self._last = params.cur_step_num
-        self.saver.begin(params.train_network)
+        self._last = self._asked = params.cur_step_num
+        self._due = 0
+        self._params = params
+        sinks = getattr(params, "dataset_sink_mode", False)
+        self.saver.begin(
+            params.train_network,
+            owner=params,
+            feed=Feed.of(getattr(params, "train_dataset", None), params.batch_num),
+            save_steps=self._save_steps or params.batch_num,
+            stride=params.batch_num if sinks else 1,
+        )
+        self._is_placed = False
+        self._updates = OptimizerSteps(params.train_network)
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Note the optimizer's counter where a slice may be saved behind the step.
+
+        Before the first step, slices that are newer than the beginning of the training are set aside.
+        """
+        params = run_context.original_args()
+        if not self._is_placed:
+            self._is_placed = True
+            done, epoch = self._last % params.batch_num, params.cur_epoch_num
+            whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
+            self.saver.set_aside_newer(Step(epoch, done) if done else whole)
+        if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
+            self._updates.note()
+            self._asked = params.cur_step_num
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save a slice when one is due."""
+        """Save a slice when one is due, behind an update of the weights."""
         params = run_context.original_args()
-        every = self._save_steps or params.batch_num
-        if params.cur_step_num // every > self._last // every:
+        if self._is_due(params) and self._may_save(params):
             self._save(params)
+
+    def __enter__(self) -> SliceCheckpoint:
+        """Count the loops that use this callback: an evaluation may run within the training."""
+        self._loops += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the directory back when the training has ended."""
+        self._loops -= 1
+        if self._loops == 0:
+            self.saver.release()
+            end_run(self._params)
+            self._params = None
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""
         params = run_context.original_args()
         if params.cur_step_num > self._last:
+            if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
+                _log.warning(
+                    "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
+                    "last update are in its slice only where they are parameters of the train network",
+                    params.cur_step_num,
+                )
             self._save(params)
         self.saver.flush()
 
+    def _is_due(self, params: Any) -> bool:
+        every = self._save_steps or params.batch_num
+        return bool(params.cur_step_num // every > self._last // every)
+
+    def _may_save(self, params: Any) -> bool:
+        """Whether the step has updated the weights on every rank; also where the optimizer does not show it."""
+        step = params.cur_step_num
+        self._due = self._due or step
+        known = self._asked == step and self._updates.known
+        if self.saver.job.holds_everywhere(not known or self._updates.updated > 0):
+            return True
+        if step - self._due < _LONGEST_WAIT:
+            _log.info("step %d has not updated the weights: the slice is saved behind the next update", step)
+            return False
+        _log.warning(
+            "step %d is saved although the weights were not updated for %d steps: gradients that were accumulated "
+            "meanwhile are in its slice only where they are parameters of the train network",
+            step,
+            step - self._due,
+        )
+        return True
+
     def _save(self, params: Any) -> None:
-        self._last = params.cur_step_num
+        self._last, self._due = params.cur_step_num, 0
         step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
         self.saver.save_step(step, params.cur_step_num)

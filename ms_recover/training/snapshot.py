@@ -12,6 +12,7 @@ from mindspore.experimental import MapParameter
 
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.slices import Parameter
+from ms_recover.storage.digest import Digester
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,13 @@ class HostMemory:
             values.append(part.data)
             start += len(value)
         return Contents(contents.parameters, tuple(values))
+
+
+def digest_of(values: memoryview) -> str:
+    """Return the digest of a parameter's bytes, as a manifest states it."""
+    digester = Digester()
+    digester.update(values)
+    return digester.digests().file
 
 
 def copy_values(parameter: Any) -> Any:

@@ -19,7 +19,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, slice_saver  # noqa: E402
+from ms_recover.training import SliceCheckpoint, run_directory, slice_saver  # noqa: E402
 from ms_recover.training.job import TrainingJob  # noqa: E402
 from tests.support.ranks import WAIT, on_all, thread_jobs  # noqa: E402
 
@@ -279,7 +279,7 @@ def test_a_slice_that_cannot_be_removed_does_not_stop_the_training(one, tmp_path
 
     training = one(keep=2)
     with monkeypatch.context() as patch:
-        patch.setattr(slice_saver, "rotate", fail)
+        patch.setattr(run_directory, "rotate", fail)
         training.steps(3)
     assert "rank 0, step 1_3: old slices not removed" in caplog.text
     assert committed(tmp_path) == ["1_1", "1_2", "1_3"]
