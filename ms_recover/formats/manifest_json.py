@@ -63,7 +63,7 @@ class RunStepFields(StepFields, kw_only=True):
 class TrainingFields(Fields):
     """Facts about the training that saved a slice."""
 
-    started: Count
+    started: Count | None
     resumed_from: RunStepFields | None
     epoch_steps: Positive | None
     batch_size: Positive | None

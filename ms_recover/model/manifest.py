@@ -35,8 +35,10 @@ class RunStep:
 class TrainingRecord:
     """Facts about the training that saved a slice, from which a resumed one tells whether it is the same."""
 
-    started: int
-    """When the run began, in milliseconds since 1970 in UTC by the clock of rank 0; the same for all ranks."""
+    started: int | None
+    """When the run began, in milliseconds since 1970 in UTC by the clock of rank 0, and later than the runs that it
+    goes on from; the same for all ranks, None where they could not agree on it.
+    """
     resumed_from: RunStep | None = None
     """The step that the run was resumed from; None when it began with the first epoch."""
     epoch_steps: int | None = None

@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from mindspore.train import Callback
-
 from ms_recover.errors import InputError, UsageError
+from ms_recover.training.callback_states import why_ended
+from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, compile_network, load_slice
 from ms_recover.training.resuming import Fresh, Resumption, find_slice, load_found, load_into, make_search
+from ms_recover.training.sample_order import check_order, doubts
 
 _log = logging.getLogger(__name__)
 
@@ -113,12 +114,18 @@ def recover_train(
     own = found.own
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num)
-    if not resumed.trained:
-        _log.warning("%s: all %d epochs are done, nothing is left to train", own, epochs)
+    state = agree_state(job, own, found.state())
+    ended = why_ended(state.callbacks, own.step.epoch) if state is not None else None
+    if done >= epochs * batch_num:
+        ended = f"all {epochs} epochs are done"
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None)
+    if ended is not None:
+        _log.warning("%s: %s, nothing is left to train", own, ended)
         return resumed
 
     def load() -> None:
+        if state is not None:
+            check_order(state.order, dataset)
         parameters = load_slice(own)
         if sink:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
@@ -127,29 +134,19 @@ def recover_train(
         dataset.set_init_step(done)
 
     load_found(found, load)
+    for doubt in doubts(dataset, done, batch_num):
+        _log.warning("%s: %s", own, doubt)
     _log.info("%s: training goes on behind %d steps", own, done)
     model.train(
         epochs,
         dataset,
-        callbacks=[_StepCounter(done), *listed],
+        callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
         dataset_sink_mode=sink,
         sink_size=sink_size,
         initial_epoch=done // batch_num,
     )
     dataset.set_init_step(0)
     return resumed
-
-
-class _StepCounter(Callback):  # type: ignore[misc]
-    """Continue the step number of the saved run; `Model.train` would begin at 0."""
-
-    def __init__(self, done: int) -> None:
-        super().__init__()
-        self._done = done
-
-    def on_train_begin(self, run_context: Any) -> None:
-        """Set the number of steps done."""
-        run_context.original_args().cur_step_num = self._done
 
 
 def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
@@ -122,8 +122,9 @@ def supersede_newer_slices(view: RankView, step: Step) -> None:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
             superseded = _free_name(path)
-            if os.path.exists(path + MANIFEST_SUFFIX):  # first, so that it never stays without its slice
-                os.rename(path + MANIFEST_SUFFIX, superseded + MANIFEST_SUFFIX)
+            for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):  # first, so that they never stay without their slice
+                if os.path.lexists(path + suffix):
+                    os.rename(path + suffix, superseded + suffix)
             os.rename(path, superseded)
             sync_directory(os.path.dirname(path))
             name = os.path.basename(superseded)
@@ -138,8 +139,8 @@ def _scan_again(view: RankView) -> Inventory:
 
 def _free_name(path: str) -> str:
     name, count = path + SUPERSEDED_SUFFIX, 1
-    while os.path.lexists(name) or (
-        os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
+    while os.path.lexists(name) or any(
+        os.path.lexists(name + suffix) and os.path.lexists(path + suffix) for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX)
     ):
         count += 1
         name = f"{path}.{count}{SUPERSEDED_SUFFIX}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,10 +14,12 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.training.cells import as_cell
+from ms_recover.training.generators import restore_generators
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
 from ms_recover.training.rank_view import RankView, make_rank_view
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
+from ms_recover.training.run_state import RunState, find_run_state
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class Resumption:
     """Of `recover_train`: epochs in total, those before the resume included."""
     trained: bool = False
     """Of `recover_train`: False when all epochs were done already."""
+    extra: Mapping[str, Any] | None = None
+    """Of `resume`: what the program gave to `SliceSaver.save`; None when that was nothing, or when it is lost."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class Found:
     def source_rank(self) -> int | None:
         """See `Resumption.source_rank`."""
         return self.view.source_ranks.get(self.own.step)
+
+    def state(self) -> RunState | None:
+        """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
+        return find_run_state(self.own, self.view.inventory.root)
 
 
 def resume(
@@ -95,7 +103,8 @@ def resume(
     Returns
     -------
     Resumption
-        The step.
+        The step, and the `extra` that was saved with it. The random generators are in the state in which the slice was
+        saved.
 
     Raises
     ------
@@ -113,7 +122,11 @@ def resume(
     if found is None:
         return Resumption(None, None, None)
     load_found(found, lambda: load_into(network, load_slice(found.own), found.own))
-    return Resumption(found.own.step, found.own.path, found.source_rank)
+    state = found.state()
+    if state is None:
+        return Resumption(found.own.step, found.own.path, found.source_rank)
+    restore_generators(state.generators)
+    return Resumption(found.own.step, found.own.path, found.source_rank, extra=state.extra)
 
 
 def make_search(

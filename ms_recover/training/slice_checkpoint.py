@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,16 @@ from mindspore.train import Callback
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
+from ms_recover.training.callback_order import act_last, around_first, calling_manager
+from ms_recover.training.callback_states import callback_states, without_state
+from ms_recover.training.continuation import DatasetDraws
 from ms_recover.training.options import check_save_steps
+from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.sample_order import sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
+
+_log = logging.getLogger(__name__)
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
@@ -27,6 +36,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: a save that is interrupted
     leaves the slices before it whole. The oldest slices are removed afterwards, once every rank has committed a newer
     step.
+
+    Whatever its place in the list, it acts behind all other callbacks: what they change of the parameters is in the
+    slice. The slice of an epoch's last step is saved when the epoch has ended for all of them. ``{name}.state`` holds
+    what is in no parameter: random generators (Python's, numpy's global one, MindSpore's default one and the seeds of
+    its operators), and the state of callbacks that have ``state_dict()`` and ``load_state_dict()``, and of MindSpore's
+    EarlyStopping, ReduceLROnPlateau and History. `recover_train` restores it.
 
     ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Create the callback after
     ``mindspore.communication.init`` and the parallel context, and before anything is compiled, because
@@ -111,7 +126,11 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         check_save_steps(save_steps)
         self._save_steps = save_steps
         self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
-        self._last = 0
+        self._last = self._first_epoch = 0
+        self._callbacks: list[Any] = []
+        self._order: dict[str, Any] = {}
+        self._draws = DatasetDraws()
+        self._managed = False
 
     @property
     def directory(self) -> Path:
@@ -139,16 +158,48 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         return self.saver.committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Begin a run."""
+        """Begin a run, and take the last place among the callbacks."""
         params = run_context.original_args()
-        self._last = params.cur_step_num
+        self._last, self._first_epoch = params.cur_step_num, 0
+        self._order = sample_order(getattr(params, "train_dataset", None))
         self.saver.begin(params.train_network)
+        manager = calling_manager()
+        self._managed = manager is not None
+        self._callbacks = list(getattr(params, "list_callback", ()))
+        if manager is None:
+            if self._callbacks and self._callbacks[-1] is not self:
+                _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
+            return
+        act_last(manager, SliceCheckpoint)
+        self._callbacks = manager._callbacks
+        self._draws.watch(manager)
+        around_first(manager, "on_train_epoch_begin", self._begin_epoch)
+
+    def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
+        """Refuse states that cannot be saved, before a step is trained."""
+        act()
+        self._state()
+        lost = without_state(self._callbacks)
+        if lost:
+            _log.info(
+                "the state of the callbacks %s is not saved: they have no state_dict() and load_state_dict()",
+                list_some(lost, 8),
+            )
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save a slice when one is due."""
+        """Save a slice when one is due, but that of an epoch's last step behind the epoch."""
         params = run_context.original_args()
-        every = self._save_steps or params.batch_num
-        if params.cur_step_num // every > self._last // every:
+        self._first_epoch = self._first_epoch or params.cur_epoch_num
+        if self._managed and self._step(params) == params.batch_num:
+            return
+        if self._is_due(params) or (self._managed and run_context.get_stop_requested()):
+            self._save(params)
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Save the slice of the epoch's last step when it is due, and that of the training's last step."""
+        params = run_context.original_args()
+        over = params.cur_epoch_num - self._first_epoch + 1 >= params.epoch_num or run_context.get_stop_requested()
+        if params.cur_step_num > self._last and (self._is_due(params) or over):
             self._save(params)
 
     def on_train_end(self, run_context: Any) -> None:
@@ -158,7 +209,22 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             self._save(params)
         self.saver.flush()
 
+    def _is_due(self, params: Any) -> bool:
+        every = self._save_steps or params.batch_num
+        return bool(params.cur_step_num // every > self._last // every)
+
     def _save(self, params: Any) -> None:
         self._last = params.cur_step_num
-        step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
-        self.saver.save_step(step, params.cur_step_num)
+        step = Step(params.cur_epoch_num, self._step(params))
+        self.saver.save_step(step, params.cur_step_num, self._state())
+
+    @staticmethod
+    def _step(params: Any) -> int:
+        return int((params.cur_step_num - 1) % params.batch_num + 1)
+
+    def _state(self) -> bytes:
+        """Return what the state file holds now."""
+        callbacks = tuple(callback_states(self._callbacks))
+        return encode_run_state(
+            current_state(callbacks=callbacks, order=self._order, drawn_by_dataset=self._draws.states)
+        )

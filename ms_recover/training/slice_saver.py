@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -31,6 +31,7 @@ from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.options import check_options, check_types, restore_ranks
 from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.run_state import current_state, encode_run_state
 from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
 
 _log = logging.getLogger(__name__)
@@ -172,8 +173,11 @@ class SliceSaver:
         self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
         self._begun = True
 
-    def save(self, step: int, epoch: int | None = None) -> None:
-        """Save a slice of the parameters as they are now, with its manifest.
+    def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Save a slice of the parameters as they are now, with its manifest and the state beside them.
+
+        The state is that of the random generators: Python's, numpy's, MindSpore's default one, and the seeds of its
+        operators; `resume` restores it.
 
         Parameters
         ----------
@@ -181,11 +185,14 @@ class SliceSaver:
             Steps trained so far; with an `epoch` those of the epoch. It grows from save to save.
         epoch : int, optional
             The epoch, from 1. Without epochs the whole training counts as the first one.
+        extra : dict, optional
+            What else the program needs to go on, which `resume` returns: numbers, texts, tensors and arrays, and lists,
+            tuples and dicts of them.
 
         Raises
         ------
         UsageError
-            When the numbers do not grow.
+            When the numbers do not grow, or `extra` holds something else, which is named.
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
@@ -197,13 +204,16 @@ class SliceSaver:
         named = Step(epoch or 1, step)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
-        self.save_step(named, step if epoch is None else None)
+        self.save_step(named, step if epoch is None else None, encode_run_state(current_state(extra=extra)))
 
-    def save_step(self, step: Step, cumulative_step: int | None) -> None:
-        """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known."""
+    def save_step(self, step: Step, cumulative_step: int | None, state: bytes) -> None:
+        """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
+
+        `state` is what its state file holds, see `encode_run_state`.
+        """
         began = time.perf_counter()
         self._newest = step
-        order, network = self._order(step, cumulative_step), self._network
+        order, network = self._order(step, cumulative_step, state), self._network
         flush_caches(network)
         if self._async:
             floor = self._floor()
@@ -243,7 +253,7 @@ class SliceSaver:
         else:
             self._background.outcome()
 
-    def _order(self, step: Step, cumulative_step: int | None) -> SliceOrder:
+    def _order(self, step: Step, cumulative_step: int | None, state: bytes) -> SliceOrder:
         return SliceOrder(
             path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
             rank=self._job.rank,
@@ -253,6 +263,7 @@ class SliceSaver:
             run_id=self.run_id,
             group=self._known_group(),
             expected=saved_names(self._network),
+            state=state,
         )
 
     def _known_group(self) -> tuple[int, ...]:
