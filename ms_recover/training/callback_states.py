@@ -59,11 +59,17 @@ def restore_callbacks(callbacks: Iterable[Any], states: Sequence[Mapping[str, An
     return sorted(name for name in saved.keys() | present if saved[name] != present.get(name, 0))
 
 
-def why_ended(states: Sequence[Mapping[str, Any]], epoch: int) -> str | None:
-    """Return why the training was over behind an epoch by the states saved then; None when it was not."""
+def why_ended(callbacks: Iterable[Any], states: Sequence[Mapping[str, Any]], epoch: int) -> str | None:
+    """Return why the training was over behind an epoch by the states saved then; None when it was not.
+
+    It goes on where the callback that ended it is gone now, or has more patience.
+    """
     for state in states:
-        if state["class"] == EarlyStopping.__qualname__ and state["state"].get("stopped_epoch") == epoch:
-            return f"EarlyStopping ended the training behind epoch {epoch}"
+        for one in callbacks:
+            if isinstance(one, EarlyStopping) and state["class"] == type(one).__qualname__ and not _has_methods(one):
+                ended, wait = (state["state"].get(name) for name in ("stopped_epoch", "wait"))
+                if ended == epoch and wait >= one.patience:
+                    return f"{state['class']} has ended the training behind epoch {epoch}"
     return None
 
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from mindspore import Parameter, nn
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
+
+OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
+"""Base classes of MindSpore's optimizers, those of ``mint.optim`` too."""
 
 
 class _Parts(nn.Cell):  # type: ignore[misc]
@@ -48,6 +52,14 @@ def as_cell(parameters: Any) -> Any:
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; rename one")
     return whole
+
+
+def holds_optimizer(whole: Any) -> bool:
+    """Whether an optimizer is in a cell, or parameters that are named as the states of weights are."""
+    if any(isinstance(cell, OPTIMIZERS) for _, cell in whole.cells_and_names()):
+        return True
+    names = {parameter.name for parameter in whole.get_parameters()}
+    return any(name.partition(".")[2] in names for name in names)
 
 
 def _check_part(part: Any) -> None:

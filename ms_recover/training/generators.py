@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import mindspore as ms
@@ -25,6 +26,8 @@ GENERATORS = {
 """The generators, and their names in messages."""
 
 
+_one_at_a_time = Lock()
+
 _SEEDS = {"Seed0", "seed", "seed0"}
 """Arguments of MindSpore's random operators."""
 
@@ -34,9 +37,15 @@ def generator_states() -> dict[str, Any]:
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
-        "mindspore": ms.get_rng_state().asnumpy(),
+        "mindspore": _default_generator(),
         "operators": {"seed": ms.get_seed(), "counts": dict(_seeds._KERNEL_SEED)},
     }
+
+
+def _default_generator() -> Any:
+    """Return the state of MindSpore's default generator; its operator stands still where threads call it together."""
+    with _one_at_a_time:
+        return ms.get_rng_state().asnumpy()
 
 
 def restore_generators(states: Mapping[str, Any], names: Collection[str] = tuple(GENERATORS)) -> None:

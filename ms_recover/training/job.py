@@ -50,6 +50,10 @@ class TrainingJob:
             raise MsRecoverError(f"rank {self.rank}: another rank is gone; its log says why ({error})") from error
         return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
+    def holds_everywhere(self, fact: bool) -> bool:
+        """Whether a fact holds on every rank; all ranks call this. A rank without communication goes by its own."""
+        return all(held for (held,) in self.gather([fact])) if self.connected else fact
+
     def run_together(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work`, which messages call `what`, on every rank; if it fails on one, it fails on all.
 

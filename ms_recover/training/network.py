@@ -110,7 +110,11 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
     if unused:
-        _log.info("%s: not used by the network: %s", own, list_some(unused, 8))
+        _log.warning(
+            "%s: the network has no %s, so what the slice holds of it is not loaded; is something frozen or removed?",
+            own,
+            _names(sorted(unused)),
+        )
 
 
 def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:

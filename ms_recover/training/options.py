@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -11,21 +14,24 @@ import mindspore as ms
 from ms_recover.errors import UsageError
 from ms_recover.file_names import SLICE_FORMATS
 from ms_recover.model.strategy import Layout
+from ms_recover.training.arguments import check_type, whole_number
+from ms_recover.training.arguments import ranks as listed_ranks
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.layouts import same_slice
+from ms_recover.training.layouts import check_layouts, same_slice
 
 _log = logging.getLogger(__name__)
 
 
 def check_options(directory: str, prefix: str, keep: int, form: str, job: TrainingJob) -> None:
     """Raise UsageError, which names the argument and the reason, when one is invalid."""
-    if keep < 2:
+    if whole_number("keep", keep) < 2:
         raise UsageError(
             f"keep={keep}: when the newest slice proves damaged there would be nothing to go back to; keep at least 2"
         )
     if form not in SLICE_FORMATS:
         raise UsageError(f"format={form!r}: it must be one of {', '.join(SLICE_FORMATS)}")
-    if not prefix or "/" in prefix:
+    check_type("prefix", prefix, str, "a text")
+    if not prefix or "/" in prefix or "\0" in prefix:
         raise UsageError(f"prefix={prefix!r}: it starts a file name, so it must not be empty or contain '/'")
     if job.size > 1 and "{rank}" not in directory:
         raise UsageError(
@@ -35,8 +41,31 @@ def check_options(directory: str, prefix: str, keep: int, form: str, job: Traini
 
 def check_save_steps(save_steps: int | None) -> None:
     """Raise UsageError when slices cannot be saved at such steps."""
-    if save_steps is not None and save_steps < 1:
+    if save_steps is not None and whole_number("save_steps", save_steps) < 1:
         raise UsageError(f"save_steps={save_steps}: it must be at least 1, or None to save once per epoch")
+
+
+def check_place(directory: Path) -> None:
+    """Raise an OSError when a directory is none that can be written, or could not be made; nothing is made."""
+    place = directory
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+
+
+def listed_layouts(layouts: Iterable[Layout] | None, world_size: int) -> tuple[Layout, ...] | None:
+    """Return layouts as a tuple; UsageError when they are none, or contradict each other or the number of ranks."""
+    if layouts is None:
+        return None
+    check_type("layouts", layouts, Iterable, "a list of layouts, as ms_recover.training.cut returns them")
+    listed = tuple(layouts)
+    for one in listed:
+        check_type("layouts: one", one, Layout, "a layout, as ms_recover.training.cut returns it")
+    check_layouts(listed, world_size)
+    return listed
 
 
 def restore_ranks(
@@ -67,7 +96,7 @@ def restore_ranks(
 
 def _checked_group(group: Collection[int], alike: Collection[int] | None, job: TrainingJob) -> list[int]:
     """Return the operator's group, sorted; `alike` are the ranks with the same slice by the layouts, if known."""
-    ranks = sorted(group)
+    ranks = listed_ranks("group", group)
     if len(set(ranks)) != len(ranks):
         raise UsageError(f"group={ranks}: a rank is listed twice")
     if job.rank not in ranks:
@@ -93,19 +122,37 @@ def _optimizer_is_shared_out() -> bool:
     return _is_data_parallel() and bool(ms.get_auto_parallel_context("enable_parallel_optimizer"))
 
 
-def check_types(form: str, network: Any) -> None:
-    """Raise UsageError when the network has a parameter of a type that slices of the format cannot hold.
+_NUMBERS = ("Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float16", "Float32", "Float64")
+_LOADED_TYPES = frozenset({"Bool", "Int4", "BFloat16", *_NUMBERS})
+"""Types that ``mindspore.load_checkpoint`` knows (``tensor_to_ms_type`` in ``train/serialization.py``)."""
 
-    MindSpore makes safetensors from numpy arrays, and numpy 2 has no bfloat16.
+_CACHE_KEY = ".__param_key__"
+"""In names of slices: what lies behind it is the key of a cached parameter."""
+
+
+def check_parameters(form: str, network: Any) -> None:
+    """Raise UsageError when the network has a parameter that a slice of the format could not give back.
+
+    MindSpore saves types and names that it cannot load again. It makes safetensors from numpy arrays, and numpy 2 has
+    no bfloat16.
     """
-    if form != "safetensors":
-        return
-    names = [parameter.name for parameter in network.get_parameters() if parameter.dtype == ms.bfloat16]
-    if names and not _numpy_takes_bfloat16():
-        raise UsageError(
-            f"format='safetensors': MindSpore cannot save {names[0]}, which is bfloat16, with this version of numpy; "
-            "save with format='ckpt', or install numpy below 2"
-        )
+    for parameter in network.get_parameters():
+        name, kind = parameter.name, str(parameter.dtype)
+        if kind not in _LOADED_TYPES:
+            raise UsageError(
+                f"parameter {name} is of type {kind}, which MindSpore cannot load from a slice: keep it as parameters "
+                "of types that it can load, such as the real and the imaginary part as Float32"
+            )
+        if _CACHE_KEY in name or name == "__metadata__" or not name.isprintable():
+            raise UsageError(
+                f"parameter {name!r} has a name that means something else in slices, so that it could not be loaded: "
+                "rename it"
+            )
+        if form == "safetensors" and kind == "BFloat16" and not _numpy_takes_bfloat16():
+            raise UsageError(
+                f"format='safetensors': MindSpore cannot save {name}, which is bfloat16, with this version of numpy; "
+                "save with format='ckpt', or install numpy below 2"
+            )
 
 
 def _numpy_takes_bfloat16() -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
@@ -20,9 +22,12 @@ from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
 from ms_recover.scanning.read import read_contents
+from ms_recover.scanning.survey import survey_folder
 from ms_recover.training.network import OwnSlice
 
 _log = logging.getLogger(__name__)
+
+_STEP_NAME = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,13 @@ class RankView:
     """Steps whose slice was copied or composed just now, and the rank it came from, the first of several."""
     outdated: bool = False
     """Whether slices may have been written since the scan."""
+    overlooked: str | None = None
+    """Where the scan found no slice: why there may be some all the same."""
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether the scan found slices, of any worth."""
+        return bool(self.assessments or self.withdrawn)
 
     @property
     def available_steps(self) -> list[Step]:
@@ -130,7 +142,7 @@ def make_rank_view(
         inventory = api.scan(root, scanning)
     except MissingInputError as error:
         _log.warning("rank %d: %s", rank, error)
-        return RankView(rank=rank, scanning=scanning)
+        return RankView(rank=rank, scanning=scanning, overlooked=_overlooked(root, str(error)))
     if inventory.iterations:
         raise UsageError(
             f"{inventory.root} holds iterations of MindFormers, which its own resume loads: recover them with "
@@ -148,4 +160,28 @@ def make_rank_view(
         scanning=scanning,
         assessments={step: assess_step(compared, step) for step in inventory.steps if step not in older},
         withdrawn=older,
+        overlooked=None if inventory.slices else _why_overlooked(inventory),
     )
+
+
+def _why_overlooked(inventory: Inventory) -> str | None:
+    if inventory.denied:
+        _, note = inventory.denied[0]
+        return f"{os.path.join(inventory.root, note.path)}: {note.reason}"
+    if inventory.orphans:
+        return f"{inventory.root} holds manifests of slices that are gone, such as that of {inventory.orphans[0].path}"
+    return _overlooked(inventory.root, f"{inventory.root} holds no slice where the directories of ranks are")
+
+
+def _overlooked(root: str, why: str) -> str | None:
+    """Return `why` a scan without slices does not show that there are none; None for a root that is empty of them."""
+    if not os.path.lexists(root):
+        return None
+    if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
+        return why
+    named = [path for path in survey_folder(root).paths if _is_named_as_slice(os.path.join(root, path))]
+    return f"{why}; {named[0]} has the name of a slice" if named else None
+
+
+def _is_named_as_slice(path: str) -> bool:
+    return _STEP_NAME.search(path) is not None or os.path.exists(path + MANIFEST_SUFFIX)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from mindspore.dataset import Dataset
+from mindspore.train import Callback
+
 from ms_recover.errors import InputError, UsageError
+from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import OwnSlice, compile_network, load_slice
-from ms_recover.training.resuming import Fresh, Resumption, find_slice, load_found, load_into, make_search
+from ms_recover.training.resuming import Fresh, Paths, Resumption, find_slice, load_found, load_into, make_search
 from ms_recover.training.sample_order import check_order, doubts
 
 _log = logging.getLogger(__name__)
@@ -27,11 +32,14 @@ def recover_train(
     sink_mode: bool | None = None,
     *,
     sink_size: int = -1,
+    valid_dataset: Any = None,
+    valid_frequency: int | Iterable[int] = 1,
+    valid_sink_mode: bool | None = None,
     pattern: str | None = None,
-    group_info: Iterable[str] = (),
-    strategy: Iterable[str] = (),
+    group_info: Paths = (),
+    strategy: Paths = (),
     newest: bool = False,
-    tolerate: Iterable[str] = (),
+    tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
@@ -46,7 +54,7 @@ def recover_train(
     3. the slice is loaded into it, optimizer state included,
     4. the loaded values are compared with the manifest; without one they rest on the slice's structure, which is
        logged,
-    5. ``model.train`` goes on.
+    5. ``model.train`` goes on, or ``model.fit`` with the `valid_dataset`.
 
     Training goes on exactly behind the saved step, in the middle of an epoch too: the dataset skips the consumed
     samples, also when it shuffles with a fixed seed (``mindspore.dataset.config.set_seed``), and callbacks see the step
@@ -64,29 +72,39 @@ def recover_train(
     dataset : mindspore.dataset.Dataset
         The dataset of that training, not yet used.
     root : str or path
-        The tree of slices, which holds ``ckpt_dir{rank}/``.
+        The tree of slices, which holds ``ckpt_dir{rank}/``; ``~`` is the home directory.
     epochs : int
         Epochs in total, as in that training.
     callbacks : Callback or list of Callback, optional
-        For `Model.train`, such as a `SliceCheckpoint`.
+        For `Model.train` or `Model.fit`, such as a `SliceCheckpoint`.
     sink_mode : bool, optional
         Sink the dataset to the device; by default on Ascend only. CPU cannot.
     sink_size : int
         Steps per sink as in that training, -1 for the whole dataset.
+    valid_dataset : mindspore.dataset.Dataset, optional
+        Train with `Model.fit`, which evaluates the model on this dataset.
+    valid_frequency : int or list of int
+        For `Model.fit`: every how many epochs, or behind which epochs of the whole training.
+    valid_sink_mode : bool, optional
+        Sink this dataset to the device; by default as `sink_mode`.
     pattern, group_info, strategy
         Layout of the tree, and evidence outside it, as in `ScanOptions`.
     newest, tolerate
         The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
-        Without any slice of any step on any rank: raise, or train from the first epoch.
+        Without any slice of any step on any rank: raise, or train from the first epoch. It never trains over slices: a
+        tree that cannot be read, or in which files have names of slices that the scan did not take for some, is an
+        error.
 
     Returns
     -------
     Resumption
-        The step. When all epochs were done already, the slices are in place, but nothing was loaded.
+        The step. When all epochs were done already, the slices are loaded and nothing is trained.
 
     Raises
     ------
+    UsageError
+        When an argument is invalid.
     MissingInputError
         When there is no slice anywhere, unless `fresh` is ``"start"``.
     UnrecoverableError
@@ -99,54 +117,98 @@ def recover_train(
     MsRecoverError
         When another rank failed; its log says why.
     """
-    if epochs < 1:
-        raise UsageError(f"epochs={epochs}: it must be at least 1")
+    epochs = whole_number("epochs", epochs, 1)
+    listed = _checked(model, dataset, callbacks, sink_mode, sink_size)
+    frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
     job = current_job()
     search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
-    listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    options: dict[str, Any] = {"dataset_sink_mode": sink, "sink_size": sink_size}
+    train = model.train
+    if valid_dataset is not None:
+        train = model.fit
+        valid_sink = sink if valid_sink_mode is None else target != "CPU" and valid_sink_mode
+        options |= {"valid_dataset": valid_dataset, "valid_dataset_sink_mode": valid_sink}
+        options["valid_frequency"] = frequency
 
     found = find_slice(job, search)
     if found is None:
-        model.train(epochs, dataset, callbacks=listed, dataset_sink_mode=sink, sink_size=sink_size)
+        train(epochs, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, epochs, True)
     own = found.own
     batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
     done = completed_steps(own, batch_num, sink)
     state = agree_state(job, own, found.state())
-    ended = why_ended(state.callbacks, own.step.epoch) if state is not None else None
+    ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= epochs * batch_num:
         ended = f"all {epochs} epochs are done"
     resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None)
-    if ended is not None:
-        _log.warning("%s: %s, nothing is left to train", own, ended)
-        return resumed
 
     def load() -> None:
-        if state is not None:
+        if state is not None and resumed.trained:
             check_order(state.order, dataset)
         parameters = load_slice(own)
-        if sink:  # the device queue begins to fill while compiling, from where the dataset stands
+        if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
-        compile_network(model, dataset, epochs, sink, sink_size)
+        compile_network(model, dataset, epochs, sink and resumed.trained, sink_size)
         load_into(model.train_network, parameters, own)
-        dataset.set_init_step(done)
 
-    load_found(found, load)
-    for doubt in doubts(dataset, done, batch_num):
-        _log.warning("%s: %s", own, doubt)
-    _log.info("%s: training goes on behind %d steps", own, done)
-    model.train(
-        epochs,
-        dataset,
-        callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
-        dataset_sink_mode=sink,
-        sink_size=sink_size,
-        initial_epoch=done // batch_num,
-    )
-    dataset.set_init_step(0)
+    with _position_kept(dataset):
+        load_found(found, load, aside=resumed.trained)
+        if not resumed.trained:
+            _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
+            return resumed
+        for doubt in doubts(dataset, done, batch_num):
+            _log.warning("%s: %s", own, doubt)
+        _log.info("%s: training goes on behind %d steps", own, done)
+        dataset.set_init_step(done)
+        train(
+            epochs,
+            dataset,
+            callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
+            initial_epoch=done // batch_num,
+            **options,
+        )
     return resumed
+
+
+def _checked(model: Any, dataset: Any, callbacks: Any, sink_mode: Any, sink_size: Any) -> list[Callback]:
+    """Check the types of arguments; return the callbacks as a list."""
+    if not hasattr(model, "train_network") or not callable(getattr(model, "train", None)):
+        raise UsageError(f"model: a {type(model).__name__} is no mindspore.train.Model")
+    check_type("dataset", dataset, Dataset, "a mindspore.dataset.Dataset")
+    if sink_mode is not None:
+        check_type("sink_mode", sink_mode, bool, "True, False or None")
+    if whole_number("sink_size", sink_size) < 1 and sink_size != -1:
+        raise UsageError(f"sink_size={sink_size}: it must be -1, for the whole dataset, or at least 1")
+    listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for one in listed:
+        check_type("callbacks: one", one, Callback, "a mindspore.train.Callback")
+    return listed
+
+
+def _checked_validation(model: Any, dataset: Any, frequency: Any, sink_mode: Any) -> int | list[int]:
+    """Check the arguments of the validation; return its frequency as ``Model.fit`` takes it."""
+    if sink_mode is not None:
+        check_type("valid_sink_mode", sink_mode, bool, "True, False or None")
+    if dataset is not None:
+        check_type("valid_dataset", dataset, Dataset, "a mindspore.dataset.Dataset")
+        if not getattr(model, "_metric_fns", True):
+            raise UsageError("valid_dataset: the model has no metrics; make it with Model(..., metrics={...})")
+    if isinstance(frequency, Iterable) and not isinstance(frequency, str):
+        return [whole_number("valid_frequency: an epoch", epoch, 1) for epoch in frequency]
+    return whole_number("valid_frequency", frequency, 1)
+
+
+@contextmanager
+def _position_kept(dataset: Any) -> Iterator[None]:
+    """Give the dataset its first step back at the end, also where training failed."""
+    before = getattr(dataset, "_global_step", 0)
+    try:
+        yield
+    finally:
+        dataset.set_init_step(before)
 
 
 def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:

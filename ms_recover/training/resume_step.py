@@ -18,6 +18,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.planner import plan_for_rank
 from ms_recover.storage.directories import sync_directory
+from ms_recover.system_errors import explained
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.rank_view import RankView
@@ -51,7 +52,7 @@ def find_common_step(job: TrainingJob, view: RankView, root: str) -> Step | None
     All ranks call this function. Raises UnrecoverableError when there are slices, but no such step.
     """
     steps = view.available_steps
-    counts = job.gather([len(steps), len(view.assessments)])
+    counts = job.gather([len(steps), view.has_slices])
     if not any(seen for _, seen in counts):
         return None
     width = max(available for available, _ in counts)
@@ -116,17 +117,22 @@ def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
 
 
 def supersede_newer_slices(view: RankView, step: Step) -> None:
-    """Rename this rank's slices that are newer than the step that training resumes from, with their manifests."""
+    """Rename this rank's slices that are newer than the step that training resumes from, with their manifests.
+
+    Raises StorageError when the file system refuses.
+    """
     inventory = _scan_again(view) if view.outdated else view.inventory
     while newer := [file for file in inventory.slices if file.rank == view.rank and file.step > step]:
         for file in newer:
             path = os.path.join(inventory.root, file.path)
             superseded = _free_name(path)
-            for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):  # first, so that they never stay without their slice
-                if os.path.lexists(path + suffix):
-                    os.rename(path + suffix, superseded + suffix)
-            os.rename(path, superseded)
-            sync_directory(os.path.dirname(path))
+            hint = f"it is newer than step {step}, from which training would go on: move it away yourself"
+            with explained("setting aside", path, hint):
+                for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):  # first, so that they never stay without their slice
+                    if os.path.lexists(path + suffix):
+                        os.rename(path + suffix, superseded + suffix)
+                os.rename(path, superseded)
+                sync_directory(os.path.dirname(path))
             name = os.path.basename(superseded)
             _log.warning("rank %d: %s is newer than step %s, renamed to %s", view.rank, path, step, name)
         inventory = _scan_again(view)  # a scan shows one of several equal slices

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.training.arguments import check_type, path_text, path_texts, texts
 from ms_recover.training.cells import as_cell
 from ms_recover.training.generators import restore_generators
 from ms_recover.training.job import TrainingJob, current_job
@@ -24,6 +25,7 @@ from ms_recover.training.run_state import RunState, find_run_state
 _log = logging.getLogger(__name__)
 
 Fresh = Literal["refuse", "start"]
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ def resume(
     root: str | os.PathLike[str],
     *,
     pattern: str | None = None,
-    group_info: Iterable[str] = (),
-    strategy: Iterable[str] = (),
+    group_info: Paths = (),
+    strategy: Paths = (),
     newest: bool = False,
-    tolerate: Iterable[str] = (),
+    tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
@@ -133,19 +135,26 @@ def make_search(
     job: TrainingJob,
     root: str | os.PathLike[str],
     pattern: str | None,
-    group_info: Iterable[str],
-    strategy: Iterable[str],
+    group_info: Paths,
+    strategy: Paths,
     newest: bool,
-    tolerate: Iterable[str],
+    tolerate: str | Iterable[str],
     fresh: Fresh,
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
+    if pattern is not None:
+        check_type("pattern", pattern, str, "a text")
+    check_type("newest", newest, bool, "True or False")
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
     return Search(
-        os.fspath(root),
-        ScanOptions(pattern=pattern, group_info=tuple(group_info), strategy=tuple(strategy)),
-        PlanOptions(world_size=job.size, newest=newest, tolerate=tuple(tolerate)),
+        path_text("root", root),
+        ScanOptions(
+            pattern=pattern,
+            group_info=path_texts("group_info", group_info),
+            strategy=path_texts("strategy", strategy),
+        ),
+        PlanOptions(world_size=job.size, newest=newest, tolerate=texts("tolerate", tolerate)),
         fresh,
     )
 
@@ -162,19 +171,30 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     if own is not None:
         return Found(job, view, own)
     if search.fresh == "refuse":
+        seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
-            f"no rank has a slice under {top}: name the folder that holds ckpt_dir{{rank}}/, "
+            f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
             "or train from the start with fresh='start'"
         )
+    job.run_together("looking for slices", lambda: _refuse_overlooked(view))
     _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
     return None
 
 
-def load_found(found: Found, load: Callable[[], None]) -> None:
-    """Have all ranks `load` their slices, then set newer slices aside; if it fails on one rank, it fails on all."""
+def _refuse_overlooked(view: RankView) -> None:
+    if view.overlooked is not None:
+        raise InputError(
+            f"rank {view.rank}: {view.overlooked}. fresh='start' trains over no slices: correct root, pattern, "
+            "group_info or strategy, so that they are found, or move them away"
+        )
+
+
+def load_found(found: Found, load: Callable[[], None], *, aside: bool = True) -> None:
+    """Have all ranks `load` their slices, then set newer ones `aside`; if it fails on one rank, it fails on all."""
     step = found.own.step
     found.job.run_together(f"loading the slice of step {step}", load)
-    found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
+    if aside:
+        found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
 
 
 def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:

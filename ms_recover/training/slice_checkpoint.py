@@ -16,12 +16,16 @@ from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states, without_state
 from ms_recover.training.continuation import DatasetDraws
+from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.run_state import current_state, encode_run_state
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 256
+"""Steps that a save waits for an update of the weights."""
 
 
 class SliceCheckpoint(Callback):  # type: ignore[misc]
@@ -65,7 +69,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         Start of the file names.
     save_steps : int, optional
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
-        mode a slice is saved at the end of the first sink at or behind each multiple.
+        mode a slice is saved at the end of the first sink at or behind each multiple. A step that has not updated the
+        weights, because gradients are accumulated or the loss scale overflowed, is not saved: the next one that has
+        updated them is. In sink mode choose a sink size that is a multiple of the accumulation.
     keep : int
         Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
     group : collection of int, optional
@@ -126,7 +132,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         check_save_steps(save_steps)
         self._save_steps = save_steps
         self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
-        self._last = self._first_epoch = 0
+        self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
+        self._first_epoch = 0
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
@@ -160,9 +167,11 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def on_train_begin(self, run_context: Any) -> None:
         """Begin a run, and take the last place among the callbacks."""
         params = run_context.original_args()
-        self._last, self._first_epoch = params.cur_step_num, 0
+        self._last = self._asked = params.cur_step_num
+        self._due = self._first_epoch = 0
         self._order = sample_order(getattr(params, "train_dataset", None))
         self.saver.begin(params.train_network)
+        self._updates = OptimizerSteps(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
         self._callbacks = list(getattr(params, "list_callback", ()))
@@ -186,37 +195,76 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 list_some(lost, 8),
             )
 
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Note the optimizer's counter where a slice may be saved behind the step."""
+        params = run_context.original_args()
+        if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
+            self._updates.note()
+            self._asked = params.cur_step_num
+
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save a slice when one is due, but that of an epoch's last step behind the epoch."""
+        """Save a slice when one is due, behind an update of the weights; behind an epoch's last step the epoch ends."""
         params = run_context.original_args()
         self._first_epoch = self._first_epoch or params.cur_epoch_num
         if self._managed and self._step(params) == params.batch_num:
             return
-        if self._is_due(params) or (self._managed and run_context.get_stop_requested()):
+        if self._managed and run_context.get_stop_requested():
+            self._save_last(params)
+        elif self._is_due(params) and self._may_save(params):
             self._save(params)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save the slice of the epoch's last step when it is due, and that of the training's last step."""
         params = run_context.original_args()
         over = params.cur_epoch_num - self._first_epoch + 1 >= params.epoch_num or run_context.get_stop_requested()
-        if params.cur_step_num > self._last and (self._is_due(params) or over):
+        if params.cur_step_num == self._last:
+            return
+        if over:
+            self._save_last(params)
+        elif self._is_due(params) and self._may_save(params):
             self._save(params)
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""
         params = run_context.original_args()
         if params.cur_step_num > self._last:
-            self._save(params)
+            self._save_last(params)
         self.saver.flush()
 
     def _is_due(self, params: Any) -> bool:
         every = self._save_steps or params.batch_num
         return bool(params.cur_step_num // every > self._last // every)
 
+    def _save_last(self, params: Any) -> None:
+        if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
+            _log.warning(
+                "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
+                "last update are in its slice only where they are parameters of the train network",
+                params.cur_step_num,
+            )
+        self._save(params)
+
+    def _may_save(self, params: Any) -> bool:
+        """Whether the step has updated the weights on every rank; also where the optimizer does not show it."""
+        step = params.cur_step_num
+        self._due = self._due or step
+        known = self._asked == step and self._updates.known
+        if self.saver.job.holds_everywhere(not known or self._updates.updated > 0):
+            return True
+        if step - self._due < _LONGEST_WAIT:
+            _log.info("step %d has not updated the weights: the slice is saved behind the next update", step)
+            return False
+        _log.warning(
+            "step %d is saved although the weights were not updated for %d steps: gradients that were accumulated "
+            "meanwhile are in its slice only where they are parameters of the train network",
+            step,
+            step - self._due,
+        )
+        return True
+
     def _save(self, params: Any) -> None:
-        self._last = params.cur_step_num
-        step = Step(params.cur_epoch_num, self._step(params))
-        self.saver.save_step(step, params.cur_step_num, self._state())
+        self._last, self._due = params.cur_step_num, 0
+        self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state())
 
     @staticmethod
     def _step(params: Any) -> int:

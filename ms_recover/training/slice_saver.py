@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,16 +20,17 @@ from safetensors import SafetensorError
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat
+from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat, rank_in_folder
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
-from ms_recover.training.cells import as_cell
-from ms_recover.training.job import current_job, device_target
-from ms_recover.training.layouts import check_layouts, write_strategy
-from ms_recover.training.options import check_options, check_types, restore_ranks
+from ms_recover.training.cells import as_cell, holds_optimizer
+from ms_recover.training.job import TrainingJob, current_job, device_target
+from ms_recover.training.layouts import write_strategy
+from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
 from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
 from ms_recover.training.run_id import agree_run_id
 from ms_recover.training.run_state import current_state, encode_run_state
@@ -115,17 +117,32 @@ class SliceSaver:
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
     ) -> None:
         self._job = current_job()
+        check_type("async_save", async_save, bool, "True or False")
+        directory = path_text("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
         self._network = None if parameters is None else as_cell(parameters)
+        if self._network is not None:
+            check_parameters(format, self._network)
+            if not holds_optimizer(self._network):
+                _log.warning(
+                    "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training "
+                    "would begin with a new one; give SliceSaver [network, optimizer]",
+                    self._job.rank,
+                )
         self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
+        if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
+            _log.warning(
+                "rank %d: directory=%r does not end in a name such as 'ckpt_dir{rank}', by which recover_train and "
+                "recover-ckpt know whose slices lie there; they do not find slices in it by themselves",
+                self._job.rank,
+                directory,
+            )
         self._prefix = self._run_prefix = prefix
         self._keep = keep
         self._async = async_save
         self._format = format
-        self._layouts = None if layouts is None else tuple(layouts)
-        if self._layouts is not None:
-            check_layouts(self._layouts, self._job.size)
+        self._layouts = listed_layouts(layouts, self._job.size)
         self._background = Background()
         self._newest = self._committed = NO_STEP
         self._begun = False
@@ -133,15 +150,11 @@ class SliceSaver:
         self.stalls: list[Stall] = []
         self.run_id = ""
         self._group = restore_ranks(group, self._layouts, self._job)
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
-                write_group_info(str(self.group_info), self._group)
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
+        with self._explained():
+            check_place(self.directory)
         if self._group is None and device_target() != "CPU":
+            with self._explained():  # the compiler writes into it before training begins
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.environ["GROUP_INFO_FILE"] = str(self.group_info)
         elif self._group is None:
             _log.warning(
@@ -150,28 +163,57 @@ class SliceSaver:
             )
 
     @property
+    def job(self) -> TrainingJob:
+        """The ranks that save together."""
+        return self._job
+
+    @property
     def committed(self) -> Step | None:
         """The last step that this rank has committed in this run, None before the first."""
         return None if self._committed == NO_STEP else self._committed
 
     def begin(self, parameters: Any = None) -> None:
-        """Begin a run: choose its id and its file names, and write the strategy file.
+        """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
-        All ranks call it together; the first `save` does it where nobody did. It is not done earlier, because a
-        recovery may write slices into the directory, and until then the strategy file belongs to these. The
-        `parameters` take the place of those that the saver was made with.
+        All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
+        the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
+        The `parameters` take the place of those that the saver was made with.
+
+        Raises UsageError when there is a parameter that could be saved and never loaded, and StorageError when the
+        directory cannot be written.
         """
         self._background.outcome()  # of a run that ended with an exception; it was logged
+        self._begun = False
         self._newest = self._committed = NO_STEP
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
-        check_types(self._format, self._network)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
+        if self._job.connected:
+            self._job.run_together("beginning to save", self._prepare)
+        else:
+            self._prepare()
         self.run_id = agree_run_id(self._job)
         self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
         self._begun = True
+
+    def _prepare(self) -> None:
+        """Check the parameters, and write what lies beside the slices."""
+        check_parameters(self._format, self._network)
+        with self._explained():
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._group is not None:
+                write_group_info(str(self.group_info), self._group)
+        if self._layouts is not None:
+            stage = self._job.rank // prod(self._layouts[0].device_matrix)
+            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
+            ) from error
 
     def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
         """Save a slice of the parameters as they are now, with its manifest and the state beside them.
@@ -196,12 +238,9 @@ class SliceSaver:
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
-        for name, number in (("step", step), ("epoch", 1 if epoch is None else epoch)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise UsageError(f"{name}={number!r}: it must be a whole number from 1")
+        named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
         if not self._begun:
             self.begin()
-        named = Step(epoch or 1, step)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
         self.save_step(named, step if epoch is None else None, encode_run_state(current_state(extra=extra)))

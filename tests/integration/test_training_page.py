@@ -1,0 +1,51 @@
+"""The program of docs/resume.md: interrupted, and run again as it is."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+PAGE = Path(__file__).parents[2] / "docs" / "resume.md"
+
+
+class KilledError(Exception):
+    pass
+
+
+def run(program, folder, monkeypatch, stop_at=None):
+    """Run the program in a folder; return what it printed, by step."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    printed = {}
+
+    def show(step, loss):
+        printed[step] = loss
+        if step == stop_at:
+            raise KilledError
+
+    try:
+        runpy.run_path(str(program), {"print": show})
+    except KilledError:
+        assert stop_at is not None
+    return printed
+
+
+def test_the_loop_goes_on_to_the_last_bit(tmp_path, monkeypatch):
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        (text,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        program = tmp_path / "loop.py"
+        program.write_text(text)
+        whole = run(program, tmp_path / "whole", monkeypatch)
+        assert sorted(whole) == list(range(1, 25))
+        assert len(set(whole.values())) == 24
+        assert sorted(run(program, tmp_path / "loop", monkeypatch, stop_at=13)) == list(range(1, 14))
+        assert run(program, tmp_path / "loop", monkeypatch, stop_at=22) == {s: whole[s] for s in range(11, 23)}
+        assert run(program, tmp_path / "loop", monkeypatch) == {s: whole[s] for s in range(21, 25)}
+    finally:
+        ms.set_context(mode=mode)
