@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -30,6 +30,7 @@ from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import resumes
 from ms_recover.training.run_directory import RunDirectory
+from ms_recover.training.run_state import current_state, encode_run_state
 from ms_recover.training.snapshot import (
     Contents,
     HostMemory,
@@ -210,8 +211,11 @@ class SliceSaver:
         else:
             work()
 
-    def save(self, step: int, epoch: int | None = None) -> None:
-        """Save a slice of the parameters as they are now, with its manifest.
+    def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Save a slice of the parameters as they are now, with its manifest and the state beside them.
+
+        The state is that of the random generators: Python's, numpy's, MindSpore's default one, and the seeds of its
+        operators; `resume` restores it.
 
         Parameters
         ----------
@@ -219,29 +223,36 @@ class SliceSaver:
             Steps trained so far; with an `epoch` those of the epoch. It grows from save to save.
         epoch : int, optional
             The epoch, from 1. Without epochs the whole training counts as the first one.
+        extra : dict, optional
+            What else the program needs to go on, which `resume` returns: numbers, texts, tensors and arrays, and lists,
+            tuples and dicts of them.
 
         Raises
         ------
         UsageError
-            When the numbers do not grow.
+            When the numbers do not grow, or `extra` holds something else, which is named.
         StorageError, VerificationError, MsRecoverError
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
+        state = encode_run_state(current_state(extra=extra))
         if not self._begun or self._resumes != resumes():
             self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
-        self.save_step(named, step if epoch is None else None)
+        self.save_step(named, step if epoch is None else None, state)
 
-    def save_step(self, step: Step, cumulative_step: int | None) -> None:
-        """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known."""
+    def save_step(self, step: Step, cumulative_step: int | None, state: bytes) -> None:
+        """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
+
+        `state` is what its state file holds, see `encode_run_state`.
+        """
         began = time.perf_counter()
         self._newest = step
         self._place.note(step)
-        order, network = self._order(step, cumulative_step), self._network
+        order, network = self._order(step, cumulative_step, state), self._network
         flush_caches(network)
         if self._async:
             contents = read_contents(network)
@@ -292,7 +303,7 @@ class SliceSaver:
             self._begun = False
             self._place.release()
 
-    def _order(self, step: Step, cumulative_step: int | None) -> SliceOrder:
+    def _order(self, step: Step, cumulative_step: int | None, state: bytes) -> SliceOrder:
         return SliceOrder(
             path=str(self.directory / f"{self._place.prefix}-{step}.{self._format}"),
             rank=self._job.rank,
@@ -302,6 +313,7 @@ class SliceSaver:
             run_id=self.run_id,
             group=self._files.group(),
             expected=saved_names(self._network),
+            state=state,
         )
 
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
