@@ -62,6 +62,7 @@ class TrainingRun:
 class _Process:
     run: TrainingRun | None = None
     resumed: RunStep | None = None
+    resumes: int = 0
 
 
 _process = _Process()
@@ -70,6 +71,12 @@ _process = _Process()
 def note_resumed(step: RunStep) -> None:
     """Remember the step that this process has just loaded: the next run goes on from it."""
     _process.resumed = step
+    _process.resumes += 1
+
+
+def resumes() -> int:
+    """Return how often this process has resumed: a saver that was there before begins a new run."""
+    return _process.resumes
 
 
 def forget_resumed() -> None:

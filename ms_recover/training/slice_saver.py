@@ -33,6 +33,7 @@ from ms_recover.training.options import check_options, check_parameters, check_p
 from ms_recover.training.position import Feed
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
+from ms_recover.training.run import resumes
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.snapshot import Snapshot, flush_caches, saved_names, take_snapshot
 
@@ -210,7 +211,7 @@ class SliceSaver:
             epoch_steps=feed.epoch_steps if feed is not None else None,
             batch_size=feed.batch_size if feed is not None else None,
         )
-        self._begun = True
+        self._begun, self._resumes = True, resumes()
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
@@ -267,7 +268,7 @@ class SliceSaver:
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        if not self._begun:
+        if not self._begun or self._resumes != resumes():
             self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
@@ -326,6 +327,7 @@ class SliceSaver:
             else:
                 self._background.outcome()
         finally:
+            self._begun = False
             self._place.release()
 
     def _order(self, step: Step, cumulative_step: int | None) -> SliceOrder:
