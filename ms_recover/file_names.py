@@ -176,9 +176,10 @@ def rank_in_folder(name: str, parent: str = "") -> tuple[str, str, str] | None:
     A bare number is a rank only where the name of the `parent` says so, as that of ``ckpt_of_rank`` does.
     """
     for head, tail in _RANK_FORMS:
-        digits = name[len(head) : len(name) - len(tail)]
-        if digits.isascii() and digits.isdigit() and name == f"{head}{digits}{tail}":
-            return head, digits, tail
+        if name.startswith(head) and name.endswith(tail):
+            digits = name[len(head) : len(name) - len(tail)]
+            if digits.isascii() and digits.isdigit():
+                return head, digits, tail
     if name.isascii() and name.isdigit() and _OF_RANKS.match(parent):
         return "", name, ""
     return None
