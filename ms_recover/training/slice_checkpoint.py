@@ -16,7 +16,6 @@ from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
-from ms_recover.training.run import end_run
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
 _log = logging.getLogger(__name__)
@@ -133,7 +132,6 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
         self._is_placed = False
         self._loops = 0
-        self._params: Any = None
 
     @property
     def directory(self) -> Path:
@@ -165,7 +163,6 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         params = run_context.original_args()
         self._last = self._asked = params.cur_step_num
         self._due = 0
-        self._params = params
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
             params.train_network,
@@ -208,8 +205,6 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._loops -= 1
         if self._loops == 0:
             self.saver.release()
-            end_run(self._params)
-            self._params = None
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""
