@@ -24,6 +24,9 @@ property of the slice."""
 MANIFEST_SUFFIX = ".manifest.json"
 """Behind the name of a slice: its manifest."""
 
+STATE_SUFFIX = ".state"
+"""Behind the name of a slice: the state of the training that is in no parameter."""
+
 PARTIAL_MARK = ".partial"
 COMPLETE_MARK = ".complete"
 """Before the ending of a slice: the surviving parameters of one; all parameters of a stage."""

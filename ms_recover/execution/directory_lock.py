@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 
 from ms_recover.errors import StorageError
 from ms_recover.file_names import LOCK_NAME
@@ -34,6 +35,8 @@ class DirectoryLock:
 
     def __init__(self, folder: str, descriptor: int) -> None:
         self.folder = folder
+        self.writing = Lock()
+        """Held by the part of this process that writes there: one at a time."""
         self._descriptor = descriptor
         self._users = 0
 
@@ -59,12 +62,12 @@ class DirectoryLock:
 
 
 def lock_directory(
-    folder: str, grace: float = GRACE_SECONDS, sleep: Callable[[float], None] = time.sleep
+    folder: str, grace: float | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> DirectoryLock:
     """Lock a directory for this process, or share the lock that it has; every user releases it once.
 
-    A training that is ending is waited for, `grace` seconds at most. Where the file system has no locks, a warning says
-    so and nothing is locked.
+    A training that is ending is waited for, `grace` seconds at most, by default GRACE_SECONDS. Where the file system
+    has no locks, a warning says so and nothing is locked.
 
     Raises
     ------
@@ -76,7 +79,9 @@ def lock_directory(
     folder = os.path.realpath(folder)
     lock = _held.get(folder)
     if lock is None:
-        lock = _held[folder] = DirectoryLock(folder, _open_locked(folder, grace, sleep))
+        lock = _held[folder] = DirectoryLock(
+            folder, _open_locked(folder, GRACE_SECONDS if grace is None else grace, sleep)
+        )
     lock.take()
     return lock
 

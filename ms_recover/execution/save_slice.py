@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
 from ms_recover.execution.saved_manifest import SavedSlice
-from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
+from ms_recover.execution.state_files import write_state
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, STATE_SUFFIX
 from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
@@ -34,6 +35,8 @@ class SliceOrder(SavedSlice):
 
     group: tuple[int, ...]
     expected: Collection[str]
+    state: bytes | None = None
+    """Contents of its state file, which is written before the manifest."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,16 @@ class StagedSlice:
     digests: Digests
 
 
-def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
+def commit_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> Manifest:
     """Write a slice and its manifest, which is returned; parameters and errors are those of the two steps."""
     return commit_staged(stage_slice(order, write))
 
 
-def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
+def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> StagedSlice:
     """Have a slice written in the hidden directory, and prove it.
 
-    `write` writes the slice under the path it is given.
+    `write` writes the slice under the path it is given. It returns the digests of the bytes that it wrote, or None:
+    then the file is read for them.
 
     Raises
     ------
@@ -70,13 +74,14 @@ def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
     temporary = os.path.join(staging, name)
     with _nothing_left(folder, temporary), explained("writing", order.path):
         os.makedirs(staging, 0o700, exist_ok=True)
-        write(temporary)
+        digests = write(temporary)
         header = read_header(temporary, expected=order.expected)
         if header.problems:
             raise VerificationError(
-                f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+                f"the slice that was written is not whole: {header.problems[0]}; check the device's memory"
             )
-        digests = digest_file(temporary, header.contents)
+        if digests is None:
+            digests = digest_file(temporary, header.contents)
         _sync(temporary)
         _staged.add(temporary)
         return StagedSlice(order, temporary, header, digests)
@@ -119,6 +124,9 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
         with suppress(OSError):  # the slice of another saver is in it
             os.rmdir(os.path.dirname(staged.temporary))
         sync_directory(os.path.dirname(order.path))
+        if order.state is not None:
+            digest = write_state(order.path, order.state)
+            training = replace(training or TrainingRecord(started=None), state_digest=digest)
         folder, name = os.path.split(order.path)
         manifest = Manifest(
             run_id=order.run_id,
@@ -150,11 +158,11 @@ def abandon_staged(folder: str) -> None:
 
 
 def withdraw(paths: Collection[str]) -> None:
-    """Remove slices of one directory: first their manifests, so that none is committed without its bytes.
+    """Remove slices of one directory: first their manifests, so that none is committed without its bytes and state.
 
     An OSError says that one cannot be removed.
     """
-    for suffix in (MANIFEST_SUFFIX, ""):
+    for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX, ""):
         there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
         for path in there:
             os.unlink(path)
@@ -175,8 +183,9 @@ def clear_leftovers(folder: str) -> None:
                 os.unlink(path)
         if _staged.isdisjoint(paths):
             os.rmdir(staging)
-    for path in leftovers(folder, MANIFEST_SUFFIX):
-        remove_unlocked(path)
+    for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):
+        for path in leftovers(folder, suffix):
+            remove_unlocked(path)
 
 
 def _sync(path: str) -> None:

@@ -23,6 +23,7 @@ from ms_recover.file_names import (
     PARTIAL_MARK,
     SLICE_ENDINGS,
     SLICE_FORMATS,
+    STATE_SUFFIX,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
     WeightKind,
@@ -193,7 +194,7 @@ def name_before(name: str) -> str:
 
 def never_a_slice(name: str) -> bool:
     """Whether no pattern makes a slice of a file, whatever it matches."""
-    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, MANIFEST_SUFFIX, *_PARTIAL, *_COMPLETE))
+    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, MANIFEST_SUFFIX, STATE_SUFFIX, *_PARTIAL, *_COMPLETE))
 
 
 def strategy_rank(name: str) -> int | None:

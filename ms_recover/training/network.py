@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore.experimental import MapParameter
 
 from ms_recover.errors import InputError, VerificationError
@@ -15,8 +16,9 @@ from ms_recover.file_names import format_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters
+from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -57,19 +59,32 @@ def load_slice(own: OwnSlice) -> dict[str, Any]:
 
 
 def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size: int) -> None:
-    """Compile the train network, so that its parameters have the shapes of those in slices.
+    """Compile the train network where its parameters have the shapes of those in slices only afterwards.
 
-    Under (semi-)auto parallel the compiler cuts the parameters: a slice fits only afterwards. In sink mode the dataset
-    is bound to the device queue from its present position; otherwise one batch is read from a copy of it, and the
-    dataset stays as it is.
+    Under (semi-)auto parallel the compiler cuts them. In sink mode the dataset is bound to the device queue from its
+    present position; otherwise the shapes and types of its samples suffice. MindSpore reads a sample to find them; what
+    that draws from generators is put back. Elsewhere the first step compiles the network, as in any training.
     """
     if sink and device_target() == "Ascend":
         model.build(train_dataset=dataset, epoch=epochs, sink_size=sink_size)
-    elif ms.get_context("mode") == ms.GRAPH_MODE:
-        network = model.train_network
-        network.set_train(True)
-        network.phase = "train"
-        network.compile(*next(dataset.create_tuple_iterator(num_epochs=1, do_copy=False)))
+    elif ms.get_context("mode") == ms.GRAPH_MODE and _is_cut_by_compiler(model):
+        before = generator_states()
+        try:
+            columns = zip(dataset.output_shapes(), dataset.output_types(), strict=True)
+            batch = [ms.Tensor(np.zeros(shape, dtype)) for shape, dtype in columns]
+            network = model.train_network
+            network.set_train(True)
+            network.phase = "train"
+            network.compile(*batch)
+        finally:
+            restore_generators(before, ("python", "numpy"))
+
+
+def _is_cut_by_compiler(model: Any) -> bool:
+    """Whether the parameters change when the network is compiled; they may also be broadcast from another rank."""
+    mode = ms.get_auto_parallel_context("parallel_mode")
+    cut = mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
+    return cut or bool(getattr(model, "_parameter_broadcast", False))
 
 
 def load_into_network(
@@ -152,7 +167,7 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Coll
     names = (parameter.name for parameter in manifest.parameters)
     expected = dict(zip(names, manifest.digests.parameters, strict=True))
     loaded = [one for one in saved_parameters(network) if one.name in expected and one.name not in initial]
-    wrong = [parameter.name for parameter in loaded if digest_of(parameter.data) != expected[parameter.name]]
+    wrong = [parameter.name for parameter in loaded if digest_of(values_of(parameter.data)) != expected[parameter.name]]
     if wrong:
         raise VerificationError(
             f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from the manifest, so "

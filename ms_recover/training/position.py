@@ -62,12 +62,13 @@ def find_position(step: Step, manifest: Manifest | None, feed: Feed, *, allow_ch
 def _find_position(step: Step, manifest: Manifest | None, feed: Feed, allow_change: bool) -> Position:
     training = manifest.training if manifest is not None else None
     before = _epoch_steps_before(step, manifest)
-    change = _batch_change(training, feed) or _epoch_change(step, manifest, before, feed)
-    if change is None:
+    changes = [_epoch_change(step, manifest, before, feed), _batch_change(training, feed)]
+    change = "; ".join(one for one in changes if one is not None)
+    if not change:
         return Position((step.epoch - 1) * feed.epoch_steps + step.step)
     if not allow_change or step.epoch < 1:
         raise InputError(
-            f"{change}, so training would not go on where it stopped; give the dataset, batch size and sink size that "
+            f"{change}: training would not go on where it stopped; give the dataset, batch size and sink size that "
             "the slice was saved with, or allow_dataset_change=True"
         )
     old = training.batch_size if training is not None else None
@@ -86,7 +87,7 @@ def _batch_change(training: TrainingRecord | None, feed: Feed) -> str | None:
     before = training.batch_size if training is not None else None
     if None in (before, feed.batch_size) or before == feed.batch_size:
         return None
-    return f"the slice was saved with batches of {before} samples, this dataset has batches of {feed.batch_size}"
+    return f"a batch of this dataset has {feed.batch_size} samples, and had {before} when the slice was saved"
 
 
 def _epoch_steps_before(step: Step, manifest: Manifest | None) -> int | None:
@@ -100,13 +101,13 @@ def _epoch_steps_before(step: Step, manifest: Manifest | None) -> int | None:
 
 
 def _epoch_change(step: Step, manifest: Manifest | None, before: int | None, feed: Feed) -> str | None:
-    now = f"this dataset has {feed.epoch_steps}"
+    now = f"an epoch of this dataset has {feed.epoch_steps} steps"
     if before is not None and before != feed.epoch_steps:
-        return f"the slice was saved with epochs of {before} steps, {now}"
+        return f"{now}, and had {before} when the slice was saved"
     if step.epoch < 1 or not 1 <= step.step <= feed.epoch_steps:
-        return f"the slice was saved behind step {step.step} of epoch {step.epoch}, {now} steps an epoch"
+        return f"{now}, and the slice was saved behind step {step.step} of epoch {step.epoch}"
     trained = manifest.cumulative_step if manifest is not None and manifest.training is None else None
     expected = (step.epoch - 1) * feed.epoch_steps + step.step
     if trained is None or trained == expected:
         return None
-    return f"the slice was saved behind {trained} steps of training, with this dataset step {step} is behind {expected}"
+    return f"{now}, so that step {step} is behind {expected} steps of training, and was behind {trained}"

@@ -16,6 +16,8 @@ from ms_recover.errors import InputError, UsageError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
+from ms_recover.training.callback_states import why_ended
+from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import compile_network, load_slice
@@ -31,6 +33,7 @@ from ms_recover.training.resuming import (
     make_search,
 )
 from ms_recover.training.run import forget_resumed
+from ms_recover.training.sample_order import check_order, doubts
 
 _log = logging.getLogger(__name__)
 
@@ -173,9 +176,15 @@ def recover_train(
     own = found.own
     feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
     batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, done < epochs * batch_num, found.lost)
+    state = agree_state(job, own, found.state())
+    ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
+    if done >= epochs * batch_num:
+        ended = f"all {epochs} epochs are done"
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None, found.lost)
 
     def load() -> None:
+        if state is not None and resumed.trained:
+            check_order(state.order, dataset)
         parameters = load_slice(own)
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
@@ -186,14 +195,16 @@ def recover_train(
     with _position_kept(dataset):
         load_found(found, load, aside=resumed.trained)
         if not resumed.trained:
-            _log.warning("%s: all %d epochs are done; it is loaded, and nothing is left to train", own, epochs)
+            _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
             return resumed
+        for doubt in doubts(dataset, done, batch_num):
+            _log.warning("%s: %s", own, doubt)
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(done)
         train(
             epochs,
             dataset,
-            callbacks=[_StepCounter(done), *listed],
+            callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
             initial_epoch=done // batch_num,
             **options,
         )
@@ -236,18 +247,6 @@ def _position_kept(dataset: Any) -> Iterator[None]:
         yield
     finally:
         dataset.set_init_step(before)
-
-
-class _StepCounter(Callback):  # type: ignore[misc]
-    """Continue the step number of the saved run; `Model.train` would begin at 0."""
-
-    def __init__(self, done: int) -> None:
-        super().__init__()
-        self._done = done
-
-    def on_train_begin(self, run_context: Any) -> None:
-        """Set the number of steps done."""
-        run_context.original_args().cur_step_num = self._done
 
 
 def agree_position(found: Found, feed: Feed, allow_change: bool) -> int:

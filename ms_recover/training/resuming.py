@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,7 @@ from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
 from ms_recover.training.arguments import check_type, path_text, path_texts, texts
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
+from ms_recover.training.generators import restore_generators
 from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.known_runs import gather_runs
@@ -26,6 +27,7 @@ from ms_recover.training.network import OwnSlice, check_network, load_into_netwo
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
 from ms_recover.training.run import forget_resumed, note_resumed
+from ms_recover.training.run_state import RunState, find_run_state
 from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class Resumption:
     """Of `recover_train`: False when all epochs were done already."""
     rank_local_lost: tuple[str, ...] = ()
     """Parameters whose values were this rank's own and are lost with its slice; see `rank_local` of `recover_train`."""
+    extra: Mapping[str, Any] | None = None
+    """Of `resume`: what the program gave to `SliceSaver.save`; None when that was nothing, or when it is lost."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ class Found:
     def lost(self) -> tuple[str, ...]:
         """See `Resumption.rank_local_lost`."""
         return self.view.lost_values(self.own.step)
+
+    def state(self) -> RunState | None:
+        """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
+        return find_run_state(self.own, self.view.inventory.root)
 
     @property
     def initial(self) -> tuple[str, ...]:
@@ -129,7 +137,8 @@ def resume(
     Returns
     -------
     Resumption
-        The step.
+        The step, and the `extra` that was saved with it. The random generators are in the state in which the slice was
+        saved.
 
     Raises
     ------
@@ -147,7 +156,16 @@ def resume(
     if found is None:
         return Resumption(None, None, None)
     load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
-    return Resumption(found.own.step, found.own.path, found.source_rank, rank_local_lost=found.lost)
+    state = found.state()
+    if state is not None:
+        restore_generators(state.generators)
+    return Resumption(
+        found.own.step,
+        found.own.path,
+        found.source_rank,
+        rank_local_lost=found.lost,
+        extra=state.extra if state is not None else None,
+    )
 
 
 def make_search(

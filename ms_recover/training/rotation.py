@@ -130,19 +130,21 @@ def choose_gone(
 ) -> list[HeldSlice]:
     """Return the slices that no saver keeps, and that every rank has a newer one of; newest first.
 
-    Each saver keeps its newest slices, over this run and those that it goes on from, and so many of each of the last
-    `runs` runs. Slices of other runs go when `floor` has come as far as they had.
+    Each saver keeps its newest slices over this run, those that it goes on from, and those that were given up, in this
+    order, and so many of each of the last `runs` runs. Slices of runs that were given up go when `floor` has come as
+    far as they had.
     """
     mine = sorted(own, key=_step, reverse=True)
     committed = [one for one in mine if one.manifest is not None or os.path.exists(one.path + MANIFEST_SUFFIX)]
     listed = {step for saver in savers for step in saver.saved}
     due = {one.path for one in earlier.own for saver in savers if saver.is_due(one)}
     recent = _recent((*earlier.own, *earlier.others), runs - 1)
+    given_up = sorted(earlier.others, key=_step, reverse=True)
     stay: set[str] = set()
     for saver in savers:
         line = [one for one in committed if one.step in saver.saved or one.step not in listed]
         before = [one for one in earlier.own if saver.is_due(one) or one.path not in due]
-        stay.update(one.path for one in [*line, *before][: saver.keep])
+        stay.update(one.path for one in [*line, *before, *given_up][: saver.keep])
         for run in recent:
             of_run = [one for one in (*earlier.own, *earlier.others) if one.run == run]
             stay.update(one.path for one in sorted(of_run, key=_step, reverse=True)[: saver.keep])

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
 
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.steps import Step
@@ -30,8 +29,6 @@ class SharedNames:
     saved: set[Step] = field(default_factory=set)
     """Committed steps: what one saver has saved, another one does not save again."""
     savers: list[Keeping] = field(default_factory=list)
-    writing: Lock = field(default_factory=Lock)
-    """Held while a slice is written or removed."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,8 +44,18 @@ class TrainingRun:
     """What the run belongs to: savers of one owner share it."""
     newest: Step = NO_STEP
     """The newest step that was to be saved."""
+    users: int = 0
+    """Savers that have not given their directories back."""
     names: dict[tuple[str, str], SharedNames] = field(default_factory=dict)
     """By directory and prefix."""
+
+    def leave(self) -> None:
+        """Count one saver less; behind the last one the run has ended."""
+        self.users -= 1
+        if self.users <= 0:
+            self.owner = self  # which nobody else is; the owner may hold a network
+            if _process.run is self:
+                _process.run = None
 
     def record(self, begun: Step) -> RunRecord:
         """Return what its manifests will state, when it begins at a position."""
@@ -62,6 +69,7 @@ class TrainingRun:
 class _Process:
     run: TrainingRun | None = None
     resumed: RunStep | None = None
+    resumes: int = 0
 
 
 _process = _Process()
@@ -70,6 +78,12 @@ _process = _Process()
 def note_resumed(step: RunStep) -> None:
     """Remember the step that this process has just loaded: the next run goes on from it."""
     _process.resumed = step
+    _process.resumes += 1
+
+
+def resumes() -> int:
+    """Return how often this process has resumed: a saver that was there before begins a new run."""
+    return _process.resumes
 
 
 def forget_resumed() -> None:
@@ -82,10 +96,10 @@ def begin_run(
 ) -> TrainingRun:
     """Return the run that a saver belongs to: a new one, or that of another saver of the same training.
 
-    Two savers of a training have the same `owner`. Without one they share a run as long as nothing was resumed between
-    them and `first`, the step that is to be saved, does not go back; but a saver begins no run twice. `known` is the
-    start of the last run that this rank knows of: a new one starts later, whatever the clock says. All ranks call this
-    function together.
+    Each saver leaves it once. Two savers of a training have the same `owner`. Without one they share a run as long as
+    nothing was resumed between them and `first`, the step that is to be saved, does not go back; but a saver begins no
+    run twice. `known` is the start of the last run that this rank knows of: a new one starts later, whatever the clock
+    says. All ranks call this function together.
     """
     run = _process.run
     goes_back = owner is None and run is not None and first < run.newest
@@ -93,13 +107,8 @@ def begin_run(
         run_id, started = agree_run_id(job), agree_start(job, known)
         run = TrainingRun(run_id=run_id, started=started, resumed_from=_process.resumed, owner=owner)
         _process.run, _process.resumed = run, None
+    run.users += 1
     return run
-
-
-def end_run(owner: object) -> None:
-    """Forget the run of an owner, whose training has ended."""
-    if _process.run is not None and _process.run.owner is owner:
-        _process.run = None
 
 
 def agree_start(job: TrainingJob, known: int, clock: Callable[[], float] = time.time) -> int | None:

@@ -56,7 +56,8 @@ class RunDirectory:
         self._job, self._folder, self._base = job, folder, prefix
         self._keeping = Keeping(keep, set())
         self._keep_runs = keep_runs
-        self._release: weakref.finalize[[], RunDirectory] | None = None
+        self._lock: DirectoryLock | None = None
+        self._release: list[weakref.finalize[[], RunDirectory]] = []
         self._names: SharedNames | None = None
         self._run: TrainingRun | None = None
         self._begun = NO_STEP
@@ -69,18 +70,19 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Lock the directory, so that no other process saves to it; StorageError when one does."""
-        lock: DirectoryLock = lock_directory(self._folder)
+        lock = self._lock = lock_directory(self._folder)
         self.release()
-        self._release = weakref.finalize(self, lock.release)
+        self._release.append(weakref.finalize(self, lock.release))
 
     def release(self) -> None:
-        """Give the lock back; the last saver of the process that does it unlocks the directory."""
-        if self._release is not None:
-            self._release()
+        """Give the lock back, and leave the run; the last saver of the process that does it unlocks the directory."""
+        while self._release:
+            self._release.pop()()
 
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
         run = self._run = begin_run(self._job, owner, first, _last_start(self._folder), but_not=self._run)
+        self._release.append(weakref.finalize(self, run.leave))
         key = os.path.realpath(self._folder), self._base
         if key not in run.names:
             abandon_staged(self._folder)
@@ -111,7 +113,8 @@ class RunDirectory:
     def commit(self, step: Step, save: Callable[[], None]) -> None:
         """Save a step, unless another saver of the run has saved it; one slice is written at a time."""
         assert self._names is not None
-        with self._names.writing:
+        assert self._lock is not None
+        with self._lock.writing:
             if step not in self._names.saved:
                 save()
                 self._names.saved.add(step)
@@ -121,8 +124,9 @@ class RunDirectory:
         """Remove what no saver of the run keeps; see `ms_recover.training.rotation.rotate`."""
         assert self._run is not None
         assert self._names is not None
+        assert self._lock is not None
         rank, prefix = self._job.rank, self.prefix
-        with self._names.writing:
+        with self._lock.writing:
             try:
                 if self._earlier is None:
                     self._earlier = find_earlier(self._folder, self._base, prefix, self._run.record(self._begun))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import SetAside
 from ms_recover.planning.lineage import Lineage
@@ -15,6 +15,9 @@ from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
+
+_SUFFIXES = (MANIFEST_SUFFIX, STATE_SUFFIX, "")
+"""Of a slice and what belongs to it."""
 
 
 def set_aside(rank: int, path: str, why: str) -> None:
@@ -24,7 +27,7 @@ def set_aside(rank: int, path: str, why: str) -> None:
     """
     aside = _free_name(path)
     with explained("setting aside", path, f"it {why}: move it away yourself"):
-        _rename(path, aside, (MANIFEST_SUFFIX, ""))  # the manifest first, so that it never stays without its slice
+        _rename(path, aside, _SUFFIXES)  # the manifest first, so that it never stays without its slice
     _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, os.path.basename(aside))
 
 
@@ -47,7 +50,7 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
         if os.path.lexists(path):
             set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
         with explained("bringing back", aside, "give it its name back yourself"):
-            _rename(aside, path, ("", MANIFEST_SUFFIX))  # the manifest last: it commits the slice
+            _rename(aside, path, reversed(_SUFFIXES))  # the manifest last: it commits the slice
         _log.warning("rank %d: %s is of %s, renamed to %s", rank, aside, lineage.last.text, os.path.basename(path))
         count += 1
     return count
@@ -62,8 +65,8 @@ def _rename(path: str, target: str, suffixes: Iterable[str]) -> None:
 
 def _free_name(path: str) -> str:
     name, count = path + SUPERSEDED_SUFFIX, 1
-    while os.path.lexists(name) or (
-        os.path.lexists(name + MANIFEST_SUFFIX) and os.path.lexists(path + MANIFEST_SUFFIX)
+    while os.path.lexists(name) or any(
+        os.path.lexists(name + suffix) and os.path.lexists(path + suffix) for suffix in _SUFFIXES if suffix
     ):
         count += 1
         name = f"{path}.{count}{SUPERSEDED_SUFFIX}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,16 @@ from mindspore.train import Callback
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
+from ms_recover.training.callback_order import act_last, around_first, calling_manager
+from ms_recover.training.callback_states import callback_states, without_state
+from ms_recover.training.continuation import DatasetDraws
 from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
-from ms_recover.training.run import end_run
+from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.sample_order import sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
 _log = logging.getLogger(__name__)
@@ -37,6 +42,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     too. A slice counts when ``{name}.manifest.json`` lies beside it, which is written last: a save that is interrupted
     leaves the slices before it whole. The oldest slices are removed afterwards, once every rank has committed a newer
     step.
+
+    Whatever its place in the list, it acts behind all other callbacks: what they change of the parameters is in the
+    slice. The slice of an epoch's last step is saved when the epoch has ended for all of them. ``{name}.state`` holds
+    what is in no parameter: random generators (Python's, numpy's global one, MindSpore's default one and the seeds of
+    its operators), and the state of callbacks that have ``state_dict()`` and ``load_state_dict()``, and of MindSpore's
+    EarlyStopping, ReduceLROnPlateau and History. `recover_train` restores it.
 
     ``group_info.pb`` in the same directory lists the ranks that hold the same slice. Create the callback after
     ``mindspore.communication.init`` and the parallel context, and before anything is compiled, because
@@ -130,7 +141,11 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
         self._is_placed = False
         self._loops = 0
-        self._params: Any = None
+        self._first_epoch = 0
+        self._callbacks: list[Any] = []
+        self._order: dict[str, Any] = {}
+        self._draws = DatasetDraws()
+        self._managed = False
 
     @property
     def directory(self) -> Path:
@@ -158,11 +173,11 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         return self.saver.committed
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Begin a run."""
+        """Begin a run, and take the last place among the callbacks."""
         params = run_context.original_args()
         self._last = self._asked = params.cur_step_num
-        self._due = 0
-        self._params = params
+        self._due = self._first_epoch = 0
+        self._order = sample_order(getattr(params, "train_dataset", None))
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
             params.train_network,
@@ -173,6 +188,28 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         )
         self._is_placed = False
         self._updates = OptimizerSteps(params.train_network)
+        manager = calling_manager()
+        self._managed = manager is not None
+        self._callbacks = list(getattr(params, "list_callback", ()))
+        if manager is None:
+            if self._callbacks and self._callbacks[-1] is not self:
+                _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
+            return
+        act_last(manager, SliceCheckpoint)
+        self._callbacks = manager._callbacks
+        self._draws.watch(manager)
+        around_first(manager, "on_train_epoch_begin", self._begin_epoch)
+
+    def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
+        """Refuse states that cannot be saved, before a step is trained."""
+        act()
+        self._state()
+        lost = without_state(self._callbacks)
+        if lost:
+            _log.info(
+                "the state of the callbacks %s is not saved: they have no state_dict() and load_state_dict()",
+                list_some(lost, 8),
+            )
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step.
@@ -190,9 +227,25 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             self._asked = params.cur_step_num
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save a slice when one is due, behind an update of the weights."""
+        """Save a slice when one is due, behind an update of the weights; behind an epoch's last step the epoch ends."""
         params = run_context.original_args()
-        if self._is_due(params) and self._may_save(params):
+        self._first_epoch = self._first_epoch or params.cur_epoch_num
+        if self._managed and self._step(params) == params.batch_num:
+            return
+        if self._managed and run_context.get_stop_requested():
+            self._save_last(params)
+        elif self._is_due(params) and self._may_save(params):
+            self._save(params)
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Save the slice of the epoch's last step when it is due, and that of the training's last step."""
+        params = run_context.original_args()
+        over = params.cur_epoch_num - self._first_epoch + 1 >= params.epoch_num or run_context.get_stop_requested()
+        if params.cur_step_num == self._last:
+            return
+        if over:
+            self._save_last(params)
+        elif self._is_due(params) and self._may_save(params):
             self._save(params)
 
     def __enter__(self) -> SliceCheckpoint:
@@ -205,25 +258,26 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._loops -= 1
         if self._loops == 0:
             self.saver.release()
-            end_run(self._params)
-            self._params = None
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""
         params = run_context.original_args()
         if params.cur_step_num > self._last:
-            if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
-                _log.warning(
-                    "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
-                    "last update are in its slice only where they are parameters of the train network",
-                    params.cur_step_num,
-                )
-            self._save(params)
+            self._save_last(params)
         self.saver.flush()
 
     def _is_due(self, params: Any) -> bool:
         every = self._save_steps or params.batch_num
         return bool(params.cur_step_num // every > self._last // every)
+
+    def _save_last(self, params: Any) -> None:
+        if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
+            _log.warning(
+                "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
+                "last update are in its slice only where they are parameters of the train network",
+                params.cur_step_num,
+            )
+        self._save(params)
 
     def _may_save(self, params: Any) -> bool:
         """Whether the step has updated the weights on every rank; also where the optimizer does not show it."""
@@ -245,5 +299,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def _save(self, params: Any) -> None:
         self._last, self._due = params.cur_step_num, 0
-        step = Step(params.cur_epoch_num, (params.cur_step_num - 1) % params.batch_num + 1)
-        self.saver.save_step(step, params.cur_step_num)
+        self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state())
+
+    @staticmethod
+    def _step(params: Any) -> int:
+        return int((params.cur_step_num - 1) % params.batch_num + 1)
+
+    def _state(self) -> bytes:
+        """Return what the state file holds now."""
+        callbacks = tuple(callback_states(self._callbacks))
+        return encode_run_state(
+            current_state(callbacks=callbacks, order=self._order, drawn_by_dataset=self._draws.states)
+        )

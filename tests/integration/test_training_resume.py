@@ -9,7 +9,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError, VerificationError
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 
 pytestmark = pytest.mark.mindspore
@@ -143,7 +143,7 @@ def test_every_slice_is_committed_with_its_manifest(whole):
         assert manifest.cumulative_step == (manifest.step.epoch - 1) * STEPS + manifest.step.step
         assert {parameter.name for parameter in manifest.parameters} >= {"0.weight", "moment1.0.weight", "global_step"}
     assert sound(root)
-    assert {path.suffix for path in (root / "ckpt_dir0").iterdir()} == {".ckpt", ".json", ".pb"}
+    assert {path.suffix for path in (root / "ckpt_dir0").iterdir()} == {".ckpt", ".json", ".pb", ".state"}
 
 
 @pytest.mark.parametrize("stop_at", [3, 9, 16, 24, 30])
@@ -199,7 +199,7 @@ def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path):
     assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
     aside = sorted(path.name for path in (tmp_path / "ckpt_dir0").glob("*.superseded*"))
     names = ["test-4_6.ckpt.superseded", "test-4_8.ckpt.superseded"]
-    assert aside == sorted([*names, *(name + MANIFEST_SUFFIX for name in names)])
+    assert aside == sorted([*names, *(name + end for name in names for end in (MANIFEST_SUFFIX, STATE_SUFFIX))])
     again = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS)
     assert str(again.step) == "4_8"
 
@@ -296,7 +296,7 @@ def test_what_a_killed_save_left_is_no_obstacle(whole, tmp_path):
     folder = tmp_path / "ckpt_dir0"
     (folder / ".saving.ms_recover.tmp").mkdir()
     (folder / ".saving.ms_recover.tmp" / "test-4_8.tmp").write_bytes(b"cut off")
-    for name in (f"test-4_8.ckpt{MANIFEST_SUFFIX}", "test-4_8.ckpt"):
+    for name in (f"test-4_8.ckpt{MANIFEST_SUFFIX}", f"test-4_8.ckpt{STATE_SUFFIX}", "test-4_8.ckpt"):
         (folder / name).unlink()
     resumed_losses = Losses()
     callbacks = [resumed_losses, checkpoint(tmp_path, 1, async_save=True)]

@@ -1,5 +1,7 @@
 """The order of things on Ascend, with a stand-in for the device only: slices, network and loading are real."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
-from ms_recover.training import network, recover, recover_train  # noqa: E402
+from ms_recover.training import network, recover, recover_train, resuming  # noqa: E402
+from ms_recover.training.generators import changed_generators, generator_states  # noqa: E402
 
 STEPS = 4
 
@@ -86,8 +89,33 @@ def test_sinks_of_a_given_size(tree, ascend):
     assert device.asked == [("build", 5, STEPS, False), ("train", 5, True, STEPS, 2, True)]
 
 
-def test_without_sink_the_network_is_compiled_with_a_batch(tree, ascend):
+def test_without_sink_the_first_step_compiles_the_network(tree, ascend):
     device = Device(make_model())
     recover_train(device, dataset(), tree, 5, sink_mode=False)
     assert device.asked == [("train", 5, False, -1, 2, True)]
-    assert device.train_network.compile_cache
+    assert not device.train_network.compile_cache
+
+
+def test_a_network_that_the_compiler_cuts_is_compiled_before_it_is_loaded(tree, ascend, monkeypatch):
+    """By the shapes and types of the samples; generators are left as they are."""
+    device, loaded = Device(make_model()), []
+    load = network.load_into_network
+    monkeypatch.setattr(network, "_is_cut_by_compiler", lambda model: True)
+    monkeypatch.setattr(
+        resuming,
+        "load_into_network",
+        lambda *args, **options: loaded.append(len(device.train_network.compile_cache)) or load(*args, **options),
+    )
+
+    class Rows:
+        def __len__(self):
+            return STEPS
+
+        def __getitem__(self, index):
+            return np.full(3, np.random.random(), np.float32), np.full(2, random.random(), np.float32)
+
+    before = generator_states()
+    rows = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=False).batch(1)
+    recover_train(device, rows, tree, 5, sink_mode=False)
+    assert loaded == [1]
+    assert changed_generators(before, generator_states()) == frozenset()

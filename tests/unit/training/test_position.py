@@ -38,13 +38,18 @@ def test_without_a_manifest_the_name_of_the_step_counts():
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("now", [4, 16])
 def test_another_length_is_refused_with_both_numbers(now, old):
-    with pytest.raises(InputError, match=rf"epochs of 8 steps, this dataset has {now}.*allow_dataset_change=True"):
+    with pytest.raises(InputError, match=rf"this dataset has {now} steps, and had 8 when .*allow_dataset_change=True"):
         find_position(*saved("3_4", old=old), Feed(now, BATCH))
 
 
 def test_another_batch_size_is_refused_also_where_the_epochs_are_as_long():
-    with pytest.raises(InputError, match="batches of 16 samples, this dataset has batches of 8"):
+    with pytest.raises(InputError, match="a batch of this dataset has 8 samples, and had 16 when"):
         find_position(*saved("3_4"), Feed(EPOCH, 8))
+
+
+def test_both_changes_are_named():
+    with pytest.raises(InputError, match=r"has 4 steps, and had 8 when .*; a batch of this dataset has 32 samples"):
+        find_position(*saved("3_4"), Feed(4, 32))
 
 
 def test_what_a_dataset_does_not_tell_is_not_compared():
@@ -54,7 +59,7 @@ def test_what_a_dataset_does_not_tell_is_not_compared():
 
 @pytest.mark.parametrize(("text", "cumulative"), [("1_9", None), ("0_3", None), ("3_4", 12), ("3_4", 19)])
 def test_numbers_of_a_step_that_no_epoch_of_this_dataset_gives_are_refused(text, cumulative):
-    with pytest.raises(InputError, match="the slice was saved"):
+    with pytest.raises(InputError, match="an epoch of this dataset has 8 steps, "):
         find_position(*saved(text, cumulative=cumulative, old=True), Feed(EPOCH, BATCH))
 
 

@@ -147,6 +147,13 @@ def test_an_abandoned_run_goes_when_every_rank_has_come_as_far(tmp_path):
     assert rotate_runs(tmp_path, B, "test_1", keep(2), "3_4") == ["test_1-1_8", "test_1-2_8"]
 
 
+def test_an_abandoned_run_stays_as_long_as_there_is_room(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "2_4", aside=True)
+    save_run(tmp_path, B, "test_1", "1_8", "2_8")
+    kept = rotate_runs(tmp_path, B, "test_1", keep(3), "2_8")
+    assert kept == ["test-2_4.ckpt.superseded", "test_1-1_8", "test_1-2_8"]
+
+
 def test_what_a_resume_left_behind_of_its_own_run_goes_likewise(tmp_path):
     save_run(tmp_path, A, "test", "1_8", "2_8")
     save_run(tmp_path, A, "test", "3_8", aside=True)

@@ -8,7 +8,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import InputError, UsageError
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
@@ -48,7 +48,7 @@ def test_slices_are_committed_and_rotated(train, tmp_path, async_save):
     folder = tmp_path / "ckpt_dir0"
     assert {path.name for path in folder.iterdir()} == {
         "group_info.pb",
-        *(f"test-2_{step}.safetensors{end}" for step in (1, 2) for end in ("", MANIFEST_SUFFIX)),
+        *(f"test-2_{step}.safetensors{end}" for step in (1, 2) for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)),
     }
     path = folder / "test-2_2.safetensors"
     assert path.stat().st_mode & 0o777 == 0o400

@@ -1,0 +1,49 @@
+"""The state file beside a slice: durable before the manifest that names its digest, and read only by that digest."""
+
+from __future__ import annotations
+
+from ms_recover.errors import FormatError, VerificationError
+from ms_recover.file_names import STATE_SUFFIX
+from ms_recover.formats.reading import open_regular, pread
+from ms_recover.formats.state import decode_state
+from ms_recover.model.state import StateValue
+from ms_recover.storage.atomic import write_small
+from ms_recover.storage.digest import Digester
+
+
+def write_state(slice_path: str, data: bytes) -> str:
+    """Write the state file of a slice, durably, read-only and with the slice's owner; return its digest.
+
+    Errors are those of `ms_recover.storage.atomic.write_small`.
+    """
+    write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path)
+    return _digest(data)
+
+
+def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
+    """Read the state file beside a slice, which must have the digest that the slice's manifest names.
+
+    Raises
+    ------
+    VerificationError
+        When it has another digest.
+    FormatError
+        When this version does not read it.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
+    """
+    path = slice_path + STATE_SUFFIX
+    with open_regular(path, "a state file") as (descriptor, size):
+        data = pread(descriptor)(0, size)
+    if _digest(data) != digest:
+        raise VerificationError(f"{path}: its contents are not those that the manifest of the slice names")
+    try:
+        return decode_state(data)
+    except FormatError as error:
+        raise FormatError(f"{path} is not a state file that can be read: {error}") from None
+
+
+def _digest(data: bytes) -> str:
+    digester = Digester()
+    digester.update(memoryview(data))
+    return digester.digests().file

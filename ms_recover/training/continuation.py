@@ -1,0 +1,170 @@
+"""The beginning of a resumed training: what a first training does there, but for what the interrupted one has done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import mindspore.dataset as ds
+from mindspore.train import Callback
+
+from ms_recover.model.texts import list_some
+from ms_recover.training.callback_order import around_first, calling_manager
+from ms_recover.training.callback_states import restore_callbacks, without_state
+from ms_recover.training.generators import (
+    GENERATORS,
+    changed_generators,
+    generator_states,
+    random_operators,
+    restore_generators,
+)
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.network import OwnSlice
+from ms_recover.training.run_state import RunState, named
+
+_log = logging.getLogger(__name__)
+
+
+def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunState | None:
+    """Return the state that a rank takes up; callbacks are restored on every rank or on none, so that they agree.
+
+    All ranks call it together.
+    """
+    lacking = [rank for rank, (found,) in enumerate(job.gather([state is not None])) if not found]
+    if state is None or not lacking or not state.callbacks:
+        return state
+    _log.warning(
+        "%s: the callbacks start anew, because their state is lost on rank(s) %s: %s",
+        own,
+        list_some(lacking),
+        list_some(sorted({str(one["class"]) for one in state.callbacks}), 8),
+    )
+    return replace(state, callbacks=())
+
+
+class DatasetDraws:
+    """Notes which generators of this process change while the first batch of a training is read.
+
+    Nothing but the dataset draws from them then. It reads ahead in threads of its own, so that their states are those
+    of no step; `states` has them before the first sample.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
+
+    def watch(self, manager: Any) -> None:
+        """Watch the training that begins just now."""
+        self.states = {}
+        around_first(manager, "on_train_epoch_begin", self._before_first)
+        around_first(manager, "on_train_step_begin", self._behind_first)
+
+    def _before_first(self, run_context: Any, act: Callable[[], None]) -> None:
+        act()
+        self._before = generator_states()
+
+    def _behind_first(self, run_context: Any, act: Callable[[], None]) -> None:
+        drawn = changed_generators(self._before, generator_states())
+        self.states = {name: self._before[name] for name in drawn}
+        act()
+
+
+class Continuation(Callback):  # type: ignore[misc]
+    """Continue the step numbers, the generators and the callbacks of a saved training; the first of the callbacks.
+
+    Callbacks are restored when all of them have begun, because that sets MindSpore's own back. Generators follow before
+    the epoch begins, and those that the dataset draws from before its first sample: the dataset replays its draws, or
+    skips them where MindSpore recovers in fast mode. In the middle of an epoch no callback begins it a second time.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The ranks.
+    own : OwnSlice
+        The slice that was loaded, for messages.
+    done : int
+        Steps of the saved training.
+    epoch_steps : int
+        Steps of an epoch.
+    callbacks : list of Callback
+        The callbacks of the program.
+    state : RunState, optional
+        What was saved with the slice.
+    """
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        own: OwnSlice,
+        done: int,
+        epoch_steps: int,
+        callbacks: Collection[Any],
+        state: RunState | None,
+    ) -> None:
+        super().__init__()
+        self._job, self._own, self._done, self._state = job, own, done, state
+        self._in_epoch = done % epoch_steps != 0
+        self._callbacks = callbacks
+        self._before: dict[str, Any] = {}
+
+    def on_train_begin(self, run_context: Any) -> None:
+        """Set the number of steps done, and have the rest follow when all callbacks have begun."""
+        run_context.original_args().cur_step_num = self._done
+        manager = calling_manager()
+        if manager is None:
+            _log.warning(
+                "%s: the callbacks are not called by mindspore.train.Model, so their state and the random generators "
+                "are not restored, and the epoch begins a second time for them",
+                self._own,
+            )
+            return
+        around_first(manager, "on_train_epoch_begin", self._begin_epoch)
+        around_first(manager, "on_train_step_begin", self._begin_step)
+
+    def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
+        self._job.run_together("restoring the state of the training", self._restore)
+        operators = random_operators(run_context.original_args().train_network, generator_states())
+        if operators:
+            _log.warning(
+                "%s: random operators in the network start anew, because MindSpore does not expose their state: %s",
+                self._own,
+                list_some(operators, 8),
+            )
+        if not self._in_epoch:
+            act()
+        if self._state is not None:
+            restore_generators(self._state.drawn_by_dataset)
+        self._before = generator_states()
+
+    def _begin_step(self, run_context: Any, act: Callable[[], None]) -> None:
+        drawn = changed_generators(self._before, generator_states())
+        if drawn and (ds.config.get_fast_recovery() or self._state is None):
+            _log.warning(
+                "%s: the dataset draws from %s, and its draws go on otherwise than in the interrupted training; they "
+                "are exact with mindspore.dataset.config.set_fast_recovery(False), where one thread draws",
+                self._own,
+                named(drawn, GENERATORS),
+            )
+        act()
+
+    def _restore(self) -> None:
+        lost = without_state(self._callbacks)
+        if lost:
+            _log.warning(
+                "%s: callbacks that are not restored: %s; give them state_dict() and load_state_dict() where what "
+                "they remember matters",
+                self._own,
+                list_some(lost, 8),
+            )
+        if self._state is None:
+            return
+        odd = restore_callbacks(self._callbacks, self._state.callbacks)
+        if odd:
+            _log.warning(
+                "%s: there are not as many callbacks %s as when it was saved; those without a state begin anew",
+                self._own,
+                list_some(odd, 8),
+            )
+        restore_generators(self._state.generators, GENERATORS.keys() - self._state.drawn_by_dataset.keys())

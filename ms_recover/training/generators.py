@@ -1,0 +1,95 @@
+"""The random generators of a process: Python's, numpy's, MindSpore's default one, and the seeds of its operators.
+
+MindSpore (``common/seed.py`` and ``common/generator.py`` of 2.10) counts how often each kind of operator was given a
+seed. The state of operators within a compiled graph, such as ``nn.Dropout``, stays in the operators: nothing reads it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from threading import Lock
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+_seeds: Any = import_module("mindspore.common.seed")  # a function has the same name there
+
+GENERATORS = {
+    "python": "Python's random",
+    "numpy": "numpy.random",
+    "mindspore": "mindspore's default generator",
+    "operators": "the seeds of mindspore's operators",
+}
+"""The generators, and their names in messages."""
+
+
+_one_at_a_time = Lock()
+
+_SEEDS = {"Seed0", "seed", "seed0"}
+"""Arguments of MindSpore's random operators."""
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the state of each generator, to be compared, saved and restored."""
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+        "mindspore": _default_generator(),
+        "operators": {"seed": ms.get_seed(), "counts": dict(_seeds._KERNEL_SEED)},
+    }
+
+
+def _default_generator() -> Any:
+    """Return the state of MindSpore's default generator; its operator stands still where threads call it together."""
+    with _one_at_a_time:
+        return ms.get_rng_state().asnumpy()
+
+
+def restore_generators(states: Mapping[str, Any], names: Collection[str] = tuple(GENERATORS)) -> None:
+    """Put the generators of these names back into states that `generator_states` returned."""
+    found = {name: states[name] for name in names if name in states}
+    if "python" in found:
+        random.setstate(found["python"])
+    if "numpy" in found:
+        np.random.set_state(found["numpy"])
+    if "mindspore" in found:
+        ms.set_rng_state(ms.Tensor(found["mindspore"]))
+    if "operators" in found:
+        _seeds._GLOBAL_SEED = found["operators"]["seed"]
+        _seeds._KERNEL_SEED.clear()
+        _seeds._KERNEL_SEED.update(found["operators"]["counts"])
+
+
+def random_operators(network: Any, states: Mapping[str, Any]) -> list[str]:
+    """Return the random operators of a network whose state no generator has, as far as they can be found.
+
+    These are the cells that hold some, and in graph mode all kinds that have been given a seed by the `states` of the
+    generators: called as functions they are part of the graph.
+    """
+    found = {type(cell).__name__ for _, cell in network.cells_and_names() if _is_random(cell)}
+    if ms.get_context("mode") == ms.GRAPH_MODE and "operators" in states:
+        found |= {str(kernel) for kernel, _ in states["operators"]["counts"]} - {"init"}
+    return sorted(found)
+
+
+def _is_random(cell: Any) -> bool:
+    if type(cell).__name__.startswith("Dropout"):
+        return bool(getattr(cell, "p", None) != 0 and getattr(cell, "keep_prob", None) != 1)
+    own = cell.__dict__.get("_primitives") or {}
+    return any(_SEEDS.intersection(operator.init_attrs) for operator in own.values())
+
+
+def changed_generators(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the generators that were drawn from between two states."""
+    return frozenset(name for name in GENERATORS if not _equal(before.get(name), after.get(name)))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    return bool(one == other)
