@@ -1,6 +1,6 @@
 import pytest
 
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore
@@ -56,3 +56,13 @@ def test_slices_that_do_not_count_take_no_place(tmp_path):
     save(tmp_path, "test-1_2", "test-2_4", committed=False)
     assert rotate(str(tmp_path), "test", 1, Step(1, 8)) == [Step(1, 4), Step(1, 2)]
     assert left(tmp_path) == ["test-1_8", "test-2_4"]
+
+
+def test_states_go_with_their_slices(tmp_path):
+    save(tmp_path, "test-1_4", "test-1_8")
+    for name in ("test-1_4", "test-1_8"):
+        (tmp_path / f"{name}.ckpt{STATE_SUFFIX}").write_bytes(b"state")
+    rotate(str(tmp_path), "test", 1, Step(1, 8))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"test-1_8.ckpt{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)
+    ]
