@@ -20,7 +20,7 @@ from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
 from ms_recover.training.rank_view import RankView, make_rank_view
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run_state import RunState, find_run_state
+from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ def resume(
         return Resumption(None, None, None)
     load_found(found, lambda: load_into(network, load_slice(found.own), found.own))
     state = found.state()
+    warn_of_operators(found.own, network, state)
     if state is None:
         return Resumption(found.own.step, found.own.path, found.source_rank)
     restore_generators(state.generators)

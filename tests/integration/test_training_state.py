@@ -22,6 +22,7 @@ from mindspore.dataset import transforms  # noqa: E402
 from mindspore.train import Callback, EarlyStopping, History, LearningRateScheduler, Model, ReduceLROnPlateau  # noqa: E402
 
 from ms_recover.training import SliceCheckpoint, SliceSaver, recover_train, resume  # noqa: E402
+from ms_recover.training.sample_order import doubts  # noqa: E402
 
 with suppress(SystemError):  # MindSpore's first product with a Python number fails with numpy 2, the second does not
     ms.Tensor(1.0) * 0.5
@@ -252,6 +253,13 @@ def test_what_is_not_restored_is_named(tmp_path, caplog, mode):
         dataset = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).map(transforms.RandomChoice([lambda x: x]))
         return model, dataset.batch(2, drop_remainder=True)
 
+    def pair(x, y):
+        return x, y
+
+    several = make_dataset().map(pair, ["x", "y"], num_parallel_workers=2, python_multiprocessing=True)
+    assert [text.split(",")[0] for text in doubts(several, 1, STEPS)] == [
+        "samples are made by processes of their own (python_multiprocessing=True)"
+    ]
     model, dataset = parts()
     model.train(1, dataset, callbacks=[save(tmp_path, 3), Crash(99)])
     for path in (tmp_path / "ckpt_dir0").glob(f"*{STATE_SUFFIX}"):
@@ -280,7 +288,7 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     (tmp_path / "unseeded").mkdir()
     with pytest.raises(RuntimeError, match="crashed"):
         make_model().train(EPOCHS, make_dataset(), callbacks=[save(tmp_path / "unseeded", 2), Crash(6)])
-    assert "shuffled without a seed" not in caplog.text
+    assert caplog.text.count("shuffled without a seed, so a training resumed within an epoch cannot repeat") == 1
     recover_train(make_model(), make_dataset(), tmp_path / "unseeded", 2)
     assert (
         "the dataset is shuffled without a seed, so what follows in epoch 2 is not what was left of it" in caplog.text
