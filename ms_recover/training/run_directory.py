@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, UsageError
@@ -81,7 +81,7 @@ class RunDirectory:
 
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
-        run = self._run = begin_run(self._job, owner, first, _last_start(self._folder), but_not=self._run)
+        run = self._run = begin_run(self._job, owner, first, last_start([self._folder]), but_not=self._run)
         self._release.append(weakref.finalize(self, run.leave))
         key = os.path.realpath(self._folder), self._base
         if key not in run.names:
@@ -140,14 +140,15 @@ class RunDirectory:
                     _log.info("rank %d: removed %s; every rank has step %s", rank, name, floor)
 
 
-def _last_start(folder: str) -> int:
-    """Return the start of the last run whose manifests lie in a directory, 0 without one."""
+def last_start(folders: Iterable[str]) -> int:
+    """Return the start of the last run whose manifests lie in some directories, 0 without one."""
     starts = [0]
-    for name in os.listdir(folder):
-        if name.endswith(MANIFEST_SUFFIX):
-            try:
-                started = identity_of(read_manifest(os.path.join(folder, name)))[1]
-            except MsRecoverError:
-                continue
-            starts.append(started or 0)
+    for folder in filter(os.path.isdir, folders):
+        for name in os.listdir(folder):
+            if name.endswith(MANIFEST_SUFFIX):
+                try:
+                    started = identity_of(read_manifest(os.path.join(folder, name)))[1]
+                except MsRecoverError:
+                    continue
+                starts.append(started or 0)
     return max(starts)
