@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,20 +13,18 @@ import mindspore as ms
 from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
-from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat, rank_in_folder
-from ms_recover.formats.group_info import read_group_info
+from ms_recover.file_names import SliceFormat
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
-from ms_recover.training.cells import as_cell, holds_optimizer
-from ms_recover.training.job import TrainingJob, current_job, device_target
-from ms_recover.training.layouts import write_strategy
-from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
+from ms_recover.training.cells import as_cell, saved_cell
+from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.position import Feed
+from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import resumes
@@ -125,28 +119,12 @@ class SliceSaver:
         check_type("async_save", async_save, bool, "True or False")
         directory = path_text("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
-        self._network = None if parameters is None else as_cell(parameters)
-        if self._network is not None:
-            check_parameters(format, self._network)
-            if not holds_optimizer(self._network):
-                _log.warning(
-                    "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training "
-                    "would begin with a new one; give SliceSaver [network, optimizer]",
-                    self._job.rank,
-                )
-        self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
-        self.group_info = self.directory / GROUP_INFO_NAME
-        if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
-            _log.warning(
-                "rank %d: directory=%r does not end in a name such as 'ckpt_dir{rank}', by which recover_train and "
-                "recover-ckpt know whose slices lie there; they do not find slices in it by themselves",
-                self._job.rank,
-                directory,
-            )
+        self._network = None if parameters is None else saved_cell(parameters, format, self._job.rank)
+        self._files = RankFiles(self._job, directory, group, layouts)
+        self.directory, self.group_info = self._files.directory, self._files.group_info
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async = async_save
         self._format = format
-        self._layouts = listed_layouts(layouts, self._job.size)
         self._background = Background()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
@@ -154,18 +132,6 @@ class SliceSaver:
         self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
-        self._group = restore_ranks(group, self._layouts, self._job)
-        with self._explained():
-            check_place(self.directory)
-        if self._group is None and device_target() != "CPU":
-            with self._explained():  # the compiler writes into it before training begins
-                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.environ["GROUP_INFO_FILE"] = str(self.group_info)
-        elif self._group is None:
-            _log.warning(
-                "rank %d: the ranks that hold the same slice are unknown; give the group or the layouts",
-                self._job.rank,
-            )
 
     @property
     def job(self) -> TrainingJob:
@@ -216,24 +182,9 @@ class SliceSaver:
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
         check_parameters(self._format, self._network)
-        with self._explained():
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._files.make()
         self._place.lock()
-        if self._group is not None:
-            with self._explained():
-                write_group_info(str(self.group_info), self._group)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
+        self._files.write(self._network)
 
     def set_aside_newer(self, begun: Step) -> None:
         """Set aside the slices of other runs that are newer than the step behind which this run begins.
@@ -296,7 +247,7 @@ class SliceSaver:
         """
         if self._async and self._begun:
             began = time.perf_counter()
-            self._place.rotate(self._floor(self._known_group()))
+            self._place.rotate(self._floor(self._files.group()))
             self._stood_still(self._committed, began)
         self._background.raise_failure()
 
@@ -332,22 +283,9 @@ class SliceSaver:
             step=step,
             cumulative_step=cumulative_step,
             run_id=self.run_id,
-            group=self._known_group(),
+            group=self._files.group(),
             expected=saved_names(self._network),
         )
-
-    def _known_group(self) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice; this rank alone where they are unknown."""
-        rank = self._job.rank
-        if self._group is None and self.group_info.exists():
-            try:
-                self._group = list(
-                    read_group_info(str(self.group_info), owner=rank, world_size=self._job.size).restore_ranks
-                )
-            except MsRecoverError as error:
-                _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
-                self._group = [rank]
-        return tuple(self._group or [rank])
 
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
         """Write and commit a slice; remove old ones if the newest step of every rank is given."""
