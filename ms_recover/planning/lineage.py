@@ -150,13 +150,31 @@ def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
 
 
 def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = ()) -> tuple[RunRecord, ...]:
-    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name."""
-    found = []
-    for file in slices:
+    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name.
+
+    One that training had not committed, when it ended, is of no other run than those of its prefix.
+    """
+    files = list(slices)
+    committing = {
+        file.prefix for file in files if file.manifest is not None and file.manifest.provenance.kind == "saved"
+    }
+    by_run: dict[tuple[str, int | None], list[SliceFile]] = defaultdict(list)
+    for file in files:
         manifest = file.manifest
-        if manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step):
-            time = file.mtime_ns
-            found.append(replace(record_of(manifest), newest=file.step, written=time, newest_written=time))
+        fits = manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step)
+        if fits and (manifest is not None or file.prefix not in committing):
+            by_run[identity_of(manifest)].append(file)
+    found = []
+    for held in by_run.values():
+        newest = max(file.step for file in held)
+        found.append(
+            replace(
+                record_of(held[0].manifest),
+                newest=newest,
+                written=max(file.mtime_ns for file in held),
+                newest_written=min(file.mtime_ns for file in held if file.step == newest),
+            )
+        )
     found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
     return merge_run_records(found)
 

@@ -147,6 +147,12 @@ def test_a_run_that_states_no_start_and_was_written_later_may_go_on_with_the_tra
     assert plan(last, [replace(file, manifest=None) for file in later]).step == Step(3, 4)
 
 
+def test_a_save_that_was_not_committed_is_no_other_program():
+    left = [replace(file, manifest=None, mtime_ns=9) for file in both("2_4", "new", 200, prefix="test_1")]
+    made = plan(*ABANDONED, *PRESENT, left)
+    assert (made.step, made.run_id) == (Step(2, 2), "new")
+
+
 def test_a_resume_from_a_run_of_an_older_version_or_without_a_name_is_known():
     resumed = both("3_2", "new", 200, RunStep("old", Step(2, 8)), prefix="test_1")
     assert plan(both("2_8", "old", None), resumed[:1]).step == Step(2, 8)
