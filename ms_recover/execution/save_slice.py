@@ -46,15 +46,16 @@ class StagedSlice:
     digests: Digests
 
 
-def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
+def commit_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> Manifest:
     """Write a slice and its manifest, which is returned; parameters and errors are those of the two steps."""
     return commit_staged(stage_slice(order, write))
 
 
-def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
+def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> StagedSlice:
     """Have a slice written in the hidden directory, and prove it.
 
-    `write` writes the slice under the path it is given.
+    `write` writes the slice under the path it is given. It returns the digests of the bytes that it wrote, or None:
+    then the file is read for them.
 
     Raises
     ------
@@ -70,13 +71,14 @@ def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
     temporary = os.path.join(staging, name)
     with _nothing_left(folder, temporary), explained("writing", order.path):
         os.makedirs(staging, 0o700, exist_ok=True)
-        write(temporary)
+        digests = write(temporary)
         header = read_header(temporary, expected=order.expected)
         if header.problems:
             raise VerificationError(
-                f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+                f"the slice that was written is not whole: {header.problems[0]}; check the device's memory"
             )
-        digests = digest_file(temporary, header.contents)
+        if digests is None:
+            digests = digest_file(temporary, header.contents)
         _sync(temporary)
         _staged.add(temporary)
         return StagedSlice(order, temporary, header, digests)

@@ -16,7 +16,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters
+from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Coll
     names = (parameter.name for parameter in manifest.parameters)
     expected = dict(zip(names, manifest.digests.parameters, strict=True))
     loaded = [one for one in saved_parameters(network) if one.name in expected and one.name not in initial]
-    wrong = [parameter.name for parameter in loaded if digest_of(parameter.data) != expected[parameter.name]]
+    wrong = [parameter.name for parameter in loaded if digest_of(values_of(parameter.data)) != expected[parameter.name]]
     if wrong:
         raise VerificationError(
             f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from the manifest, so "

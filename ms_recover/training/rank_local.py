@@ -20,7 +20,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.system_errors import explained
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.snapshot import Snapshot, digest_of
+from ms_recover.training.snapshot import Contents, digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -89,10 +89,11 @@ class RankLocal:
         """Whether the ranks have not compared anything yet, although there are some to compare."""
         return self._job.connected and len(group) > 1 and not self._compared
 
-    def values(self, group: tuple[int, ...], step: Step, snapshot: Snapshot | None = None) -> RankValues:
-        """Return the values of a snapshot that is to be saved as a step, else of the slice that was committed last."""
-        if snapshot is not None:  # with the digests that its manifest will state
-            present = {one["name"]: Value(one["data"].size, digest_of(one["data"])) for one in snapshot}
+    def values(self, group: tuple[int, ...], step: Step, contents: Contents | None = None) -> RankValues:
+        """Return the values of contents that are to be saved as a step, else of the slice that was committed last."""
+        if contents is not None:  # with the digests that its manifest will state
+            pairs = zip(contents.parameters, map(digest_of, contents.values), strict=True)
+            present = {parameter.name: Value(prod(parameter.shape), digest) for parameter, digest in pairs}
             return RankValues(group, step, present, self.names)
         manifest = self._manifest
         if manifest is None or len(group) < 2:

@@ -14,8 +14,9 @@ from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
+from ms_recover.execution.write_slice import write_slice
 from ms_recover.file_names import SliceFormat
-from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.arguments import check_type, path_text, whole_number
@@ -29,7 +30,14 @@ from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import resumes
 from ms_recover.training.run_directory import RunDirectory
-from ms_recover.training.snapshot import Snapshot, flush_caches, saved_names, take_snapshot
+from ms_recover.training.snapshot import (
+    Contents,
+    HostMemory,
+    flush_caches,
+    is_compiled_parallel,
+    read_contents,
+    saved_names,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +134,7 @@ class SliceSaver:
         self._async = async_save
         self._format = format
         self._background = Background()
+        self._memory = HostMemory()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
@@ -228,15 +237,16 @@ class SliceSaver:
         order, network = self._order(step, cumulative_step), self._network
         flush_caches(network)
         if self._async:
-            first = take_snapshot(network) if self._rank_local.is_due(order.group) else None
-            floor = self._floor(order.group, first)
-            snapshot = first or take_snapshot(network)
-            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
+            contents = read_contents(network)
+            floor = self._floor(order.group, contents if self._rank_local.is_due(order.group) else None)
+            if contents is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
+                snapshot = self._memory.copy(contents)
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
-            self._background.do_now(lambda: self._commit(order, network, None))
+            whole = None if is_compiled_parallel(network) else read_contents(network)
+            self._background.do_now(lambda: self._commit(order, whole or network, None))
             self._place.rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 
@@ -305,16 +315,19 @@ class SliceSaver:
         manifest = commit_staged(staged, self._rank_local.add_to(self._training))
         self._rank_local.saved(order.path, manifest)
 
-    def _write(self, parameters: Any, path: str) -> None:
+    def _write(self, parameters: Any, path: str) -> Digests | None:
+        if isinstance(parameters, Contents):
+            return write_slice(path, self._format, parameters.parameters, parameters.values)
         try:
             ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
+        return None
 
-    def _floor(self, group: tuple[int, ...], snapshot: Snapshot | None = None) -> Step:
+    def _floor(self, group: tuple[int, ...], contents: Contents | None = None) -> Step:
         """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        values = self._rank_local.values(group, self._newest, snapshot)
+        values = self._rank_local.values(group, self._newest, contents)
         floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
