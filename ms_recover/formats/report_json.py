@@ -177,7 +177,7 @@ class ResultFields(Fields):
     digest: Digest | None
     error: str | None
     dropped: tuple[str, ...]
-    borrowed: tuple[str, ...]
+    borrowed: tuple[str, ...] | UnsetType = UNSET
 
 
 class OutcomeFields(Fields):
@@ -299,7 +299,15 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
     rejected = rejected_fields(outcome.rejected_steps)
     ok = outcome.exit_code == 0
     metas = outcome.meta_files or UNSET
-    fields = fill(OutcomeFields, outcome, version=OUTCOME_VERSION, ok=ok, rejected_steps=rejected, meta_files=metas)
+    fields = fill(
+        OutcomeFields,
+        outcome,
+        version=OUTCOME_VERSION,
+        ok=ok,
+        results=tuple(map(_result_fields, outcome.results)),
+        rejected_steps=rejected,
+        meta_files=metas,
+    )
     if not outcome.step.is_iteration:
         fields.documents = UNSET
     return to_json(fields)
@@ -307,7 +315,11 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 
 def result_to_json(result: ActionResult) -> dict[str, Any]:
     """Return the object that ``complete --json`` prints."""
-    return to_json(fill(ResultFields, result))
+    return to_json(_result_fields(result))
+
+
+def _result_fields(result: ActionResult) -> ResultFields:
+    return fill(ResultFields, result, borrowed=unless_empty(result.borrowed))
 
 
 def started_to_json(

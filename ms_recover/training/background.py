@@ -50,8 +50,9 @@ class Background:
         thread.start()
 
     def do_now(self, work: Callable[[], None]) -> None:
-        """Run a task at once, and keep its exception until the outcome is asked for."""
-        assert self._failure is None
+        """Run a task at once, unless one before it failed, and keep its exception until the outcome is asked for."""
+        if self._failure is not None:
+            return
         try:
             work()
         except Exception as error:

@@ -59,6 +59,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     - otherwise, on a device other than CPU, the variable GROUP_INFO_FILE is set, which makes the compiler of
       (semi-)auto parallel write the list. On CPU the variable would make MindSpore fail, and is left alone.
 
+    Parameters that differ between ranks which should hold the same, such as memory banks and batch statistics, are
+    named in a warning at the first save, and listed in the manifests as rank-local; see `recover_train`.
+
     ``strategy.ckpt`` holds the layouts of the parameters, from which a recovery finds the parameters of a lost slice
     that other ranks still hold. MindSpore's compiler writes it when ``strategy_ckpt_config`` names it; for a network
     built from explicit collectives give `layouts`, and it is written when training begins.

@@ -352,7 +352,5 @@ class SliceSaver:
 
 
 def _not_saved(order: SliceOrder, error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return (
-        f"{order} was not saved: {text}. Slices that were committed before are whole: mend this, then resume from them"
-    )
+    why = str(error) or type(error).__name__
+    return f"{order} was not saved: {why}. Slices committed before are whole: mend this, then resume from them"

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ms_recover import api
 from ms_recover.errors import InputError, MissingInputError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
@@ -19,7 +21,7 @@ import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, recover_train, resuming  # noqa: E402
+from ms_recover.training import SliceCheckpoint, recover_train, resuming, slice_saver  # noqa: E402
 
 STEPS, EPOCHS = 8, 4
 
@@ -169,6 +171,47 @@ def test_goes_on_to_the_last_bit(whole, tmp_path, stop_at):
     assert all(entry.cumulative_step == (entry.step.epoch - 1) * STEPS + entry.step.step for entry in found.values())
     assert len({entry.run_id for entry in found.values()}) == 2
     assert sound(tmp_path)
+
+
+class PowerFailureError(Exception):
+    pass
+
+
+class Fail(Callback):
+    def __init__(self, at):
+        super().__init__()
+        self._at = at
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self._at:
+            raise PowerFailureError
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "async_save", "form"),
+    [(nn.Adam, False, "ckpt"), (nn.SGD, True, "safetensors")],
+    ids=["sync ckpt", "async safetensors"],
+)
+def test_a_retry_with_the_model_that_has_run(tmp_path, monkeypatch, optimizer, async_save, form):
+    """What MindSpore compiled for the optimizer goes on with the loaded values; a write in flight ends before."""
+    committed = slice_saver.commit_staged
+
+    def slowly(staged, training):
+        time.sleep(0.3 if str(staged.order.step) == "2_1" else 0)
+        return committed(staged, training)
+
+    expected = Losses()
+    whole = make_model(optimizer)
+    whole.train(EPOCHS, make_dataset(), callbacks=[expected])
+    monkeypatch.setattr(slice_saver, "commit_staged", slowly)
+    model, dataset, losses = make_model(optimizer), make_dataset(), Losses()
+    saver = checkpoint(tmp_path, 3, async_save=async_save, format=form)
+    with pytest.raises(PowerFailureError):
+        model.train(EPOCHS, dataset, callbacks=[losses, saver, Fail(9)])
+    assert recover_train(model, dataset, tmp_path, EPOCHS, [losses, saver]).step == Step(2, 1)
+    assert losses.seen == expected.seen
+    for one, other in zip(whole.train_network.get_parameters(), model.train_network.get_parameters(), strict=True):
+        assert one.asnumpy().tobytes() == other.asnumpy().tobytes(), one.name
 
 
 def test_rotation_keeps_what_is_asked(tmp_path):

@@ -197,7 +197,7 @@ def _truncated(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) ->
             candidates += first.values()
         for other in candidates:
             longer = lists.names(other)
-            if _cut_off(names, longer):
+            if _cut_off(names, longer) and not other.rank_local.issuperset(longer[len(names) :]):
                 damaged[one.path] = (
                     f"ends after {len(names)} of the {len(longer)} parameters that {other.path} lists: "
                     f"cut off before {longer[len(names)]!r}"
@@ -223,7 +223,7 @@ def _odd_members(
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
     for group, held in members.items():
-        if len(set(map(lists.of, held))) < 2:
+        if len(set(map(lists.of, held))) < 2 or _differ_in_rank_local(held):
             continue
         support = _support(step, held, total, by_run, lists, known_damaged)
         fine = [one for one in held if support[lists.of(one)] > 0]
@@ -243,6 +243,12 @@ def _odd_members(
             if lists.named(a) != lists.named(b):
                 deduplicated.setdefault(step, text)
     return StructureFindings(damaged, conflicts, deduplicated)
+
+
+def _differ_in_rank_local(held: Sequence[SliceFacts]) -> bool:
+    """Whether the lists of a group differ in parameters only that manifests of theirs call rank-local."""
+    own = frozenset[str]().union(*(one.rank_local for one in held))
+    return bool(own) and len({frozenset(item for item in one.listed if item.name not in own) for one in held}) == 1
 
 
 def _support(

@@ -79,6 +79,26 @@ def test_what_a_recovered_slice_has_of_others_stays_named():
     )
 
 
+def listing(one, parameters, values):
+    """Return a slice with other parameters, whose manifest says so."""
+    digests = Digests(f"file:{values}", tuple(values))
+    return replace(one, parameters=parameters, manifest=replace(one.manifest, parameters=parameters, digests=digests))
+
+
+def test_own_values_may_have_another_shape_or_be_missing():
+    one, other = saved(0), saved(1)
+    weight, bank, mean, step = other.parameters
+    longer = listing(other, (weight, replace(bank, shape=(5,)), mean, step), ("w", "own", "same", "s"))
+    without = listing(other, (weight, mean, step), ("w", "same", "s"))
+    at_the_end = listing(one, (weight, mean, step, bank), ("w", "same", "s", "own"))
+    for first, second in ((one, longer), (one, without), (at_the_end, without)):
+        plan = planned(first, second)
+        assert [rank.verdict for rank in plan.ranks] == ["keep", "keep"]
+        assert plan.disagreements == ()
+    odd = listing(other, (replace(weight, shape=(5,)), bank, mean, step), ("w", "own", "same", "s"))
+    assert planned(one, odd).disagreements
+
+
 @pytest.mark.parametrize(
     ("slices", "options", "lost"),
     [
