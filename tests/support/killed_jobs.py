@@ -16,7 +16,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,8 +27,10 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
 
 RANKS, STEPS, EPOCHS, BATCH = 2, 6, 4, 4
+HELD = 4
 LIMIT = 90
 """Seconds for one start of a job."""
+DONE = '"done"\n'
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -53,7 +56,7 @@ class Kill:
     wait: float
 
 
-def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[int, ...]) -> None:
+def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[int, ...], hold: Path | None) -> None:
     """Train one rank; where a step of `fails` ends on all ranks with an error, it tries again in the process."""
     import mindspore as ms
     import mindspore.dataset as ds
@@ -68,6 +71,8 @@ def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[in
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE)
     init()
+    with suppress(SystemError):  # the first operator of a process meets numpy 2, which MindSpore does not know
+        ms.Tensor([1.0]) * 0.5
     remaining = list(fails)
 
     class Steps(Callback):
@@ -76,6 +81,8 @@ def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[in
             done = params.cur_step_num
             report.write(json.dumps([done, params.net_outputs.asnumpy().tobytes().hex()]) + "\n")
             time.sleep(0.01)
+            while hold is not None and done >= HELD and hold.exists():
+                time.sleep(0.01)
             if remaining and remaining[0] <= done:
                 remaining.pop(0)
                 raise ConnectionResetError("the link to the storage is gone")
@@ -127,6 +134,9 @@ def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[in
             continue
         break
     report.write(json.dumps("done") + "\n")
+    others = [log.with_name(f"steps{other}.jsonl") for other in range(RANKS)]
+    while not all(path.read_text().endswith(DONE) for path in others):  # one that is still exchanging needs this one
+        time.sleep(0.01)
 
 
 def fork(work: Callable[[], object], output: Path, environment: dict[str, str]) -> int:
@@ -161,7 +171,15 @@ def scheduler() -> None:
 class Start:
     """One start of a job."""
 
-    def __init__(self, top: Path, root: Path, job: Job, how: str = "recover", fails: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        top: Path,
+        root: Path,
+        job: Job,
+        how: str = "recover",
+        fails: tuple[int, ...] = (),
+        hold: Path | None = None,
+    ) -> None:
         top.mkdir(parents=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -179,7 +197,7 @@ class Start:
             role = {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank), "RANK_ID": str(rank)}
             self.processes.append(
                 fork(
-                    lambda rank=rank: worker(rank, root, self.logs[rank], job, how, fails),
+                    lambda rank=rank: worker(rank, root, self.logs[rank], job, how, fails, hold),
                     self.outputs[rank],
                     {**common, **role},
                 )
@@ -216,7 +234,7 @@ class Start:
         while not self.poll() and time.monotonic() < until:
             time.sleep(0.01)
         self.end()
-        return all(path.exists() and path.read_text().endswith('"done"\n') for path in self.logs)
+        return all(path.exists() and path.read_text().endswith(DONE) for path in self.logs)
 
     def end(self) -> None:
         """End what still runs."""
@@ -265,11 +283,19 @@ def draw_kill(draw: random.Random) -> Kill:
     return Kill(signal=draw.choice(SIGNALS), ranks=ranks, steps=draw.randint(1, 8), wait=draw.random() * 0.04)
 
 
-def undisturbed(top: Path, job: Job) -> dict[int, str]:
-    """Return the loss of each step and rank."""
-    start = Start(top, top / "tree", job, "train")
-    assert start.wait(), start.said()[-3000:]
-    return [dict(losses) for losses in start.losses()]
+class Whole:
+    """Undisturbed trainings: the loss of each rank and step, by mode."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._losses: dict[str, list[dict[int, str]]] = {}
+
+    def __getitem__(self, job: Job) -> list[dict[int, str]]:
+        if job.mode not in self._losses:
+            start = Start(self._top / f"whole-{job.mode}", self._top / f"tree-{job.mode}", job, "train")
+            assert start.wait(), start.said()[-3000:]
+            self._losses[job.mode] = [dict(losses) for losses in start.losses()]
+        return self._losses[job.mode]
 
 
 def check_start(start: Start, whole: list[dict[int, str]], before: tuple[int, int]) -> str | None:
@@ -286,18 +312,15 @@ def check_start(start: Start, whole: list[dict[int, str]], before: tuple[int, in
     return None
 
 
-def kill_jobs(top: Path, kills: int, seed: int) -> dict:
+def kill_jobs(top: Path, whole: Whole, kills: int, seed: int) -> dict:
     """Kill jobs until they are done, and begin another one, until there were as many kills."""
     draw = random.Random(seed)
-    references: dict[str, list[dict[int, str]]] = {}
     counts = {"kills": 0, "jobs": 0, "done": 0, "retries": 0, "signals": dict.fromkeys(map(int, SIGNALS), 0)}
     wrong = []
     while counts["kills"] < kills:
         job = draw_job(draw)
         folder = top / f"job{counts['jobs']}"
         counts["jobs"] += 1
-        if job.mode not in references:
-            references[job.mode] = undisturbed(top / f"whole-{job.mode}", job)
         for number in range(100):
             before = committed(folder / "tree")
             fails = tuple(sorted(draw.sample(range(1, STEPS * EPOCHS), draw.choice((0, 0, 1, 2)))))
@@ -312,7 +335,7 @@ def kill_jobs(top: Path, kills: int, seed: int) -> dict:
             else:
                 done = start.wait()
             counts["retries"] += start.said().count("the link to the storage is gone")
-            problem = check_start(start, references[job.mode], before)
+            problem = check_start(start, whole[job], before)
             if not struck and not done:
                 problem = problem or f"it did not end: {start.said()[-3000:]}"
             if problem:
@@ -329,15 +352,69 @@ def kill_jobs(top: Path, kills: int, seed: int) -> dict:
     return {**counts, "wrong": wrong}
 
 
-def main(top: Path, kills: int, seed: int) -> None:
+def abandon(top: Path, whole: Whole, seed: int) -> dict:
+    """Abandon a run, start from scratch in its folder, and kill that one earlier: which one is resumed?"""
+    job = draw_job(random.Random(seed))
+    root = top / "tree"
+    first = Start(top / "abandoned", root, replace(job, values=5), "train")
+    first.strike(Kill(signal=signal.SIGKILL, ranks=(0, 1), steps=15, wait=0))
+    left = committed(root)
+    second = Start(top / "again", root, job, "train")
+    second.strike(Kill(signal=signal.SIGTERM, ranks=(0,), steps=8, wait=0))
+    third = Start(top / "resumed", root, job)
+    done = third.wait()
+    begun = [losses[0][0] for losses in third.losses() if losses]
+    return {
+        "left": left,
+        "done": done,
+        "begun": begun,
+        "problem": check_start(second, whole[job], (0, 0)) or check_start(third, whole[job], (1, 9)),
+        "said": "" if done else third.said()[-3000:],
+    }
+
+
+def share_folder(top: Path, whole: Whole, seed: int) -> dict:
+    """Start a job in the folder of one that runs: it ends with the reason, and the other one is not harmed."""
+    job = replace(draw_job(random.Random(seed)), save_steps=1)
+    root = top / "tree"
+    hold = top / "hold"
+    hold.touch()
+    first = Start(top / "first", root, job, "train", hold=hold)
+    while min(map(first.trained, range(RANKS))) < HELD and not first.poll():
+        time.sleep(0.01)
+    second = Start(top / "second", root, replace(job, values=5))
+    second_done, still = second.wait(), not first.poll()
+    hold.unlink()
+    done = first.wait()
+    return {
+        "done": done,
+        "second": second_done,
+        "still": still,
+        "trained": [len(losses) for losses in second.losses()],
+        "said": second.said()[-4000:],
+        "problem": check_start(first, whole[job], (0, 0)),
+    }
+
+
+def main(top: Path, what: str, kills: int, seed: int) -> None:
     """Print what came of the jobs."""
     import mindspore as ms
 
     ms.set_device("CPU")
     import tests.support.program_parts  # noqa: F401 (once, before the forks)
 
-    print(json.dumps(kill_jobs(top, kills, seed)))
+    whole = Whole(top)
+    works = {
+        "kill": lambda folder: kill_jobs(folder, whole, kills, seed),
+        "abandon": lambda folder: abandon(folder, whole, seed),
+        "share": lambda folder: share_folder(folder, whole, seed),
+    }
+    found = {}
+    for name in what.split(","):
+        (top / name).mkdir()
+        found[name] = works[name](top / name)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -215,7 +215,17 @@ def change_values(parameter: ms.Parameter, change) -> None:
     parameter.set_data(ms.Tensor(change(parameter.asnumpy()).astype(np.float32)))
 
 
-class Clip(Callback):
+class Stateless:
+    """Remembers nothing that a resumed training needs."""
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        assert state == {}
+
+
+class Clip(Stateless, Callback):
     """Keep the weights small, behind each step."""
 
     def on_train_step_end(self, run_context) -> None:
@@ -272,7 +282,7 @@ class EveryWithState(Every):
         self.count = int(state["count"])
 
 
-class AtBegin(Callback):
+class AtBegin(Stateless, Callback):
     """Change the weights before each epoch."""
 
     def on_train_epoch_begin(self, run_context) -> None:
@@ -280,7 +290,7 @@ class AtBegin(Callback):
             change_values(weight, lambda values: values * 0.75)
 
 
-class AtEnd(Callback):
+class AtEnd(Stateless, Callback):
     """Change the weights behind each epoch."""
 
     def on_train_epoch_end(self, run_context) -> None:
@@ -288,7 +298,7 @@ class AtEnd(Callback):
             change_values(weight, lambda values: values * 0.75)
 
 
-class Noise(Callback):
+class Noise(Stateless, Callback):
     """Add noise to the weights behind each step."""
 
     def __init__(self, draw) -> None:
@@ -327,7 +337,7 @@ def make_callback(name: str) -> Callback:
     return theirs[name]() if name in theirs else globals()[name]()
 
 
-class Crash(Callback):
+class Crash(Stateless, Callback):
     """End the training at a step."""
 
     def __init__(self, kind: str, step: int) -> None:
@@ -353,7 +363,7 @@ def digest_of(network: nn.Cell) -> str:
     return hasher.hexdigest()
 
 
-class Record(Callback):
+class Record(Stateless, Callback):
     """What training does: losses, values of all parameters behind each step, and which callbacks were called."""
 
     def __init__(self, write) -> None:

@@ -50,6 +50,7 @@ REASONS = {
     "dropout": r"[Dd]ropout|random",
     "noise": r"random|StandardNormal|Normal|seed",
     "TensorNoise": r"random|seed|operator",
+    "RMSProp": r"RMSProp",
     "Average": r"Average",
     "Every": r"Every",
 }
@@ -156,6 +157,8 @@ def _possible(program: Program) -> Program:
         program = replace(program, batches=4)
     if program.change != "none" and program.retry == "same":
         program = replace(program, retry="model")
+    if program.optimizer == "FTRL":
+        program = replace(program, schedule="constant")  # it takes no other
     if not RATE_CALLBACKS.isdisjoint(program.callbacks):
         program = replace(program, schedule="constant", step="plain")
     if program.remainder and program.mode == "graph":
@@ -181,7 +184,7 @@ def reasons_of(program: Program) -> Mapping[str, re.Pattern[str]]:
 
     A program without any must go on to the bit.
     """
-    present = {program.change, program.network, program.shuffle, program.source, *program.callbacks}
+    present = {program.change, program.network, program.optimizer, program.shuffle, program.source, *program.callbacks}
     present.update(program.operations)
     if not program.fast_recovery:
         present.discard("flip")

@@ -91,5 +91,5 @@ def test_another_dataset_is_refused_before_anything_is_trained():
 
 
 def test_every_reason_belongs_to_something_that_is_drawn():
-    known = {*NETWORKS, *SHUFFLES, *SOURCES, *OPERATIONS, *CALLBACKS, *CHANGES}
+    known = {*NETWORKS, *OPTIMIZERS, *SHUFFLES, *SOURCES, *OPERATIONS, *CALLBACKS, *CHANGES}
     assert known >= REASONS.keys()
