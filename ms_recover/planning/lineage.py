@@ -101,7 +101,7 @@ class Lineage:
 
     def advice(self, run: RunRecord) -> str:
         """Return how another run is chosen."""
-        return f"--run {self.name(run)} chooses it, or run={self.name(run)!r} of recover_train"
+        return f"--run {self.name(run)} chooses it, or recover_train(run={self.name(run)!r})"
 
     def name(self, run: RunRecord) -> str:
         """Return the name by which a run is chosen: its id, with its start where another has the same id."""
@@ -118,23 +118,30 @@ class Lineage:
         return [f"step {one.newest} of {one.text} is newer: {self.advice(one)}" for one in newer]
 
     def set_aside_texts(self, step: Step) -> list[str]:
-        """Return a warning for each other run of which newer slices than a step were set aside."""
+        """Return a warning for each run of which newer slices than a step were set aside, and that might be wanted.
+
+        Of the chosen run; otherwise of the runs that have no part in the lineage.
+        """
         return [
             f"step {one.aside} of {one.text} is newer and was set aside when a later training began; "
-            f"run={self.name(one)!r} of recover_train brings it back"
-            for one in self.others
+            f"{_bringing_back(self.name(one))}"
+            for one in ((self.last,) if self.chosen else self.others)
             if one.aside is not None and one.aside > step
         ]
 
 
-def texts_of_aside(records: Iterable[RunRecord]) -> list[str]:
+def texts_of_aside(records: Sequence[RunRecord]) -> list[str]:
     """Return a sentence for each run all of whose slices were set aside."""
     return [
         f"the slices of {one.text}, up to step {one.aside}, were set aside when a later training began; "
-        f"run={one.run_id!r} of recover_train brings them back"
+        f"{_bringing_back(_name(one, records))}"
         for one in records
         if one.newest is None and one.aside is not None
     ]
+
+
+def _bringing_back(name: str) -> str:
+    return f"recover_train(run={name!r}) brings it back, and so does .superseded taken from the names of its files"
 
 
 def time_text(milliseconds: int) -> str:
@@ -150,13 +157,31 @@ def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
 
 
 def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = ()) -> tuple[RunRecord, ...]:
-    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name."""
-    found = []
-    for file in slices:
+    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name.
+
+    One that training had not committed, when it ended, is of no other run than those of its prefix.
+    """
+    files = list(slices)
+    committing = {
+        file.prefix for file in files if file.manifest is not None and file.manifest.provenance.kind == "saved"
+    }
+    by_run: dict[tuple[str, int | None], list[SliceFile]] = defaultdict(list)
+    for file in files:
         manifest = file.manifest
-        if manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step):
-            time = file.mtime_ns
-            found.append(replace(record_of(manifest), newest=file.step, written=time, newest_written=time))
+        fits = manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step)
+        if fits and (manifest is not None or file.prefix not in committing):
+            by_run[identity_of(manifest)].append(file)
+    found = []
+    for held in by_run.values():
+        newest = max(file.step for file in held)
+        found.append(
+            replace(
+                record_of(held[0].manifest),
+                newest=newest,
+                written=max(file.mtime_ns for file in held),
+                newest_written=min(file.mtime_ns for file in held if file.step == newest),
+            )
+        )
     found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
     return merge_run_records(found)
 

@@ -22,6 +22,7 @@ from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.lineage import find_run_records, texts_of_aside
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
@@ -90,7 +91,9 @@ def plan_facts(facts: Facts) -> Planned:
     if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
         shown = try_step(compared, passed[0]).shown
     if shown is None:
-        raise MissingInputError(f"{inventory.root} holds no slice of the present run; name a step with --step")
+        aside = facts.lineage.set_aside_texts(_NO_STEP) if facts.lineage is not None else []
+        hint = "; ".join(aside) or "name a step with --step"
+        raise MissingInputError(f"{inventory.root} holds no slice of the present run; {hint}")
     plan = make_plan(compared, found, found or shown, tuple(rejected))
     return Planned(plan=plan, compared=compared)
 
@@ -144,6 +147,7 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
         raise MissingInputError(
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
             "or describe the file names with --pattern"
+            + "".join(f"; {text}" for text in texts_of_aside(find_run_records((), inventory.set_aside)))
         )
     check_kind_of_step(inventory, options.step)
     if options.step is not None and options.step not in inventory.steps:
@@ -332,7 +336,7 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
     if facts.lineage is not None:  # the newest step of each other run stands for all
         passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
     texts = [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
-    if facts.lineage is not None and not facts.lineage.chosen:
+    if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:

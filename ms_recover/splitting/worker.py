@@ -195,8 +195,9 @@ def main() -> int:
     sys.path[:] = job.path
     control = ControlThread(job, Security(job.token))
     control.start()
-    _configure_mindspore(job)  # takes seconds; the world is joined meanwhile
+    # Importing MindSpore before 2.10 stops all threads for longer than a heartbeat; a helper process sends those now.
     if not control.wait_until_joined():
         return 1
+    _configure_mindspore(job)
     PartRunner(job, control).serve()
     return 0

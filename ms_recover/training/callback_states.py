@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore.train import EarlyStopping, History, ReduceLROnPlateau
+from mindspore.train import EarlyStopping, History, LambdaCallback, ReduceLROnPlateau
 
 from ms_recover.errors import InputError, MsRecoverError
 
@@ -35,7 +35,9 @@ def without_state(callbacks: Iterable[Any]) -> list[str]:
     names = (
         type(one).__qualname__
         for one in callbacks
-        if not _keeps_state(one) and vars(one) and not type(one).__module__.startswith(_WITHOUT)
+        if not _keeps_state(one)
+        and vars(one)
+        and (isinstance(one, LambdaCallback) or not type(one).__module__.startswith(_WITHOUT))
     )
     return list(dict.fromkeys(names))
 

@@ -17,12 +17,11 @@ from ms_recover.training.generators import (
     GENERATORS,
     changed_generators,
     generator_states,
-    random_operators,
     restore_generators,
 )
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
-from ms_recover.training.run_state import RunState, named
+from ms_recover.training.run_state import RunState, named, warn_of_operators
 
 _log = logging.getLogger(__name__)
 
@@ -125,13 +124,7 @@ class Continuation(Callback):  # type: ignore[misc]
 
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         self._job.run_together("restoring the state of the training", self._restore)
-        operators = random_operators(run_context.original_args().train_network, generator_states())
-        if operators:
-            _log.warning(
-                "%s: random operators in the network start anew, because MindSpore does not expose their state: %s",
-                self._own,
-                list_some(operators, 8),
-            )
+        warn_of_operators(self._own, run_context.original_args().train_network, self._state)
         if not self._in_epoch:
             act()
         if self._state is not None:

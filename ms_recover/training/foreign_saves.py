@@ -18,6 +18,7 @@ from mindspore.train import ModelCheckpoint
 
 from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
@@ -55,11 +56,15 @@ class ForeignSaves:
         The ranks.
     run_id : str
         The id of the run, for the manifests.
+    training : TrainingRecord
+        Facts about the training, for the manifests of MindSpore's slices. MindFormers resumes by itself, so that
+        nothing tells what its runs go on from.
     """
 
-    def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str) -> None:
+    def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str, training: TrainingRecord) -> None:
         self._callback = callback
         self._job, self._run_id = job, run_id
+        self._training = training if not hasattr(callback, "_append_step_num") else None
         self.series = series
         self.number = 0
         self._newest = self._record()
@@ -142,4 +147,5 @@ class ForeignSaves:
             step=step,
             cumulative_step=trained,
             run_id=self._run_id,
+            training=self._training,
         )

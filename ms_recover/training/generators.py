@@ -56,7 +56,8 @@ def restore_generators(states: Mapping[str, Any], names: Collection[str] = tuple
     if "numpy" in found:
         np.random.set_state(found["numpy"])
     if "mindspore" in found:
-        ms.set_rng_state(ms.Tensor(found["mindspore"]))
+        with _one_at_a_time:
+            ms.set_rng_state(ms.Tensor(found["mindspore"]))
     if "operators" in found:
         _seeds._GLOBAL_SEED = found["operators"]["seed"]
         _seeds._KERNEL_SEED.clear()

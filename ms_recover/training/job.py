@@ -82,6 +82,10 @@ class TrainingJob:
             )
         return result
 
+    def run_connected(self, what: str, work: Callable[[], _T]) -> _T:
+        """Run `work` as `run_together` does; a rank without communication runs it by itself."""
+        return self.run_together(what, work) if self.connected else work()
+
 
 def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:
     """Return the job of this process: by MindSpore's communication, else RANK_ID and RANK_SIZE, else a single rank.

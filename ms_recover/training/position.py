@@ -25,12 +25,16 @@ class Feed:
     @classmethod
     def of(cls, dataset: Any, sink_size: int = -1, *, sinks: bool = False) -> Feed:
         """Return how a training reads a dataset, in sinks of a size if that is above 0."""
-        try:
-            size = dataset.get_batch_size()
-        except (AttributeError, RuntimeError, TypeError, ValueError):  # a batch size that a function returns
-            size = None
-        known = size if isinstance(size, int) and size > 0 else None
-        return cls(sink_size if sink_size > 0 else dataset.get_dataset_size(), known, sinks)
+        return cls(sink_size if sink_size > 0 else dataset.get_dataset_size(), batch_size_of(dataset), sinks)
+
+
+def batch_size_of(dataset: Any) -> int | None:
+    """Return the samples of a step on one rank, None when the dataset does not tell."""
+    try:
+        size = dataset.get_batch_size()
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # a batch size that a function returns
+        return None
+    return size if isinstance(size, int) and size > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

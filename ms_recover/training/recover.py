@@ -69,7 +69,7 @@ def recover_train(
     it can reach, as ``recover-ckpt apply`` does. Where that is not possible, all ranks go back to an older step. Then
 
     1. the slice is read,
-    2. the train network is compiled (``model.build`` in sink mode on Ascend),
+    2. the train network is compiled where the compiler cuts its parameters (``model.build`` in sink mode on Ascend),
     3. the slice is loaded into it, optimizer state included,
     4. the loaded values are compared with the manifest; without one they rest on the slice's structure, which is
        logged,
@@ -77,12 +77,16 @@ def recover_train(
 
     Training goes on exactly behind the saved step, in the middle of an epoch too: the dataset skips the consumed
     samples, also when it shuffles with a fixed seed (``mindspore.dataset.config.set_seed``), and callbacks see the step
-    numbers of an uninterrupted run. Random operations on samples continue exactly only after
-    ``mindspore.dataset.config.set_fast_recovery(False)``. Random operators in the network, such as dropout, start anew,
-    because slices do not hold their state. In sink mode training resumes at the ends of sinks only.
+    numbers of an uninterrupted run. Random generators (Python's, numpy's, MindSpore's default one, the seeds of its
+    operators) are as they were behind the saved step, and so are callbacks that have ``state_dict()`` and
+    ``load_state_dict()``, and MindSpore's EarlyStopping, ReduceLROnPlateau and History; no callback begins an epoch a
+    second time. Another seed of a shuffled dataset is refused. A warning names what does not go on exactly: other
+    callbacks, an unseeded shuffle within an epoch, random operations on samples unless they are replayed
+    (``mindspore.dataset.config.set_fast_recovery(False)``), and random operators in the network, such as
+    ``nn.Dropout``, whose state MindSpore does not expose. In sink mode training resumes at the ends of sinks only.
 
-    This rank's slices that are newer than that step are renamed, with their manifests: ``.superseded`` is appended.
-    They belong to the interrupted training, and a later recovery must not mix the two.
+    This rank's slices that are newer than that step are renamed, with their manifests and states: ``.superseded`` is
+    appended. They belong to the interrupted training, and a later recovery must not mix the two.
 
     Parameters
     ----------

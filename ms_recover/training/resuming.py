@@ -27,7 +27,7 @@ from ms_recover.training.network import OwnSlice, check_network, load_into_netwo
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
 from ms_recover.training.run import forget_resumed, note_resumed
-from ms_recover.training.run_state import RunState, find_run_state
+from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
 from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
@@ -157,6 +157,7 @@ def resume(
         return Resumption(None, None, None)
     load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
     state = found.state()
+    warn_of_operators(found.own, network, state)
     if state is not None:
         restore_generators(state.generators)
     return Resumption(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, UsageError
@@ -29,6 +29,9 @@ from ms_recover.training.run import SharedNames, TrainingRun, begin_run
 from ms_recover.training.set_aside import set_aside
 
 _log = logging.getLogger(__name__)
+
+_idle: weakref.WeakSet[RunDirectory] = weakref.WeakSet()
+"""Those of savers that have not begun: what they are to keep of earlier runs stays until they do."""
 
 
 class RunDirectory:
@@ -62,11 +65,16 @@ class RunDirectory:
         self._run: TrainingRun | None = None
         self._begun = NO_STEP
         self._earlier: Earlier | None = None
+        _idle.add(self)
 
     @property
     def prefix(self) -> str:
         """Start of the file names of this run."""
         return self._names.prefix if self._names is not None else self._base
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return os.path.realpath(self._folder), self._base
 
     def lock(self) -> None:
         """Lock the directory, so that no other process saves to it; StorageError when one does."""
@@ -81,13 +89,13 @@ class RunDirectory:
 
     def begin(self, owner: object, first: Step, every: int | None, stride: int) -> TrainingRun:
         """Begin a run or join that of another saver; all ranks call it together. See `begin_run` and `Keeping`."""
-        run = self._run = begin_run(self._job, owner, first, _last_start(self._folder), but_not=self._run)
+        _idle.discard(self)
+        run = self._run = begin_run(self._job, owner, first, last_start([self._folder]), but_not=self._run)
         self._release.append(weakref.finalize(self, run.leave))
-        key = os.path.realpath(self._folder), self._base
-        if key not in run.names:
+        if self._key not in run.names:
             abandon_staged(self._folder)
-            run.names[key] = SharedNames(prefix=next_prefix(os.listdir(self._folder), self._base))
-        names = self._names = run.names[key]
+            run.names[self._key] = SharedNames(prefix=next_prefix(os.listdir(self._folder), self._base))
+        names = self._names = run.names[self._key]
         self._keeping = replace(self._keeping, saved=set(), every=every, stride=stride)
         names.savers.append(self._keeping)
         run.newest = max(run.newest, first)
@@ -130,7 +138,9 @@ class RunDirectory:
             try:
                 if self._earlier is None:
                     self._earlier = find_earlier(self._folder, self._base, prefix, self._run.record(self._begun))
-                gone = rotate(self._folder, prefix, self._names.savers, floor, self._earlier, self._keep_runs)
+                idle = [one._keeping for one in _idle if one._key == self._key]
+                savers = [*self._names.savers, *idle]
+                gone = rotate(self._folder, prefix, savers, floor, self._earlier, self._keep_runs)
             except OSError as error:  # nothing is lost by it; the next save tries again
                 _log.warning("rank %d, step %s: old slices not removed: %s", rank, floor, error)
             else:
@@ -140,14 +150,15 @@ class RunDirectory:
                     _log.info("rank %d: removed %s; every rank has step %s", rank, name, floor)
 
 
-def _last_start(folder: str) -> int:
-    """Return the start of the last run whose manifests lie in a directory, 0 without one."""
+def last_start(folders: Iterable[str]) -> int:
+    """Return the start of the last run whose manifests lie in some directories, 0 without one."""
     starts = [0]
-    for name in os.listdir(folder):
-        if name.endswith(MANIFEST_SUFFIX):
-            try:
-                started = identity_of(read_manifest(os.path.join(folder, name)))[1]
-            except MsRecoverError:
-                continue
-            starts.append(started or 0)
+    for folder in filter(os.path.isdir, folders):
+        for name in os.listdir(folder):
+            if name.endswith(MANIFEST_SUFFIX):
+                try:
+                    started = identity_of(read_manifest(os.path.join(folder, name)))[1]
+                except MsRecoverError:
+                    continue
+                starts.append(started or 0)
     return max(starts)

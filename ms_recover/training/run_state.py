@@ -15,7 +15,8 @@ from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Manifest
-from ms_recover.training.generators import generator_states
+from ms_recover.model.texts import list_some
+from ms_recover.training.generators import generator_states, random_operators
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.state_values import from_state, to_state
 
@@ -105,6 +106,17 @@ def _state_beside(path: str, manifest: Manifest) -> RunState | None:
     if training is None or training.state_digest is None:
         return None
     return _decoded(read_state(path, training.state_digest))
+
+
+def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> None:
+    """Name the random operators of a network that do not go on where they were."""
+    operators = random_operators(network, state.generators if state is not None else generator_states())
+    if operators:
+        _log.warning(
+            "%s: random operators in the network start anew, because MindSpore does not expose their state: %s",
+            own,
+            list_some(operators, 8),
+        )
 
 
 def _decoded(values: Mapping[str, Any]) -> RunState:

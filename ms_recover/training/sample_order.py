@@ -40,19 +40,31 @@ def check_order(saved: Mapping[str, Any], dataset: Any) -> None:
 def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
     """Return why a resumed training may see other samples than the interrupted one, `done` steps behind its start."""
     found = []
-    if done % epoch_steps and ds.config.get_seed() == UNSEEDED and _shuffles_anew(dataset):
+    if done % epoch_steps and is_unseeded(dataset):
         found.append(
             f"the dataset is shuffled without a seed, so what follows in epoch {done // epoch_steps + 1} is not what "
             "was left of it: some samples come twice, others not at all. Call mindspore.dataset.config.set_seed() "
             "before the dataset is made, when a training starts and when it resumes"
         )
-    operations = sorted(set(_random_operations(dataset)))
-    if done and operations and (ds.config.get_fast_recovery() or ds.config.get_seed() == UNSEEDED):
-        found.append(
-            f"the random operations on samples ({', '.join(operations)}) go on otherwise than in the interrupted "
-            "training; they are exact with mindspore.dataset.config.set_seed() and set_fast_recovery(False)"
-        )
+    if ds.config.get_fast_recovery() or ds.config.get_seed() == UNSEEDED:
+        exact = "they are exact with mindspore.dataset.config.set_seed() and set_fast_recovery(False)"
+        operations = sorted(set(_random_operations(dataset)))
+        if operations:
+            found.append(
+                f"the random operations on samples ({', '.join(operations)}) go on otherwise than in the interrupted "
+                f"training; {exact}"
+            )
+        if _has_processes(dataset):
+            found.append(
+                "samples are made by processes of their own (python_multiprocessing=True), whose random numbers, if "
+                f"they draw any, go on otherwise than in the interrupted training; {exact}"
+            )
     return found
+
+
+def is_unseeded(dataset: Any) -> bool:
+    """Whether the dataset is shuffled in an order that no later start can repeat."""
+    return bool(ds.config.get_seed() == UNSEEDED) and _shuffles_anew(dataset)
 
 
 def _nodes(dataset: Any) -> Iterator[Any]:
@@ -64,8 +76,18 @@ def _nodes(dataset: Any) -> Iterator[Any]:
 
 
 def _is_shuffled(dataset: Any) -> bool:
-    shuffled = getattr(dataset, "is_shuffled", None)
-    return bool(shuffled()) if callable(shuffled) else False
+    try:
+        return bool(dataset.is_shuffled())
+    except AttributeError:  # no dataset of MindSpore's, or one without a sampler
+        return False
+
+
+def _has_processes(dataset: Any) -> bool:
+    return any(
+        getattr(node, "python_multiprocessing", False)
+        and (getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()) > 1
+        for node in _nodes(dataset)
+    )
 
 
 def _shuffles_anew(dataset: Any) -> bool:

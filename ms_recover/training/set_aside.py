@@ -10,6 +10,7 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import SetAside
+from ms_recover.model.manifest import Manifest
 from ms_recover.planning.lineage import Lineage
 from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
@@ -27,7 +28,7 @@ def set_aside(rank: int, path: str, why: str) -> None:
     """
     aside = _free_name(path)
     with explained("setting aside", path, f"it {why}: move it away yourself"):
-        _rename(path, aside, _SUFFIXES)  # the manifest first, so that it never stays without its slice
+        _rename(path, aside)
     _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, os.path.basename(aside))
 
 
@@ -41,23 +42,31 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
         path, aside = os.path.join(root, one.path), os.path.join(root, one.aside)
         if one.rank != rank:
             continue
-        try:
-            manifest = read_manifest(aside + MANIFEST_SUFFIX)
-        except MsRecoverError:
-            manifest = None
-        if lineage.order_of(manifest, one.step) is None:
+        if lineage.order_of(_manifest_of(path, aside), one.step) is None:
             continue
         if os.path.lexists(path):
             set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
         with explained("bringing back", aside, "give it its name back yourself"):
-            _rename(aside, path, reversed(_SUFFIXES))  # the manifest last: it commits the slice
+            _rename(aside, path)
         _log.warning("rank %d: %s is of %s, renamed to %s", rank, aside, lineage.last.text, os.path.basename(path))
         count += 1
     return count
 
 
-def _rename(path: str, target: str, suffixes: Iterable[str]) -> None:
-    for suffix in suffixes:
+def _manifest_of(path: str, aside: str) -> Manifest | None:
+    """Return the manifest of a slice that was set aside; it has its old name where bringing back was interrupted."""
+    for place in (aside, path):
+        try:
+            if place == aside or not os.path.lexists(path):
+                return read_manifest(place + MANIFEST_SUFFIX)
+        except MsRecoverError:
+            continue
+    return None
+
+
+def _rename(path: str, target: str) -> None:
+    """Rename a slice and what belongs to it; the manifest first, so that none stays beside another slice."""
+    for suffix in _SUFFIXES:
         if os.path.lexists(path + suffix):
             os.rename(path + suffix, target + suffix)
     sync_directory(os.path.dirname(path))

@@ -21,7 +21,7 @@ from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import current_state, encode_run_state
-from ms_recover.training.sample_order import sample_order
+from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
 _log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
-        self._managed = False
+        self._managed = self._unseeded = False
 
     @property
     def directory(self) -> Path:
@@ -180,12 +180,13 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         params = run_context.original_args()
         self._last = self._asked = params.cur_step_num
         self._due = self._first_epoch = 0
-        self._order = sample_order(getattr(params, "train_dataset", None))
+        dataset = getattr(params, "train_dataset", None)
+        self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
             params.train_network,
             owner=params,
-            feed=Feed.of(getattr(params, "train_dataset", None), params.batch_num),
+            feed=Feed.of(dataset, params.batch_num),
             save_steps=self._save_steps or params.batch_num,
             stride=params.batch_num if sinks else 1,
         )
@@ -206,7 +207,10 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         """Refuse states that cannot be saved, before a step is trained."""
         act()
-        self._state()
+        if self.saver.job.connected:
+            self.saver.job.run_together("reading the state of the callbacks", self._state)
+        else:
+            self._state()
         lost = without_state(self._callbacks)
         if lost:
             _log.info(
@@ -302,6 +306,12 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def _save(self, params: Any) -> None:
         self._last, self._due = params.cur_step_num, 0
+        if self._unseeded and self._step(params) < params.batch_num:
+            self._unseeded = False
+            _log.warning(
+                "the dataset is shuffled without a seed, so a training resumed within an epoch cannot repeat its "
+                "order: call mindspore.dataset.config.set_seed() before the dataset is made"
+            )
         self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state())
 
     @staticmethod

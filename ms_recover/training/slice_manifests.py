@@ -17,6 +17,7 @@ from mindspore.train import Callback
 from ms_recover.errors import UsageError
 from ms_recover.execution.manifests import strategy_digest
 from ms_recover.file_names import STRATEGY_NAME
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.strategy import Layout
 from ms_recover.storage.digest import digest_file
 from ms_recover.training.foreign_saves import ForeignSaves, checkpoint_callbacks, is_saving
@@ -24,7 +25,10 @@ from ms_recover.training.job import current_job
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
 from ms_recover.training.options import restore_ranks
-from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.position import batch_size_of
+from ms_recover.training.rotation import NO_STEP
+from ms_recover.training.run import TrainingRun, begin_run
+from ms_recover.training.run_directory import last_start
 from ms_recover.training.same_ranks import SameRanks, compiled_ranks, listed_ranks
 
 _log = logging.getLogger(__name__)
@@ -100,11 +104,13 @@ class SliceManifests(Callback):  # type: ignore[misc]
         self._strategy = ""
         self._written: set[str] = set()
         self._queue = ManifestQueue(self._prepare)
+        self._run: TrainingRun | None = None
         self.run_id = ""
         self.waits: list[float] = []
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find the callbacks that save, and agree on the id of the run."""
+        self._leave_run()
         self._params = params = run_context.original_args()
         job = self._job = current_job()
         savers = checkpoint_callbacks(getattr(params, "list_callback", None))
@@ -116,8 +122,13 @@ class SliceManifests(Callback):  # type: ignore[misc]
         if self._layouts is not None:
             check_layouts(self._layouts, job.size)
         self._same = None
-        self.run_id = agree_run_id(job)
-        self._sources = [ForeignSaves(saver, number, job, self.run_id) for number, saver in enumerate(savers)]
+        folders = {str(getattr(saver, "_directory", "")) for saver in savers}
+        run = self._run = begin_run(job, params, NO_STEP, last_start(folders))
+        self.run_id = run.run_id
+        epoch_steps = getattr(params, "batch_num", None)
+        batch_size = batch_size_of(getattr(params, "train_dataset", None))
+        record = TrainingRecord(run.started, run.resumed_from, epoch_steps, batch_size)
+        self._sources = [ForeignSaves(saver, number, job, run.run_id, record) for number, saver in enumerate(savers)]
         for source in self._sources:
             if source.kept is not None and source.kept < 2:
                 _log.warning(
@@ -153,10 +164,16 @@ class SliceManifests(Callback):  # type: ignore[misc]
             self._finish(began)
         finally:
             self._queue.close()
+            self._leave_run()
             self._raises, self._sources, self._params = raises, [], None
             for save in self._unfinished:
                 _log.warning("%s: no manifest, because it is still being written", save.slices[0])
             self._unfinished.clear()
+
+    def _leave_run(self) -> None:
+        if self._run is not None:
+            self._run.leave()
+        self._run = None
 
     def _take_saves(self, trained: int) -> None:
         began = time.perf_counter()

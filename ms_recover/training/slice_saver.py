@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -178,7 +178,7 @@ class SliceSaver:
         self._rank_local = RankLocal(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
-        self._together("beginning to save", self._prepare)
+        self._job.run_connected("beginning to save", self._prepare)
         run = self._place.begin(owner, first, save_steps, stride)
         self.run_id = run.run_id
         self._training = TrainingRecord(
@@ -202,14 +202,7 @@ class SliceSaver:
         All ranks call it together, before the first step. Raises StorageError when the file system refuses.
         """
         self._is_placed = True
-        self._together("setting newer slices aside", lambda: self._place.set_aside_newer(begun))
-
-    def _together(self, what: str, work: Callable[[], None]) -> None:
-        """Do something on all ranks that communicate; if it fails on one, it fails on all."""
-        if self._job.connected:
-            self._job.run_together(what, work)
-        else:
-            work()
+        self._job.run_connected("setting newer slices aside", lambda: self._place.set_aside_newer(begun))
 
     def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
         """Save a slice of the parameters as they are now, with its manifest and the state beside them.

@@ -77,7 +77,7 @@ def _of_tensor(tensor: Any, place: str) -> StateTensor:
 def _to_tensor(value: StateTensor) -> Any:
     dtype = getattr(ms, value.dtype.lower() if value.dtype != "Bool" else "bool_")
     if not value.data:
-        return ms.Tensor(shape=value.shape, dtype=dtype, init="zeros").init_data()
+        return ms.Tensor(np.empty(value.shape, np.float32), dtype)
     return ms.Tensor(TensorPy.convert_bytes_to_tensor(value.data, value.shape, dtype))
 
 

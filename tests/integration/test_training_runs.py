@@ -182,7 +182,7 @@ def test_the_run_that_was_started_last_is_resumed_and_the_abandoned_one_can_be_c
     resumed, seen = go_on(tmp_path, crash=13, **how)
     assert seen == {place: loss for place, loss in behind(undisturbed[0.02], 2, 2).items() if place <= (2, 5)}
     assert f"training resumes from step 2_2 of run {started}" in caplog.text
-    assert f"run={abandoned!r} of recover_train brings it back" in caplog.text
+    assert f"recover_train(run={abandoned!r}) brings it back" in caplog.text
 
     resumed, seen = go_on(tmp_path, run=abandoned, **how)
     assert str(resumed.step) == "3_4"

@@ -1,13 +1,16 @@
 import fcntl
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 
-from ms_recover.errors import StorageError, VerificationError
+from ms_recover.errors import FormatError, MissingInputError, StorageError, VerificationError
 from ms_recover.execution.save_slice import SliceOrder, clear_leftovers, commit_slice, withdraw
-from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY
+from ms_recover.execution.state_files import read_state
+from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.formats.state import encode_state
 from ms_recover.model.steps import Step
 from ms_recover.storage.digest import digest_file
 from ms_recover.testing.trees import PARAMETERS, slice_bytes
@@ -121,3 +124,52 @@ def test_a_commit_is_withdrawn_before_its_bytes(order, tmp_path):
     folder = os.path.dirname(names[1])
     assert faults.trace == [f"unlink {names[0]}", f"fsync {folder}", f"unlink {names[1]}", f"fsync {folder}"]
     withdraw([order.path])
+
+
+def test_the_state_lies_beside_the_slice_before_the_manifest_names_it(order, tmp_path):
+    data = encode_state({"scale": 2.0})
+    faults = Faults(str(tmp_path), 0, "none")
+    with faults.installed():
+        manifest = commit_slice(replace(order, state=data), writer(WHOLE))
+    renames = [call.split()[1] for call in faults.trace if call.startswith("rename")]
+    names = [f".test-2_8.ckpt{suffix}.ms_recover.tmp" for suffix in (STATE_SUFFIX, MANIFEST_SUFFIX)]
+    assert renames == [f"{SAVING_DIRECTORY}/test-2_8.ckpt", *names]
+    assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
+    assert read_state(order.path, manifest.training.state_digest) == {"scale": 2.0}
+    assert stat.S_IMODE((tmp_path / f"test-2_8.ckpt{STATE_SUFFIX}").stat().st_mode) == 0o400
+    withdraw([order.path])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_that_is_not_the_named_one_is_refused(order, tmp_path):
+    digest = commit_slice(replace(order, state=encode_state({})), writer(WHOLE)).training.state_digest
+    path = tmp_path / f"test-2_8.ckpt{STATE_SUFFIX}"
+    path.chmod(0o600)
+    path.write_bytes(encode_state({"other": 1}))
+    with pytest.raises(VerificationError, match=r"test-2_8\.ckpt\.state: its contents are not those"):
+        read_state(order.path, digest)
+    path.write_bytes(b"{}")
+    with pytest.raises(FormatError, match=r"test-2_8\.ckpt\.state is not a state file that can be read: .*length"):
+        read_state(order.path, digest_file(path).file)
+    path.unlink()
+    with pytest.raises(MissingInputError, match="a state file was expected there"):
+        read_state(order.path, digest)
+
+
+def test_a_stale_state_does_not_meet_a_new_slice(order, tmp_path):
+    (tmp_path / f"test-2_8.ckpt{STATE_SUFFIX}").write_text("of another slice")
+    (tmp_path / f".test-2_4.ckpt{STATE_SUFFIX}.ms_recover.tmp").write_text("cut o")
+    assert commit_slice(order, writer(WHOLE)).training is None
+    assert {path.name for path in tmp_path.iterdir()} == {"test-2_8.ckpt", f"test-2_8.ckpt{MANIFEST_SUFFIX}"}
+
+
+def test_without_its_state_a_slice_is_not_committed(order, tmp_path):
+    """The last write to the disk that can fail for want of space, but for the manifest's."""
+    walked = Faults(str(tmp_path), 0, "none")
+    with walked.installed():
+        commit_slice(replace(order, state=encode_state({})), writer(WHOLE))
+    withdraw([order.path])
+    at = next(n for n, call in enumerate(walked.trace, 1) if call.startswith("rename") and STATE_SUFFIX in call)
+    with Faults(str(tmp_path), at, "ENOSPC").installed(), pytest.raises(StorageError):
+        commit_slice(replace(order, state=encode_state({})), writer(WHOLE))
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ms_recover.errors import UsageError
+from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
@@ -147,6 +147,12 @@ def test_a_run_that_states_no_start_and_was_written_later_may_go_on_with_the_tra
     assert plan(last, [replace(file, manifest=None) for file in later]).step == Step(3, 4)
 
 
+def test_a_save_that_was_not_committed_is_no_other_program():
+    left = [replace(file, manifest=None, mtime_ns=9) for file in both("2_4", "new", 200, prefix="test_1")]
+    made = plan(*ABANDONED, *PRESENT, left)
+    assert (made.step, made.run_id) == (Step(2, 2), "new")
+
+
 def test_a_resume_from_a_run_of_an_older_version_or_without_a_name_is_known():
     resumed = both("3_2", "new", 200, RunStep("old", Step(2, 8)), prefix="test_1")
     assert plan(both("2_8", "old", None), resumed[:1]).step == Step(2, 8)
@@ -195,7 +201,19 @@ def test_slices_that_were_set_aside_are_named_and_make_no_run_the_present_one():
     made = plan(*PRESENT, aside=[aside])
     assert made.step == Step(2, 2)
     assert "step 3_4 of run gone" in made.warnings[0]
-    assert "run='gone' of recover_train brings it back" in made.warnings[0]
+    assert "recover_train(run='gone') brings it back" in made.warnings[0]
+
+
+def test_a_chosen_run_that_was_set_aside_is_not_found_without_the_reason():
+    (file, _) = both("3_4", "gone", 100)
+    aside = SetAside(rank=0, step=file.step, path=file.path, aside=f"{file.path}.superseded", manifest=file.manifest)
+    with pytest.raises(MissingInputError, match=r"step 3_4 of run gone.* was set aside .*\.superseded taken"):
+        plan(*PRESENT, aside=[aside], run="gone")
+    made = plan(*PRESENT, both("2_8", "gone", 100, prefix="test_2"), aside=[aside], run="gone")
+    assert made.step == Step(2, 8)
+    assert "step 3_4 of run gone" in made.warnings[0]
+    with pytest.raises(MissingInputError, match=r"no slice: .*slices of run gone, .* up to step 3_4, were set aside"):
+        plan(aside=[aside])
 
 
 def test_what_training_gave_up_of_its_own_lineage_is_not_named():

@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from ms_recover.api import scan
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -247,6 +248,19 @@ def test_a_slice_that_was_copied_in_vain_is_renamed_too(tree):
     assert on_all(4, work) == [MIDDLE] * 4
     assert not any(path_of(tree, rank, NEW).exists() for rank in range(4))
     assert path_of(tree, 2, NEW).with_name(f"test-{NEW}.ckpt.superseded").exists()
+
+
+def test_a_state_goes_with_its_slice(tree):
+    folder = tree / "ckpt_dir1"
+    (folder / f"test-3_8.ckpt{STATE_SUFFIX}").write_bytes(b"state")
+    (folder / f"test-3_8.ckpt.superseded{STATE_SUFFIX}").write_bytes(b"of an earlier resume")
+    supersede_newer_slices(view_of(tree, 1, 4), MIDDLE)
+    names = [path.name for path in folder.glob("test-3_8*")]
+    assert sorted(names) == [
+        *(f"test-3_8.ckpt.2.superseded{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)),
+        f"test-3_8.ckpt.superseded{STATE_SUFFIX}",
+    ]
+    assert [note.path for note in scan(tree).notes] == ["ckpt_dir1/test-3_8.ckpt.2.superseded"]
 
 
 def test_renaming_that_was_killed_half_way_is_finished(tree):

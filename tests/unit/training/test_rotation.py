@@ -1,6 +1,6 @@
 import pytest
 
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import encode_manifest
 from ms_recover.formats.manifest_json import parse_origin
 from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
@@ -203,3 +203,13 @@ def test_slices_of_nobody_and_of_other_names_stay(tmp_path):
 )
 def test_each_start_has_names_of_its_own(names, prefix):
     assert next_prefix(names, "net") == prefix
+
+
+def test_states_go_with_their_slices(tmp_path):
+    save(tmp_path, "test-1_4", "test-1_8")
+    for name in ("test-1_4", "test-1_8"):
+        (tmp_path / f"{name}.ckpt{STATE_SUFFIX}").write_bytes(b"state")
+    rotate(str(tmp_path), "test", keep(1), Step(1, 8))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"test-1_8.ckpt{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)
+    ]

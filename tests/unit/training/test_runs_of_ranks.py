@@ -101,7 +101,8 @@ def test_the_run_that_was_started_last_is_found_and_named(root, caplog):
     assert found(root) == ("test_1-2_2.ckpt", RunStep(NEW, Step(2, 2), STARTED[NEW]))
     assert "training resumes from step 2_2 of run new" in caplog.text
     assert (
-        "step 3_4 of run old, started 1970-01-01 00:00:01 UTC is newer: --run old chooses it, or run='old'"
+        "step 3_4 of run old, started 1970-01-01 00:00:01 UTC is newer: "
+        "--run old chooses it, or recover_train(run='old')"
         in caplog.text
     )
     assert aside(root) == ["test-3_4.ckpt.superseded"]
@@ -152,6 +153,18 @@ def test_a_chosen_run_is_brought_back_on_each_rank_and_later_ones_make_way(root)
     after = api.plan(api.scan(root))
     assert (after.step, after.run_id) == (Step(3, 4), OLD)
     assert [one.status for one in api.verify(api.scan(root)).checks] == ["sound"] * 2 * SIZE
+
+
+def test_bringing_back_that_was_interrupted_is_finished(root):
+    add_run(root, OLD, "test", "1_8", "3_4")
+    add_run(root, NEW, "test_1", "2_2")
+    for path in root.rglob("test-3_4.ckpt"):
+        path.rename(path.with_name(f"{path.name}.superseded"))
+    there = next(root.rglob("ckpt_dir1/test-3_4.ckpt.manifest.json"))
+    for path in root.rglob("test-3_4.ckpt.manifest.json"):
+        if path != there:
+            path.rename(path.with_name(path.name.replace(".ckpt", ".ckpt.superseded")))
+    assert found(root, run=OLD) == ("test-3_4.ckpt", RunStep(OLD, Step(3, 4), STARTED[OLD]))
 
 
 def test_slices_that_were_all_set_aside_are_named_where_nothing_is_left(root):
