@@ -49,6 +49,9 @@ WATCH_LOCK_PREFIX = "ms_recover.watch."
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
+LOCK_NAME = ".ms_recover.lock"
+"""In the directory of a rank, where directories cannot be locked: locked by the training that saves to it."""
+
 GROUP_INFO_NAME = "group_info.pb"
 STRATEGY_NAME = "strategy.ckpt"
 """Beside the slices: the ranks that hold the same slice; the layouts of the parameters."""
@@ -176,9 +179,10 @@ def rank_in_folder(name: str, parent: str = "") -> tuple[str, str, str] | None:
     A bare number is a rank only where the name of the `parent` says so, as that of ``ckpt_of_rank`` does.
     """
     for head, tail in _RANK_FORMS:
-        digits = name[len(head) : len(name) - len(tail)]
-        if digits.isascii() and digits.isdigit() and name == f"{head}{digits}{tail}":
-            return head, digits, tail
+        if name.startswith(head) and name.endswith(tail):
+            digits = name[len(head) : len(name) - len(tail)]
+            if digits.isascii() and digits.isdigit():
+                return head, digits, tail
     if name.isascii() and name.isdigit() and _OF_RANKS.match(parent):
         return "", name, ""
     return None

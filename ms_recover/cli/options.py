@@ -173,6 +173,11 @@ OPTIMIZER_SHARDS = _plan(
     parse=parse_shards,
     help="With --axes: MindSpore's optimizer_weight_shard_size, or all where it is -1.",
 )
+RUN = _plan(
+    "--run",
+    metavar="ID",
+    help="The run to recover, with those that it goes on from. Default: the run that was started last.",
+)
 NEWEST = _plan(
     "--newest", is_flag=True, help="Where several runs saved one step, take the run whose slices were written last."
 )
@@ -241,7 +246,7 @@ takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 _WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
 
 takes_plan = takes(
-    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
+    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
 )
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 

@@ -74,4 +74,5 @@ def result_of(
         status=status,
         bytes=size,
         digest=digest,
+        borrowed=action.borrowed,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ms_recover.errors import StorageError
+from ms_recover.execution.directory_lock import is_held
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ _POLL_SECONDS = 0.1
 def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Iterator[None]:
     """Hold the lock of a tree: ``flock`` on its directory, so that nothing is left behind.
 
-    Several holders of the `shared` lock go together; they exclude exclusive ones. It is waited for `timeout` seconds.
+    A training of this process may have locked the directory already: then it is held. Several holders of the `shared`
+    lock go together; they exclude exclusive ones. It is waited for `timeout` seconds.
 
     Raises
     ------
@@ -30,6 +32,9 @@ def lock_tree(root: str, *, shared: bool = False, timeout: float = 0.0) -> Itera
     MissingInputError
         When the tree is gone.
     """
+    if is_held(root):
+        yield
+        return
     with explained("opening", root):
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

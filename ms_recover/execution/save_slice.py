@@ -25,6 +25,9 @@ from ms_recover.storage.digest import digest_file
 from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
 
+_staged: set[str] = set()
+"""Slices in hidden directories that this process has proven, and not given their names yet."""
+
 
 @dataclass(frozen=True)
 class SliceOrder(SavedSlice):
@@ -46,15 +49,16 @@ class StagedSlice:
     digests: Digests
 
 
-def commit_slice(order: SliceOrder, write: Callable[[str], None]) -> Manifest:
+def commit_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> Manifest:
     """Write a slice and its manifest, which is returned; parameters and errors are those of the two steps."""
     return commit_staged(stage_slice(order, write))
 
 
-def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
+def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> StagedSlice:
     """Have a slice written in the hidden directory, and prove it.
 
-    `write` writes the slice under the path it is given.
+    `write` writes the slice under the path it is given. It returns the digests of the bytes that it wrote, or None:
+    then the file is read for them.
 
     Raises
     ------
@@ -67,17 +71,19 @@ def stage_slice(order: SliceOrder, write: Callable[[str], None]) -> StagedSlice:
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with explained("clearing", staging):
         clear_leftovers(folder)
-    with _nothing_left(folder), explained("writing", order.path):
-        os.mkdir(staging, 0o700)
-        temporary = os.path.join(staging, name)
-        write(temporary)
+    temporary = os.path.join(staging, name)
+    with _nothing_left(folder, temporary), explained("writing", order.path):
+        os.makedirs(staging, 0o700, exist_ok=True)
+        digests = write(temporary)
         header = read_header(temporary, expected=order.expected)
         if header.problems:
             raise VerificationError(
-                f"the slice that MindSpore wrote is not whole: {header.problems[0]}; check the device's memory"
+                f"the slice that was written is not whole: {header.problems[0]}; check the device's memory"
             )
-        digests = digest_file(temporary, header.contents)
+        if digests is None:
+            digests = digest_file(temporary, header.contents)
         _sync(temporary)
+        _staged.add(temporary)
         return StagedSlice(order, temporary, header, digests)
 
 
@@ -92,15 +98,16 @@ def commit_staged(staged: StagedSlice, training: TrainingRecord | None = None) -
         When the file system refuses, or a file of that name is there already; nothing of the new slice is left then.
     """
     folder = os.path.dirname(staged.order.path)
-    with _nothing_left(folder), explained("writing", staged.order.path):
+    with _nothing_left(folder, staged.temporary), explained("writing", staged.order.path):
         return _commit(staged, training)
 
 
 @contextmanager
-def _nothing_left(folder: str) -> Iterator[None]:
+def _nothing_left(folder: str, temporary: str) -> Iterator[None]:
     try:
         yield
     except Exception:
+        _staged.discard(temporary)
         with suppress(OSError):
             clear_leftovers(folder)
         raise
@@ -112,8 +119,10 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
         raise StorageError(f"{order.path} is there already: does another training save to this directory?")
     withdraw([order.path])  # a manifest whose slice somebody removed must not meet another slice
     os.rename(staged.temporary, order.path)
+    _staged.discard(staged.temporary)
     try:
-        os.rmdir(os.path.dirname(staged.temporary))
+        with suppress(OSError):  # the slice of another saver is in it
+            os.rmdir(os.path.dirname(staged.temporary))
         sync_directory(os.path.dirname(order.path))
         if order.state is not None:
             digest = write_state(order.path, order.state)
@@ -143,6 +152,11 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
     return manifest
 
 
+def abandon_staged(folder: str) -> None:
+    """Give up the slices that this process has staged in a directory, such as those of a run that ended in an error."""
+    _staged.difference_update([path for path in _staged if os.path.dirname(os.path.dirname(path)) == folder])
+
+
 def withdraw(paths: Collection[str]) -> None:
     """Remove slices of one directory: first their manifests, so that none is committed without its bytes and state.
 
@@ -159,13 +173,16 @@ def withdraw(paths: Collection[str]) -> None:
 def clear_leftovers(folder: str) -> None:
     """Remove what an interrupted save left in a directory, and nothing that another process is writing.
 
-    An OSError says that something cannot be removed.
+    Slices that this process has staged stay. An OSError says that something cannot be removed.
     """
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with suppress(FileNotFoundError):
-        for name in os.listdir(staging):
-            os.unlink(os.path.join(staging, name))
-        os.rmdir(staging)
+        paths = [os.path.join(staging, name) for name in os.listdir(staging)]
+        for path in paths:
+            if path not in _staged:
+                os.unlink(path)
+        if _staged.isdisjoint(paths):
+            os.rmdir(staging)
     for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):
         for path in leftovers(folder, suffix):
             remove_unlocked(path)

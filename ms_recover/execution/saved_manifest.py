@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ms_recover.errors import MissingInputError, VerificationError
 from ms_recover.execution.manifests import TOOL, write_manifest
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import read_header
-from ms_recover.model.manifest import Manifest
+from ms_recover.model.manifest import Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -40,6 +40,7 @@ class SavedSlice:
     step: Step
     cumulative_step: int | None
     run_id: str
+    training: TrainingRecord | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return f"rank {self.rank}, step {self.step}, {self.path}"
@@ -110,6 +111,7 @@ def _prove(
         strategy_digest=strategy,
         provenance=SAVED,
         tool=TOOL,
+        training=order.training,
     )
     return Proven(order.path, manifest, identity)
 

@@ -58,6 +58,7 @@ class RunStepFields(StepFields, kw_only=True):
     """A step of a run."""
 
     run_id: str
+    started: Count | None
 
 
 class TrainingFields(Fields):
@@ -161,7 +162,9 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
     if not isinstance(fields, TrainingFields):
         return None
     before = fields.resumed_from
-    resumed_from = RunStep(before.run_id, Step(before.epoch, before.step)) if before is not None else None
+    resumed_from = (
+        RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
+    )
     return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from)
 
 

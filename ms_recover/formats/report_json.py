@@ -177,6 +177,7 @@ class ResultFields(Fields):
     digest: Digest | None
     error: str | None
     dropped: tuple[str, ...]
+    borrowed: tuple[str, ...]
 
 
 class OutcomeFields(Fields):

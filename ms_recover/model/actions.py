@@ -59,6 +59,11 @@ class CopyAction:
         return self.replica.rank
 
     @property
+    def lenders(self) -> tuple[int, ...]:
+        """Ranks that the borrowed values are of."""
+        return (self.source_rank,) if self.borrowed else ()
+
+    @property
     def source(self) -> str:
         """Slice to copy from, relative to the root."""
         return self.replica.path

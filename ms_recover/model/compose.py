@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -126,5 +126,13 @@ class ComposeAction:
     @property
     def source_ranks(self) -> tuple[int, ...]:
         """Ranks that pieces come from, ascending."""
-        used = {piece.source for item in self.parameters for piece in item.pieces}
+        return self._ranks_of(self.parameters)
+
+    @property
+    def lenders(self) -> tuple[int, ...]:
+        """Ranks that the borrowed values are of, ascending."""
+        return self._ranks_of(item for item in self.parameters if item.parameter.name in self.borrowed)
+
+    def _ranks_of(self, items: Iterable[ComposedParameter]) -> tuple[int, ...]:
+        used = {piece.source for item in items for piece in item.pieces}
         return tuple(sorted({self.sources[index].rank for index in used}))

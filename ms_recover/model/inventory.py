@@ -83,6 +83,21 @@ class OrphanManifest:
         return self.place.of(self.rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A slice that was set aside, because training went on, or began, from an older step."""
+
+    rank: int
+    step: Step
+    """Step by its name."""
+    path: str
+    """Path of the slice before, relative to the root."""
+    aside: str
+    """Its path now."""
+    manifest: Manifest | None = field(default=None, repr=False)
+    """Of one rank for each prefix and step only; None for the others, and where it cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFile:
     """One ``group_info.pb`` that the scan looked at."""
@@ -235,6 +250,8 @@ class Inventory:
     """What ``health_ckpts.json`` calls unsound."""
     seen: tuple[SeenEvidence, ...] = ()
     """Strategy files and rank lists in other folders."""
+    set_aside: tuple[SetAside, ...] = ()
+    """Slices of runs that were given up; sorted by rank, step and path."""
 
     @property
     def steps(self) -> tuple[Step, ...]:

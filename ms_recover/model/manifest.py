@@ -28,7 +28,10 @@ class RunStep:
     """A step of a run."""
 
     run_id: str
+    """Empty where no manifest names it."""
     step: Step
+    started: int | None = None
+    """When that run began, as in `TrainingRecord`."""
 
 
 @dataclass(frozen=True, slots=True)

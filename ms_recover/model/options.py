@@ -44,6 +44,8 @@ class PlanOptions:
     """With `axes`: into how many shards MindSpore's optimizer parallel cuts what replicas hold; 0 for none, -1 for as
     many as there are replicas.
     """
+    run: str | None = None
+    """The run to recover, by its id; by default the one that was started last, with those that it goes on from."""
     newest: bool = False
     """Where a step was saved by several runs, take the run whose slices were modified last."""
     tolerate: tuple[str, ...] = ()

@@ -31,6 +31,8 @@ class ActionResult:
     error: str | None = None
     dropped: tuple[str, ...] = ()
     """Sources that proved damaged and were passed over, and why."""
+    borrowed: tuple[str, ...] = ()
+    """Parameters of which each rank has its own values, and the slice now has those of another rank."""
 
 
 @dataclass(frozen=True, slots=True)

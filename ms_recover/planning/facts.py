@@ -14,6 +14,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
+from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
@@ -93,6 +94,14 @@ class SliceFacts:
         """Whether its manifest is a verdict: its digests were right when they were written."""
         return self.file.manifest is not None and self.file.manifest.provenance.proven
 
+    @property
+    def rank_local(self) -> frozenset[str]:
+        """The parameters that differed among the ranks of its group when it was saved, by a proven manifest."""
+        manifest = self.file.manifest
+        if manifest is None or manifest.training is None or not manifest.provenance.proven:
+            return frozenset()
+        return frozenset(manifest.training.rank_local)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -118,6 +127,8 @@ class Facts:
         Ranks whose directory cannot be read for want of permission.
     older_runs : OlderRuns
         Prefixes that the present run did not write.
+    lineage : Lineage or None
+        The run that was started last, or was chosen, and those that it goes on from; None where nothing states it.
     tolerance : Tolerance
         Parameters that may differ between replicas.
     committing : frozenset of str
@@ -135,6 +146,7 @@ class Facts:
     ranks: frozenset[int]
     denied: Mapping[int, Note]
     older_runs: OlderRuns
+    lineage: Lineage | None
     tolerance: Tolerance
     committing: frozenset[str]
     notes: tuple[Note, ...] = ()
@@ -181,9 +193,30 @@ class Facts:
         """Return the slices of a step, without those of ranks declared lost, by rank and path."""
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
 
+    @cached_property
+    def newest_first(self) -> tuple[Step, ...]:
+        """Every step, newest first; those of a run come before all steps of the runs that it goes on from."""
+        other = [step for step in self.inventory.steps if not self.generation(step)]
+        ordered: list[Step] = []
+        inside = (step for step in self.inventory.steps if self.generation(step))
+        for step in sorted(inside, key=lambda step: (self.generation(step), step), reverse=True):
+            ordered += [one for one in other if one > step]
+            other = [one for one in other if one < step]
+            ordered.append(step)
+        return (*ordered, *other)
+
+    def generation(self, step: Step) -> int:
+        """Return the place in the lineage of the last run that has slices of a step, 0 without one."""
+        if self.lineage is None:
+            return 0
+        orders = (self.lineage.order(one.file) for one in self.counted_at(step))
+        return max((order[0] for order in orders if order is not None), default=0)
+
     def why_older(self, step: Step) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
         files = [one.file for one in self.counted_at(step)]
+        if self.lineage is not None and files:
+            return self.lineage.why_outside(files) if not self.generation(step) else None
         named = self.named_run
         return self.older_runs.why_older(files) or (named.why_abandoned(files, step) if named is not None else None)
 
@@ -192,19 +225,35 @@ class Facts:
         return why_unhealthy((one.file for one in self.counted_at(step)), self.inventory.unhealthy, step)
 
     def runs(self, step: Step) -> tuple[Run, ...]:
-        """Return the runs that saved slices of a step, the best candidate first."""
+        """Return the runs that saved slices of a step, the best first; where one is in the lineage, that one alone."""
+        return self._find_runs(step, self.lineage)
+
+    def every_run(self, step: Step) -> tuple[Run, ...]:
+        """Return the same runs, and behind them those that have no part in the lineage."""
+        return tuple(dict.fromkeys((*self.runs(step), *self._find_runs(step, None))))
+
+    def _find_runs(self, step: Step, lineage: Lineage | None) -> tuple[Run, ...]:
         files = [one.file for one in self.counted_at(step)]
         named = self.named_run.prefix if self.named_run is not None else None
-        return find_runs(files, self.older_runs.present, newest=self.options.newest, named=named)
+        present, newest = self.older_runs.present, self.options.newest
+        return find_runs(files, present, newest=newest, named=named, lineage=lineage)
 
 
-def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, contents: Contents = NOTHING_READ) -> Facts:
+def gather_facts(
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    contents: Contents = NOTHING_READ,
+    known_runs: Sequence[RunRecord] = (),
+) -> Facts:
     """Gather everything that steps are judged by; slices of lost ranks are no evidence.
+
+    `known_runs` are known from elsewhere, beside those whose manifests lie in the tree.
 
     Raises
     ------
     UsageError
-        When a lost rank, or one that the operator groups, is not in the world, or the world size cannot be.
+        When a lost rank, or one that the operator groups, is not in the world, the world size cannot be, or there is no
+        run of the chosen name.
     ContradictionError
         When rank lists contradict each other, or anything the operator's word.
     """
@@ -232,6 +281,7 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
     for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
+    own_runs = find_run_records(counted, inventory.set_aside)
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     notes += _outside(inventory, world)
@@ -245,6 +295,7 @@ def gather_facts(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, cont
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
         older_runs=find_older_runs(counted),
+        lineage=find_lineage(merge_run_records((*own_runs, *known_runs)), options.run),
         tolerance=Tolerance.with_more(options.tolerate),
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"

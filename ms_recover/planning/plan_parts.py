@@ -21,6 +21,7 @@ from ms_recover.planning.document_check import plan_documents
 from ms_recover.planning.facts import check_rank, gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.lineage import find_run_records
 from ms_recover.planning.parts import split_parts
 from ms_recover.planning.planner import (
     Planned,
@@ -70,6 +71,8 @@ class Parts:
     ) -> None:
         self.inventory, self.options, self._contents = inventory, options, contents
         self._parts = split_parts(inventory) if parts is None else parts
+        counted = [file for file in inventory.slices if file.rank not in options.lost]
+        self._runs = find_run_records(counted, inventory.set_aside)
         self._compared: dict[int, Comparison] = {}
         if inventory.iterations:
             self._check()
@@ -108,6 +111,11 @@ class Parts:
             if step in part.steps
         ]
 
+    def why_outside(self, step: Step) -> str | None:
+        """Return the reason why a step is of another run than the one to recover; None when it is of that one."""
+        facts = [compared.facts for _, compared in self.at(step)]
+        return next((why for one in facts if one.lineage is not None and (why := one.why_older(step))), None)
+
     def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
         """Return all parts, or those of some kinds, that the step in the options leaves; newest first."""
         step = self.options.step
@@ -134,7 +142,7 @@ class Parts:
                     lost=frozenset(options.lost.intersection(world)),
                     ranks=None if options.ranks is None else frozenset(options.ranks.intersection(world)),
                 )
-            self._compared[number] = compare_slices(gather_facts(part, options, self._contents))
+            self._compared[number] = compare_slices(gather_facts(part, options, self._contents, self._runs))
         return self._compared[number]
 
 
@@ -166,6 +174,10 @@ def _plan_iterations(parts: Parts) -> Planned:
         if options.world_size not in (None, world.ranks):
             why = f"{world.source} are of {world.ranks} ranks, not of {options.world_size}"
             rejected.append(RejectedStep(step, why, another_run=True))
+            continue
+        outside = parts.why_outside(step) if options.step is None else None
+        if outside is not None:
+            rejected.append(RejectedStep(step, outside, another_run=True))
             continue
         tried = _try_parts(parts, step)
         if tried.found or tried.undecided or shown is None:
@@ -199,7 +211,12 @@ def _is_same(one: Run, other: Run) -> bool:
     """Whether files of two parts may be of one run, as far as both state it."""
     return all(
         None in (a, b) or a == b
-        for a, b in ((one.run_id, other.run_id), (one.base, other.base), (one.prefix, other.prefix))
+        for a, b in (
+            (one.run_id, other.run_id),
+            (one.started, other.started),
+            (one.base, other.base),
+            (one.prefix, other.prefix),
+        )
     )
 
 

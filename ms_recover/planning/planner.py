@@ -25,12 +25,14 @@ from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
+from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.target_path import left_beside
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
 
 _MOST_NAMED = 8
+_NO_STEP = Step(0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ def plan_facts(facts: Facts) -> Planned:
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
-    for step in (options.step,) if options.step is not None else inventory.steps:
+    for step in (options.step,) if options.step is not None else facts.newest_first:
         older = None if options.step is not None else facts.why_older(step)
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
@@ -326,14 +328,27 @@ def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
 
 
 def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
-    texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
+    passed_over = [one for one in rejected if one.another_run]
+    if facts.lineage is not None:  # the newest step of each other run stands for all
+        passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
+    texts = [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
+    if facts.lineage is not None and not facts.lineage.chosen:
+        texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if found is not None and (differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step)):
         texts.append(differ)
-    older = facts.older_runs.why_not_last(found.step, found.run_id) if found is not None else None
+    texts += name_lent_values(facts, found) if found is not None else []
+    older = _why_not_last(facts, found) if found is not None else None
     return (*texts, older) if older is not None else tuple(texts)
+
+
+def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
+    if facts.lineage is None:
+        return facts.older_runs.why_not_last(found.step, found.run_id)
+    why = facts.why_older(found.step) if found.step == facts.options.step else None
+    return f"step {found.step} is not of the present run: {why}" if why is not None else None
 
 
 def _group_writes(facts: Facts, found: StepAssessment | None) -> tuple[GroupWrite, ...]:

@@ -16,6 +16,7 @@ from ms_recover.file_names import NETWORK_MARK, TRAINABLE_MARK, ending_of
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.lineage import Lineage, identity_of
 
 _RERUN = re.compile(
     rf"(?P<base>.*?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
@@ -26,12 +27,14 @@ _RERUN = re.compile(
 class Run:
     """The identity of slices that were saved together.
 
-    The run id is that of manifests, None when none names a run; the base is the prefix without rerun suffix, None when
+    The run id is that of manifests, None when none names a run; with the time of its start where manifests state it,
+    because a launcher may give one id to several starts. The base is the prefix without rerun suffix, None when
     prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
     where they have slices of both formats.
     """
 
     run_id: str | None = None
+    started: int | None = None
     base: str | None = None
     prefix: str | None = None
     ending: str | None = None
@@ -42,6 +45,9 @@ class Run:
         if self.run_id is not None and manifest is not None and manifest.run_id != self.run_id:
             theirs = f"run {manifest.run_id}" if manifest.run_id else "a run without a name"
             return f"belongs to {theirs}, not to {self.run_id or 'the one without a name'}"
+        started = identity_of(manifest)[1]
+        if None not in (started, self.started) and started != self.started:
+            return f"belongs to another start of run {self.run_id}"
         if self.base is not None and base_of(file.prefix) != self.base:
             return f"its prefix {file.prefix!r} is that of another run than {self.base!r}"
         if self.prefix is not None and file.prefix != self.prefix:
@@ -144,28 +150,36 @@ def _ranks_text(files: Sequence[SliceFile]) -> str:
 
 
 def find_runs(
-    files: Iterable[SliceFile], present: frozenset[str], *, newest: bool, named: str | None = None
+    files: Iterable[SliceFile],
+    present: frozenset[str],
+    *,
+    newest: bool,
+    named: str | None = None,
+    lineage: Lineage | None = None,
 ) -> tuple[Run, ...]:
     """Return the runs that saved the slices of a step, the best candidate first.
 
-    The run that most ranks have comes first; of equals the one that was started again most often, by the ``_N`` of its
-    prefix. Prefixes that are not `present` count only where the step has no slice of these. With `newest` ranks that
-    have several slices are settled for the whole step: by one prefix and one format, the one whose slices were modified
-    last first. Otherwise ranks that have several are settled by the prefix `named` as that of the last run.
+    Where a lineage has slices of the step, only the last of its runs that has some counts; where it has none, the run
+    that was started last comes first. Otherwise the run that most ranks have comes first; of equals the one that was
+    started again most often, by the ``_N`` of its prefix. Prefixes that are not `present` count only where the step has
+    no slice of these. With `newest` ranks that have several slices are settled for the whole step: by one prefix and
+    one format, the one whose slices were modified last first. Otherwise ranks that have several are settled by the
+    prefix `named` as that of the last run.
     """
     sound = [file for file in files if file.problem is None]
+    if lineage is not None:
+        sound = _of_last_run(lineage, sound)
     counted = [file for file in sound if base_of(file.prefix) in present] or sound
     unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
-    by_name: dict[tuple[str | None, str], list[SliceFile]] = defaultdict(list)
-    for file in counted:
+    by_run: dict[Run, list[SliceFile]] = defaultdict(list)
+    for file in sorted(counted, key=_by_run):
         if unnamed or file.manifest is not None:
-            run_id = file.manifest.run_id if file.manifest is not None and not unnamed else None
-            by_name[run_id, base_of(file.prefix)].append(file)
-    by_run = {
-        Run(run_id=name[0], base=name[1]): by_name[name]
-        for name in sorted(by_name, key=lambda name: (name[0] or "", name[1]))
-    }
+            run_id, started = identity_of(file.manifest) if not unnamed else (None, None)
+            run = Run(run_id=run_id, started=started, base=base_of(file.prefix))
+            by_run[run].append(file)
     runs = sorted(by_run, key=lambda run: _weight(by_run[run], newest), reverse=True)
+    if lineage is not None:
+        runs.sort(key=lambda run: -1 if run.started is None else run.started, reverse=True)
     if len(runs) > 1 and unnamed and not _separate(by_run):
         runs = [Run()]
     if newest:
@@ -173,6 +187,18 @@ def find_runs(
     elif named is not None:
         runs = [_of_prefix(run, sound, named) for run in runs]
     return tuple(runs) or (Run(),)
+
+
+def _by_run(file: SliceFile) -> tuple[str, int, str]:
+    run_id, started = identity_of(file.manifest)
+    return run_id, -1 if started is None else started, base_of(file.prefix)
+
+
+def _of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
+    """Return the slices of a step that the last run of a lineage saved which has any; all of them where none has."""
+    orders = [lineage.order(file) for file in files]
+    last = max((order for order in orders if order is not None), default=None)
+    return [file for file, order in zip(files, orders, strict=True) if order == last]
 
 
 def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:

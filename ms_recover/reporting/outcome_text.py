@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
+from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
 from ms_recover.model.texts import list_some
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.plan_text import given_up_lines, going_back
@@ -32,11 +33,24 @@ def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = No
     if outcome.meta_files:
         written = list_some(outcome.meta_files, _MOST_NAMED)
         lines += ["", f"{written}: MindFormers resumes from step {outcome.step}"]
+    lines += _borrowed_lines(outcome)
     lines += [f"error: {error}" for error in outcome.errors]
     if seconds is not None and outcome.results:
         total = sum(result.bytes for result in outcome.results)
         lines += ["", work_line("Written", total, seconds)]
     return page(lines)
+
+
+def _borrowed_lines(outcome: Outcome) -> list[str]:
+    lent = [one for one in outcome.results if one.borrowed and one.status in ("copied", "composed", "already there")]
+    texts = [
+        f"rank {one.rank}: {borrowed_text(one.borrowed, [] if one.source_rank is None else [one.source_rank])}"
+        for one in lent[:_MOST_NAMED]
+    ]
+    texts += [f"and {len(lent) - _MOST_NAMED} more ranks likewise"] if len(lent) > _MOST_NAMED else []
+    if any(own_values(one.borrowed) for one in lent):
+        texts.append(RESUME_CHOICE)
+    return ["", *(f"WARNING: {text}" for text in texts)] if texts else []
 
 
 def _headline(outcome: Outcome) -> str:

@@ -40,6 +40,7 @@ _FIELDS["prefix"] = r"(?P<prefix>[^/]+)"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _RANK_PLACE = "\0"  # in a name: the place of the rank
 _STRATEGY = re.compile(rf"(?:ckpt_)?strategy((?:_rank_{_NUMBER})*)\.(?:ckpt|json)", re.ASCII)
+_SET_ASIDE = re.compile(rf"(?:\.[1-9]\d*)?{re.escape(SUPERSEDED_SUFFIX)}\Z", re.ASCII)
 _PARTIAL = tuple(marked(ending, PARTIAL_MARK) for ending in SLICE_ENDINGS)
 _COMPLETE = tuple(marked(ending, COMPLETE_MARK) for ending in SLICE_ENDINGS)
 _SLICE = re.compile(
@@ -173,7 +174,7 @@ def why_unused(name: str) -> Unused | None:
     if name.endswith(FOREIGN_TEMPORARY_SUFFIX):
         return Unused("unfinished save", "left over from an interrupted save")
     if name.endswith(SUPERSEDED_SUFFIX):
-        return Unused("superseded", "set aside: newer than the step that training resumed from")
+        return Unused("superseded", "set aside: newer than the step that training went on from")
     if name.endswith(GRAPH_SUFFIX):
         return Unused("graph", "the computing graph, not a slice")
     match = _SLICE.match(name)
@@ -184,6 +185,11 @@ def why_unused(name: str) -> Unused | None:
     if name.endswith(_COMPLETE):
         return Unused("complete", "a full slice put together by recover-ckpt complete")
     return None
+
+
+def name_before(name: str) -> str:
+    """Return the name that a slice had before it was set aside."""
+    return _SET_ASIDE.sub("", name)
 
 
 def never_a_slice(name: str) -> bool:

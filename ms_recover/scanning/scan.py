@@ -15,10 +15,19 @@ from ms_recover.formats.header import find_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.groups import GroupInfo
-from ms_recover.model.inventory import GroupFile, Inventory, OrphanManifest, SeenEvidence, SliceFile, StrategyFile
+from ms_recover.model.inventory import (
+    GroupFile,
+    Inventory,
+    OrphanManifest,
+    SeenEvidence,
+    SetAside,
+    SliceFile,
+    StrategyFile,
+)
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
 from ms_recover.scanning.naming import Pattern, SliceName
@@ -121,7 +130,22 @@ def scan(
         meta_files=metas,
         unhealthy=unhealthy,
         seen=_seen_evidence(top, places, groups, strategies),
+        set_aside=_set_aside(top, found),
     )
+
+
+def _set_aside(root: str, found: Found) -> tuple[SetAside, ...]:
+    """Return the slices that were set aside; of each prefix and step one manifest is read."""
+    known: set[tuple[str, Step]] = set()
+    aside = []
+    for name, path in sorted(found.set_aside, key=lambda one: (one[0].rank, one[0].step, one[1])):
+        manifest = None
+        if (name.prefix, name.step) not in known:
+            manifest, _, _ = _read_manifest(os.path.join(root, path))
+        if manifest is not None:
+            known.add((name.prefix, name.step))
+        aside.append(SetAside(rank=name.rank, step=name.step, path=name.path, aside=path, manifest=manifest))
+    return tuple(aside)
 
 
 def _seen_evidence(

@@ -18,6 +18,7 @@ from ms_recover.scanning.naming import (
     Pattern,
     SliceName,
     Unused,
+    name_before,
     never_a_slice,
     rank_in_path,
     read_slice_name,
@@ -56,6 +57,8 @@ class Found:
     directories: list[tuple[int, str]] = field(default_factory=list)
     """The ranks' directories that could be listed."""
     meta_files: list[RankFile] = field(default_factory=list)
+    set_aside: list[tuple[SliceName, str]] = field(default_factory=list)
+    """Slices that were set aside by their names before, and their paths now."""
     forms: dict[str, str] = field(default_factory=dict)
     """Directories, by path: the same path with ``{rank}`` where the rank stands."""
     denied: list[tuple[int, Note]] = field(default_factory=list)
@@ -198,6 +201,8 @@ def _sort_out(
                 found.notes.add(path, reason, "other rank")
         elif what is not None:
             found.notes.add(path, what.reason, what.kind)
+            if what.kind == "superseded" and isinstance(before := read(name_before(name)), SliceName):
+                found.set_aside.append((before, path))
         elif name.endswith(MANIFEST_SUFFIX) and (slice_name := name.removesuffix(MANIFEST_SUFFIX)) not in there:
             orphan = read(slice_name)
             if isinstance(orphan, SliceName):

@@ -9,6 +9,22 @@ from threading import Thread
 _log = logging.getLogger(__name__)
 
 
+_running: set[Thread] = set()
+"""The threads of all tasks under way in this process."""
+
+
+def wait_for_tasks() -> int:
+    """Wait for the tasks of this process that are under way, and return their number.
+
+    A task whose training failed goes on writing; whoever resumes in the same process waits for it first. Its outcome
+    stays with its `Background`.
+    """
+    waiting = [thread for thread in tuple(_running) if thread.is_alive()]
+    for thread in waiting:
+        thread.join()
+    return len(waiting)
+
+
 class Background:
     """A task in a thread of its own, which ends with it; the interpreter waits for it at its end."""
 
@@ -25,10 +41,13 @@ class Background:
             except BaseException as error:  # the panic of an extension module is no Exception
                 self._failure = error
                 _log.error("%s; the next save or the end of the training raises this error", error)
+            finally:
+                _running.discard(thread)
 
         assert self._thread is None
-        self._thread = Thread(target=run, name=name)
-        self._thread.start()
+        self._thread = thread = Thread(target=run, name=name)
+        _running.add(thread)
+        thread.start()
 
     def do_now(self, work: Callable[[], None]) -> None:
         """Run a task at once, and keep its exception until the outcome is asked for."""
@@ -37,6 +56,12 @@ class Background:
             work()
         except Exception as error:
             self._failure = error
+
+    def raise_failure(self) -> None:
+        """Wait for the task, and raise its exception if it had one."""
+        failure = self.outcome()
+        if failure is not None:
+            raise failure
 
     def outcome(self) -> Exception | None:
         """Wait for the task; return its exception, None when it had none or there was no task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,9 @@ from mindspore import Parameter, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
+from ms_recover.training.options import check_parameters
+
+_log = logging.getLogger(__name__)
 
 OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 """Base classes of MindSpore's optimizers, those of ``mint.optim`` too."""
@@ -54,6 +58,22 @@ def as_cell(parameters: Any) -> Any:
     return whole
 
 
+def saved_cell(parameters: Any, form: str, rank: int) -> Any:
+    """Return the cell that a saver saves in a format; a warning says so where an optimizer is missing.
+
+    Raises UsageError as `as_cell` and `check_parameters`.
+    """
+    whole = as_cell(parameters)
+    check_parameters(form, whole)
+    if not holds_optimizer(whole):
+        _log.warning(
+            "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training would "
+            "begin with a new one; give SliceSaver [network, optimizer]",
+            rank,
+        )
+    return whole
+
+
 def holds_optimizer(whole: Any) -> bool:
     """Whether an optimizer is in a cell, or parameters that are named as the states of weights are."""
     if any(isinstance(cell, OPTIMIZERS) for _, cell in whole.cells_and_names()):
@@ -70,7 +90,8 @@ def _check_part(part: Any) -> None:
                 "make it with mindspore.Parameter(..., name=...)"
             )
     elif not isinstance(part, nn.Cell):
+        model = hasattr(part, "train_network")
         raise UsageError(
-            f"parameters: a {type(part).__name__} is neither a cell nor a parameter; give the network and the "
-            "optimizer, such as [network, optimizer]"
+            f"parameters: a {type(part).__name__} is neither a cell nor a parameter; give "
+            + ("its train_network" if model else "the network and the optimizer, such as [network, optimizer]")
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -53,6 +54,14 @@ class TrainingJob:
     def holds_everywhere(self, fact: bool) -> bool:
         """Whether a fact holds on every rank; all ranks call this. A rank without communication goes by its own."""
         return all(held for (held,) in self.gather([fact])) if self.connected else fact
+
+    def gather_text(self, text: str) -> list[str]:
+        """Send a text to every rank, and return that of each rank, index = rank; as `gather`."""
+        data = text.encode()
+        sizes = [size for (size,) in self.gather([len(data)])]
+        padded = data.ljust(-(-max(sizes) // 4) * 4 + 4, b"\0")
+        rows = self.gather(struct.unpack(f"<{len(padded) // 4}i", padded))
+        return [struct.pack(f"<{len(row)}i", *row)[:size].decode() for row, size in zip(rows, sizes, strict=True)]
 
     def run_together(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work`, which messages call `what`, on every rank; if it fails on one, it fails on all.

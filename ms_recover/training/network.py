@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
 import numpy as np
+from mindspore.experimental import MapParameter
 
 from ms_recover.errors import InputError, VerificationError
 from ms_recover.file_names import format_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.storage.digest import Digester
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import copy_values, saved_parameters
+from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -87,19 +87,38 @@ def _is_cut_by_compiler(model: Any) -> bool:
     return cut or bool(getattr(model, "_parameter_broadcast", False))
 
 
-def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice) -> None:
+def load_into_network(
+    network: Any,
+    parameters: Mapping[str, Any],
+    own: OwnSlice,
+    initial: Collection[str] = (),
+    *,
+    in_place: bool = True,
+) -> None:
     """Load a slice into the compiled train network, optimizer state included, all of it or nothing.
 
     `mindspore.load_param_into_net` accepts missing parameters, and parameters whose names only end alike. Here
-    InputError is raised when a parameter of the network is not in the slice, or has another shape or type.
+    InputError is raised when a parameter of the network is not in the slice, or has another shape or type. Those named
+    `initial` keep the values that the network has.
+
+    Values are written `in_place`, unless a parameter has no memory yet. `load_param_into_net` gives a parameter other
+    memory: what MindSpore compiled before, such as an optimizer in PyNative mode, then goes on with the old one, and
+    training changes nothing any more.
     """
-    required = {parameter.name for parameter in saved_parameters(network)}
+    required = {parameter.name for parameter in saved_parameters(network)}.difference(initial)
+    parameters = {name: value for name, value in parameters.items() if name not in initial}
     missing = sorted(required - parameters.keys())
     if missing:
         raise InputError(
             f"{own}: the slice lacks {_names(missing)} of the network, so nothing was loaded; resume with the network "
             "and the optimizer that the slice was saved from"
         )
+    if in_place and (pairs := _fitting(network, required, parameters)) is not None:
+        for parameter, value in pairs:
+            parameter.copy_(value.data)
+        unused = sorted(parameters.keys() - {parameter.name for parameter, _ in pairs})
+        _name_unused(own, unused)
+        return
     try:
         left, unused = ms.load_param_into_net(network, dict(parameters), strict_load=True)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -109,23 +128,46 @@ def load_into_network(network: Any, parameters: Mapping[str, Any], own: OwnSlice
         ) from error
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
-    if unused:
+    _name_unused(own, unused)
+
+
+def _fitting(network: Any, required: Collection[str], parameters: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Return the parameters of a network and the values to write into their memory; None when some cannot be."""
+    pairs = []
+    for parameter in network.get_parameters():
+        value = parameters.get(parameter.name)
+        if value is None and parameter.name not in required:
+            continue
+        if isinstance(parameter, MapParameter) or not isinstance(value, ms.Tensor):
+            return None
+        if parameter.has_init or parameter.cache_enable or parameter.data.offload_file_path():
+            return None
+        if parameter.shape != value.shape or parameter.dtype != value.dtype:
+            return None
+        pairs.append((parameter, value))
+    return pairs
+
+
+def _name_unused(own: OwnSlice, names: Sequence[str]) -> None:
+    if names:
         _log.warning(
             "%s: the network has no %s, so what the slice holds of it is not loaded; is something frozen or removed?",
             own,
-            _names(sorted(unused)),
+            _names(sorted(names)),
         )
 
 
-def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:
+def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Collection[str] = ()) -> int:
     """Compare the values in the train network with the slice's manifest; return the number of compared parameters.
+
+    Those named `initial` were not loaded.
 
     Raises VerificationError when a parameter differs from the slice as it was saved.
     """
     names = (parameter.name for parameter in manifest.parameters)
     expected = dict(zip(names, manifest.digests.parameters, strict=True))
-    loaded = [parameter for parameter in saved_parameters(network) if parameter.name in expected]
-    wrong = [parameter.name for parameter in loaded if _digest(parameter) != expected[parameter.name]]
+    loaded = [one for one in saved_parameters(network) if one.name in expected and one.name not in initial]
+    wrong = [parameter.name for parameter in loaded if digest_of(values_of(parameter.data)) != expected[parameter.name]]
     if wrong:
         raise VerificationError(
             f"{own}: in the network {_names(wrong)} differ{'' if len(wrong) > 1 else 's'} from the manifest, so "
@@ -133,12 +175,6 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice) -> int:
             "again, and on another device if it happens again"
         )
     return len(loaded)
-
-
-def _digest(parameter: Any) -> str:
-    digester = Digester()
-    digester.update(memoryview(ms.Tensor(parameter.data).get_bytes()))
-    return digester.digests().file
 
 
 def _names(names: list[str]) -> str:

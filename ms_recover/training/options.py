@@ -129,6 +129,9 @@ _LOADED_TYPES = frozenset({"Bool", "Int4", "BFloat16", *_NUMBERS})
 _CACHE_KEY = ".__param_key__"
 """In names of slices: what lies behind it is the key of a cached parameter."""
 
+_METADATA = ("__metadata__", "format")
+"""Names that MindSpore's safetensors have for something else; its loader looks parameters up among them."""
+
 
 def check_parameters(form: str, network: Any) -> None:
     """Raise UsageError when the network has a parameter that a slice of the format could not give back.
@@ -143,7 +146,7 @@ def check_parameters(form: str, network: Any) -> None:
                 f"parameter {name} is of type {kind}, which MindSpore cannot load from a slice: keep it as parameters "
                 "of types that it can load, such as the real and the imaginary part as Float32"
             )
-        if _CACHE_KEY in name or name == "__metadata__" or not name.isprintable():
+        if _CACHE_KEY in name or (form == "safetensors" and name in _METADATA):
             raise UsageError(
                 f"parameter {name!r} has a name that means something else in slices, so that it could not be loaded: "
                 "rename it"

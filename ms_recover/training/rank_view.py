@@ -14,13 +14,17 @@ from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
 from ms_recover.planning.planner import assess_step, required_reads_of_rank
+from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.training.network import OwnSlice
@@ -35,17 +39,23 @@ class RankView:
     """The tree as one rank sees it; other ranks may see other parts."""
 
     rank: int
+    seen: Inventory | None = None
+    """The scan; None where the rank sees no tree."""
     comparison: Comparison | None = None
-    """What the slices show about each other; None where the rank sees no tree."""
+    """What the slices show about each other; None before it is judged."""
     contents: Contents = NOTHING_READ
     """Digests of the slices that were read so far."""
     scanning: ScanOptions = DEFAULT_SCAN
+    rank_local: RankLocalChoice = "refuse"
+    """What becomes of a step at which rank-local values of this rank are lost."""
     assessments: Mapping[Step, StepAssessment] = field(default_factory=dict)
     """Newest step first. Only the verdict on this rank counts."""
     withdrawn: Mapping[Step, str] = field(default_factory=dict)
     """Steps that are not resumed from, and the reasons: they belong to an older run, or an attempt failed."""
     source_ranks: Mapping[Step, int] = field(default_factory=dict)
     """Steps whose slice was copied or composed just now, and the rank it came from, the first of several."""
+    known_runs: tuple[RunRecord, ...] = ()
+    """The runs that some rank sees."""
     outdated: bool = False
     """Whether slices may have been written since the scan."""
     overlooked: str | None = None
@@ -55,6 +65,16 @@ class RankView:
     def has_slices(self) -> bool:
         """Whether the scan found slices, of any worth."""
         return bool(self.assessments or self.withdrawn)
+
+    def lends(self, step: Step) -> bool:
+        """Whether this rank's slice has values of another rank since it was recovered earlier."""
+        path = self.verdict(step).path
+        held = (one for one in self.compared.facts.at(step, self.rank) if one.path == path)
+        return any(text_of_kept(one) for one in held)
+
+    def lost_values(self, step: Step) -> tuple[str, ...]:
+        """Return the rank-local parameters of which the slice has, or gets, another rank's values."""
+        return lost_values(self.compared.facts, self.assessments[step], self.rank)
 
     @property
     def available_steps(self) -> list[Step]:
@@ -82,7 +102,35 @@ class RankView:
     @property
     def inventory(self) -> Inventory:
         """The scan; only for a rank that sees a tree."""
-        return self.compared.facts.inventory
+        assert self.seen is not None
+        return self.seen
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The run to resume, and those that it goes on from; None where nothing states it."""
+        return self.comparison.facts.lineage if self.comparison is not None else None
+
+    @property
+    def runs(self) -> tuple[RunRecord, ...]:
+        """The runs whose manifests this rank sees."""
+        if self.seen is None:
+            return ()
+        return find_run_records(self.inventory.slices, self.inventory.set_aside)
+
+    def generation(self, step: Step) -> int:
+        """Return the place in the lineage of the run that a step is taken from."""
+        return self.comparison.facts.generation(step) if self.comparison is not None else 0
+
+    def why_set_aside(self, file: SliceFile, step: Step) -> str | None:
+        """Return the reason why a slice is set aside when training resumes from a step; None when it stays."""
+        if file.rank != self.rank:
+            return None
+        order = self.lineage.order(file) if self.lineage is not None else None
+        if (order is not None and order > (self.generation(step), step)) or (order is None and file.step > step):
+            return f"is newer than step {step}"
+        if order is None and self.lineage is not None and self.lineage.is_later(file.manifest):
+            return f"is of a later run than {self.lineage.last.text}, which was chosen"
+        return None
 
     def verdict(self, step: Step) -> RankVerdict:
         """Return the verdict on this rank at a step."""
@@ -99,7 +147,37 @@ class RankView:
         run_id = self.assessments[step].run_id
         if not run_id:
             return 0
-        return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=4).digest(), "big", signed=True)
+        started = self.run_of(step).started
+        return int.from_bytes(
+            hashlib.blake2b(f"{run_id}@{started}".encode(), digest_size=4).digest(), "big", signed=True
+        )
+
+    def run_of(self, step: Step) -> RunStep:
+        """Return a step with the run that it is taken from."""
+        run = self.compared.facts.runs(step)[0]
+        return RunStep(self.assessments[step].run_id or "", step, run.started)
+
+    def judged(
+        self, judging: PlanOptions, runs: tuple[RunRecord, ...] = (), rank_local: RankLocalChoice = "refuse"
+    ) -> RankView:
+        """Return the view in which the scan is judged with these options, and with the runs that some rank sees.
+
+        Raises what `ms_recover.planning.facts.gather_facts` and `compare_slices` raise.
+        """
+        if self.seen is None:
+            return replace(self, known_runs=runs)
+        compared = compare_slices(gather_facts(self.seen, judging, NOTHING_READ, runs))
+        facts, steps = compared.facts, self.seen.steps
+        reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in steps}
+        older = {step: why for step, why in reasons.items() if why is not None}
+        return replace(
+            self,
+            comparison=compared,
+            known_runs=runs,
+            rank_local=rank_local,
+            assessments={step: _assess(compared, step, self.rank) for step in steps if step not in older},
+            withdrawn=older,
+        )
 
     def withdraw(self, step: Step, reason: str, *, outdated: bool = False) -> RankView:
         """Return the view in which a step is not available."""
@@ -113,8 +191,9 @@ class RankView:
         view = self
         while unread := view._unread(step):
             contents = view.contents.merged(read_contents(view.inventory.root, unread))
-            compared = compare_slices(gather_facts(view.inventory, view.compared.facts.options, contents))
-            assessments = {**view.assessments, step: assess_step(compared, step)}
+            options = view.compared.facts.options
+            compared = compare_slices(gather_facts(view.inventory, options, contents, view.known_runs))
+            assessments = {**view.assessments, step: _assess(compared, step, view.rank)}
             view = replace(view, comparison=compared, contents=contents, assessments=assessments)
         for newer, assessment in view.assessments.items():
             if newer >= step and assessment.disagreements:
@@ -135,8 +214,15 @@ def make_rank_view(
     """Scan the tree and judge one rank at every step, by structure and manifests.
 
     Raises what `ms_recover.api.scan` and `ms_recover.api.plan` raise. Steps that only an older run has slices of are
-    withdrawn, as `ms_recover.api.plan` passes them over. A tree that is missing or has no slices gives a view without
-    steps.
+    withdrawn, as `ms_recover.api.plan` passes them over.
+    """
+    return scan_tree(root, rank, scanning).judged(judging)
+
+
+def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> RankView:
+    """Scan the tree as one rank sees it; one that is missing or has no slices gives a view without steps.
+
+    Raises what `ms_recover.api.scan` raises.
     """
     try:
         inventory = api.scan(root, scanning)
@@ -150,18 +236,21 @@ def make_rank_view(
         )
     for other in inventory.other_sets:
         _log.warning("rank %d: %s", rank, other.text)
-    compared = compare_slices(gather_facts(inventory, judging))
-    facts = compared.facts
-    reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in inventory.steps}
-    older = {step: why for step, why in reasons.items() if why is not None}
-    return RankView(
-        rank=rank,
-        comparison=compared,
-        scanning=scanning,
-        assessments={step: assess_step(compared, step) for step in inventory.steps if step not in older},
-        withdrawn=older,
-        overlooked=None if inventory.slices else _why_overlooked(inventory),
-    )
+    overlooked = None if inventory.slices else _why_overlooked(inventory)
+    return RankView(rank=rank, seen=inventory, scanning=scanning, overlooked=overlooked)
+
+
+def _assess(compared: Comparison, step: Step, rank: int) -> StepAssessment:
+    """Judge every rank at a step: as of the best run, or of another set of its slices if this rank has one there."""
+    first, *others = compared.facts.runs(step)
+    assessed = assess_step(compared, step, first)
+    for run in others:
+        if assessed.disagreements or assessed.ranks[rank].verdict != "unrecoverable":
+            break
+        if run.run_id and (run.run_id, run.started) == (first.run_id, first.started):
+            other = assess_step(compared, step, run)
+            assessed = other if other.ranks[rank].verdict != "unrecoverable" else assessed
+    return assessed
 
 
 def _why_overlooked(inventory: Inventory) -> str | None:

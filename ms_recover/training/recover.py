@@ -8,21 +8,37 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mindspore as ms
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
 from ms_recover.errors import InputError, UsageError
+from ms_recover.model.rank_local import RankLocalChoice
+from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.continuation import Continuation, agree_state
+from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import OwnSlice, compile_network, load_slice
-from ms_recover.training.resuming import Fresh, Paths, Resumption, find_slice, load_found, load_into, make_search
+from ms_recover.training.network import compile_network, load_slice
+from ms_recover.training.position import Feed, find_position
+from ms_recover.training.resuming import (
+    Found,
+    Fresh,
+    Paths,
+    Resumption,
+    find_slice,
+    load_found,
+    load_into,
+    make_search,
+)
+from ms_recover.training.run import forget_resumed
 from ms_recover.training.sample_order import check_order, doubts
 
 _log = logging.getLogger(__name__)
 
 
+@holding_directories(forget_resumed)
 def recover_train(
     model: Any,
     dataset: Any,
@@ -38,9 +54,12 @@ def recover_train(
     pattern: str | None = None,
     group_info: Paths = (),
     strategy: Paths = (),
+    run: str | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
+    allow_dataset_change: bool = False,
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -93,12 +112,25 @@ def recover_train(
         Sink this dataset to the device; by default as `sink_mode`.
     pattern, group_info, strategy
         Layout of the tree, and evidence outside it, as in `ScanOptions`.
+    run : str, optional
+        The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
+        goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
+        are brought back, and those of runs that were started later are set aside.
     newest, tolerate
-        The choice of a run, and the parameters that may differ between replicas, as in `PlanOptions`.
+        Where manifests tell no runs apart, whether the slices that were modified last count; and the parameters that
+        may differ between replicas, as in `PlanOptions`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or train from the first epoch. It never trains over slices: a
         tree that cannot be read, or in which files have names of slices that the scan did not take for some, is an
         error.
+    rank_local : {"refuse", "peer", "initial"}
+        Where values that were a rank's own, such as a memory bank, are lost with its slice: do not resume from that
+        step, or go on with the values of another rank, or with those that the network has now. Batch statistics of
+        another rank are taken and named in a warning, and so are parameters that `tolerate` names.
+    allow_dataset_change : bool
+        Go on although an epoch has another number of steps than that of the slice, or a step another number of samples.
+        A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
+        are passed over as were trained.
 
     Returns
     -------
@@ -115,6 +147,10 @@ def recover_train(
         When there are slices, but no step that every rank can be brought to.
     InputError
         When the slice does not fit the network or the dataset; nothing is trained.
+    UsageError
+        When an argument is invalid, or there is no such run; the message lists the runs.
+    StorageError
+        When another training saves to a directory of this rank.
     VerificationError
         When replicas differ and nothing shows which is right, or when the loaded values differ from the manifest;
         nothing is trained.
@@ -123,9 +159,10 @@ def recover_train(
     """
     epochs = whole_number("epochs", epochs, 1)
     listed = _checked(model, dataset, callbacks, sink_mode, sink_size)
+    check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
     frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
     job = current_job()
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
     options: dict[str, Any] = {"dataset_sink_mode": sink, "sink_size": sink_size}
@@ -141,13 +178,13 @@ def recover_train(
         train(epochs, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, epochs, True)
     own = found.own
-    batch_num = sink_size if sink and sink_size > 0 else dataset.get_dataset_size()
-    done = completed_steps(own, batch_num, sink)
+    feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
+    batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
     state = agree_state(job, own, found.state())
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= epochs * batch_num:
         ended = f"all {epochs} epochs are done"
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None)
+    resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None, found.lost)
 
     def load() -> None:
         if state is not None and resumed.trained:
@@ -156,7 +193,8 @@ def recover_train(
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, epochs, sink and resumed.trained, sink_size)
-        load_into(model.train_network, parameters, own)
+        compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
+        load_into(model.train_network, parameters, own, found.initial, in_place=not compiled)
 
     with _position_kept(dataset):
         load_found(found, load, aside=resumed.trained)
@@ -215,21 +253,28 @@ def _position_kept(dataset: Any) -> Iterator[None]:
         dataset.set_init_step(before)
 
 
-def completed_steps(own: OwnSlice, batch_num: int, sink: bool) -> int:
-    """Return the number of steps that had been trained when a slice was saved.
+def agree_position(found: Found, feed: Feed, allow_change: bool) -> int:
+    """Return the number of steps of the dataset that are not trained again; all ranks call it together.
 
-    With `batch_num` steps per epoch as `Model.train` counts them: the dataset's size, or the sink size. Raises
-    InputError when the slice is not from a training with this dataset, or when sink mode would begin within an epoch.
+    Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
+    all ranks, or when sink mode would begin within an epoch.
     """
-    epoch, step = own.step.epoch, own.step.step
-    if epoch < 1 or not 1 <= step <= batch_num:
+    job, own = found.job, found.own
+
+    def find() -> int:
+        try:
+            position = find_position(own.step, found.manifest, feed, allow_change=allow_change)
+        except InputError as error:
+            raise InputError(f"{own}: {error}") from error
+        if position.change is not None:
+            _log.warning("%s: %s", own, position.change)
+        return position.done
+
+    done = job.run_together("comparing the dataset", find)
+    positions = [position for (position,) in job.gather([done])]
+    if len(set(positions)) > 1:
         raise InputError(
-            f"{own}: an epoch of this dataset has {batch_num} steps, so the slice is not from a training with it; "
-            "give the dataset, batch size and sink size the slice was saved with"
+            f"{own}: training would go on behind {done} steps here, and on other ranks behind "
+            f"{list_some(sorted(set(positions) - {done}))}: give the same dataset on all ranks"
         )
-    if sink and step != batch_num:
-        raise InputError(
-            f"{own}: it was saved in the middle of an epoch of {batch_num} steps, where sink mode cannot resume; "
-            "resume without sink mode, or with the sink size the slice was saved with"
-        )
-    return (epoch - 1) * batch_num + step
+    return done

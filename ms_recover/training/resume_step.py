@@ -10,20 +10,22 @@ from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError, UnrecoverableError, VerificationError
-from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
+from ms_recover.model.rank_local import MOST_NAMED, why_refused
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.planner import plan_for_rank
-from ms_recover.storage.directories import sync_directory
-from ms_recover.system_errors import explained
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.rank_view import RankView
+from ms_recover.training.set_aside import set_aside
 
 _log = logging.getLogger(__name__)
+
+Offer = tuple[int, Step]
+"""The place of a run in the lineage, and a step of it: the order in which steps were trained."""
 
 
 def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[RankView, OwnSlice | None]:
@@ -56,19 +58,19 @@ def find_common_step(job: TrainingJob, view: RankView, root: str) -> Step | None
     if not any(seen for _, seen in counts):
         return None
     width = max(available for available, _ in counts)
-    flat = [number for step in steps for number in (step.epoch, step.step)]
-    rows = job.gather([*flat, *[0] * (2 * width - len(flat)), 0])
+    flat = [number for step in steps for number in (view.generation(step), step.epoch, step.step)]
+    rows = job.gather([*flat, *[0] * (3 * width - len(flat)), 0])
     offers = [
-        [Step(row[2 * index], row[2 * index + 1]) for index in range(available)]
+        [(row[3 * index], Step(row[3 * index + 1], row[3 * index + 2])) for index in range(available)]
         for row, (available, _) in zip(rows, counts, strict=True)
     ]
-    step = newest_common_step(offers)
-    if step is None:
-        raise UnrecoverableError(_why_none(offers, view, root))
-    return step
+    newest = newest_common_step(offers)
+    if newest is None:
+        raise UnrecoverableError(_why_none([[step for _, step in offer] for offer in offers], view, root))
+    return newest[1]
 
 
-def newest_common_step(offers: Sequence[Sequence[Step]]) -> Step | None:
+def newest_common_step(offers: Sequence[Sequence[Offer]]) -> Offer | None:
     """Return the newest step that every rank offers, None when there is none."""
     return max(set(offers[0]).intersection(*offers[1:]), default=None)
 
@@ -87,9 +89,15 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
         _log.warning("rank %d, step %s: %s", view.rank, step, verdict.reason)
     if verdict.verdict == "unrecoverable":
         return view
-    own = view.own_slice(step)
+    own, lost = view.own_slice(step), view.lost_values(step)
+    if lost and view.rank_local == "refuse":
+        why = why_refused(lost, view.rank)
+        _log.warning("rank %d, step %s: %s; trying an older step", view.rank, step, why)
+        return view.withdraw(step, why)
+    if lost and view.rank_local == "initial":
+        _log.warning("%s: %s are left as the network begins with them", own, list_some(lost, MOST_NAMED))
     if verdict.verdict == "keep":
-        _log.info("%s: %s", own, verdict.reason)
+        _log.log(logging.WARNING if view.lends(step) else logging.INFO, "%s: %s", own, verdict.reason)
         return view
     try:
         source = _recover_slice(view, step, own)
@@ -119,38 +127,20 @@ def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
 def supersede_newer_slices(view: RankView, step: Step) -> None:
     """Rename this rank's slices that are newer than the step that training resumes from, with their manifests.
 
+    Where another run was chosen, those of runs that were started later as well: the choice stays made.
+
     Raises StorageError when the file system refuses.
     """
     inventory = _scan_again(view) if view.outdated else view.inventory
-    while newer := [file for file in inventory.slices if file.rank == view.rank and file.step > step]:
-        for file in newer:
-            path = os.path.join(inventory.root, file.path)
-            superseded = _free_name(path)
-            hint = f"it is newer than step {step}, from which training would go on: move it away yourself"
-            with explained("setting aside", path, hint):
-                for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):  # first, so that they never stay without their slice
-                    if os.path.lexists(path + suffix):
-                        os.rename(path + suffix, superseded + suffix)
-                os.rename(path, superseded)
-                sync_directory(os.path.dirname(path))
-            name = os.path.basename(superseded)
-            _log.warning("rank %d: %s is newer than step %s, renamed to %s", view.rank, path, step, name)
+    while newer := [(file, why) for file in inventory.slices if (why := view.why_set_aside(file, step)) is not None]:
+        for file, why in newer:
+            set_aside(view.rank, os.path.join(inventory.root, file.path), why)
         inventory = _scan_again(view)  # a scan shows one of several equal slices
 
 
 def _scan_again(view: RankView) -> Inventory:
     options = ScanOptions(pattern=view.scanning.pattern, crc=False, may_be_empty=True)
     return api.scan(view.inventory.root, options)
-
-
-def _free_name(path: str) -> str:
-    name, count = path + SUPERSEDED_SUFFIX, 1
-    while os.path.lexists(name) or any(
-        os.path.lexists(name + suffix) and os.path.lexists(path + suffix) for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX)
-    ):
-        count += 1
-        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
-    return name
 
 
 def _why_none(offers: Sequence[Sequence[Step]], view: RankView, root: str) -> str:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
+from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
 from ms_recover.training.arguments import check_type, path_text, path_texts, texts
+from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
 from ms_recover.training.generators import restore_generators
+from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
-from ms_recover.training.rank_view import RankView, make_rank_view
+from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
+from ms_recover.training.run import forget_resumed, note_resumed
 from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
+from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +50,8 @@ class Resumption:
     """Of `recover_train`: epochs in total, those before the resume included."""
     trained: bool = False
     """Of `recover_train`: False when all epochs were done already."""
+    rank_local_lost: tuple[str, ...] = ()
+    """Parameters whose values were this rank's own and are lost with its slice; see `rank_local` of `recover_train`."""
     extra: Mapping[str, Any] | None = None
     """Of `resume`: what the program gave to `SliceSaver.save`; None when that was nothing, or when it is lost."""
 
@@ -54,6 +64,7 @@ class Search:
     scanning: ScanOptions
     judging: PlanOptions
     fresh: Fresh
+    rank_local: RankLocalChoice = "refuse"
 
 
 @dataclass(frozen=True)
@@ -65,15 +76,34 @@ class Found:
     own: OwnSlice
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the slice, None when none can be read."""
+        try:
+            return read_manifest(self.own.path + MANIFEST_SUFFIX)
+        except MsRecoverError:
+            return None
+
+    @property
     def source_rank(self) -> int | None:
         """See `Resumption.source_rank`."""
         return self.view.source_ranks.get(self.own.step)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """See `Resumption.rank_local_lost`."""
+        return self.view.lost_values(self.own.step)
 
     def state(self) -> RunState | None:
         """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
         return find_run_state(self.own, self.view.inventory.root)
 
+    @property
+    def initial(self) -> tuple[str, ...]:
+        """The parameters that keep the values of the network."""
+        return self.lost if self.view.rank_local == "initial" else ()
 
+
+@holding_directories()
 def resume(
     parameters: Any,
     root: str | os.PathLike[str],
@@ -81,9 +111,11 @@ def resume(
     pattern: str | None = None,
     group_info: Paths = (),
     strategy: Paths = (),
+    run: str | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
+    rank_local: RankLocalChoice = "refuse",
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
 
@@ -97,7 +129,7 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, newest, tolerate
+    pattern, group_info, strategy, run, newest, tolerate, rank_local
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
@@ -119,17 +151,22 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
-    search = make_search(job, root, pattern, group_info, strategy, newest, tolerate, fresh)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
     found = find_slice(job, search)
     if found is None:
         return Resumption(None, None, None)
-    load_found(found, lambda: load_into(network, load_slice(found.own), found.own))
+    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
     state = found.state()
     warn_of_operators(found.own, network, state)
-    if state is None:
-        return Resumption(found.own.step, found.own.path, found.source_rank)
-    restore_generators(state.generators)
-    return Resumption(found.own.step, found.own.path, found.source_rank, extra=state.extra)
+    if state is not None:
+        restore_generators(state.generators)
+    return Resumption(
+        found.own.step,
+        found.own.path,
+        found.source_rank,
+        rank_local_lost=found.lost,
+        extra=state.extra if state is not None else None,
+    )
 
 
 def make_search(
@@ -138,16 +175,22 @@ def make_search(
     pattern: str | None,
     group_info: Paths,
     strategy: Paths,
+    run: str | None,
     newest: bool,
     tolerate: str | Iterable[str],
     fresh: Fresh,
+    rank_local: RankLocalChoice,
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
     if pattern is not None:
         check_type("pattern", pattern, str, "a text")
+    if run is not None:
+        check_type("run", run, str, "a text")
     check_type("newest", newest, bool, "True or False")
     if fresh not in ("refuse", "start"):
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
+    if rank_local not in get_args(RankLocalChoice):
+        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
     return Search(
         path_text("root", root),
         ScanOptions(
@@ -155,8 +198,9 @@ def make_search(
             group_info=path_texts("group_info", group_info),
             strategy=path_texts("strategy", strategy),
         ),
-        PlanOptions(world_size=job.size, newest=newest, tolerate=texts("tolerate", tolerate)),
+        PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=texts("tolerate", tolerate)),
         fresh,
+        rank_local,
     )
 
 
@@ -167,19 +211,69 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
-    view = job.run_together("scanning the tree", lambda: make_rank_view(top, job.rank, search.scanning, search.judging))
-    view, own = obtain_resume_slice(job, view, top)
+    if wait_for_tasks():
+        _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
+    forget_resumed()
+    view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
+        _warn_of_other_runs(view, own)
         return Found(job, view, own)
+    aside = "; ".join(texts_of_aside(view.known_runs))
     if search.fresh == "refuse":
         seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
             f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
-            "or train from the start with fresh='start'"
+            "or train from the start with fresh='start'" + (f"; {aside}" if aside else "")
         )
     job.run_together("looking for slices", lambda: _refuse_overlooked(view))
+    if aside:
+        _log.warning("rank %d: %s", job.rank, aside)
     _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
     return None
+
+
+def _look(job: TrainingJob, search: Search) -> RankView:
+    """Scan the tree, lock this rank's directories, and judge by the runs that all ranks see together.
+
+    Slices of a chosen run that were set aside get their names back before.
+    """
+
+    def scan() -> RankView:
+        return scan_tree(search.root, job.rank, search.scanning)
+
+    view = job.run_together("scanning the tree", scan)
+    job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
+    runs = gather_runs(job, view.runs)
+    chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
+    if chosen is not None:
+        brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))
+        if any(count for (count,) in job.gather([brought])):
+            view = job.run_together("scanning the tree", scan)
+            runs = gather_runs(job, view.runs)
+    return job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
+
+
+def _folders(view: RankView) -> set[str]:
+    """Return the directories of this rank's slices that can be written."""
+    if view.seen is None:
+        return set()
+    own = [one.path for one in view.seen.slices if one.rank == view.rank]
+    own += [one.path for one in view.seen.set_aside if one.rank == view.rank]
+    folders = {os.path.dirname(os.path.join(view.seen.root, path)) for path in own}
+    return {folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)}
+
+
+def _bring_back(view: RankView, chosen: Lineage) -> int:
+    return bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen) if view.seen is not None else 0
+
+
+def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
+    if view.lineage is None or view.lineage.chosen:
+        return
+    for text in (*view.lineage.newer_texts(own.step), *view.lineage.set_aside_texts(own.step)):
+        _log.warning(
+            "rank %d: training resumes from step %s of %s; %s", own.rank, own.step, view.lineage.last.text, text
+        )
 
 
 def _refuse_overlooked(view: RankView) -> None:
@@ -196,14 +290,18 @@ def load_found(found: Found, load: Callable[[], None], *, aside: bool = True) ->
     found.job.run_together(f"loading the slice of step {step}", load)
     if aside:
         found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
+        note_resumed(found.view.run_of(step))
 
 
-def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
+def load_into(
+    network: Any, parameters: dict[str, Any], own: OwnSlice, initial: Collection[str] = (), *, in_place: bool = True
+) -> None:
     """Load a slice into a network that is compiled if it has to be, and compare what it holds then with the manifest.
 
+    Parameters named `initial` keep the values of the network; `in_place` is that of `load_into_network`.
     Errors are those of `load_into_network` and `check_network`.
     """
-    load_into_network(network, parameters, own)
+    load_into_network(network, parameters, own, initial, in_place=in_place)
     try:
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
     except MissingInputError:
@@ -211,5 +309,5 @@ def load_into(network: Any, parameters: dict[str, Any], own: OwnSlice) -> None:
     except MsRecoverError as error:
         _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
     else:
-        count = check_network(network, manifest, own)
+        count = check_network(network, manifest, own, initial)
         _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)

@@ -18,6 +18,8 @@ from ms_recover.training.callback_states import callback_states, without_state
 from ms_recover.training.continuation import DatasetDraws
 from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
+from ms_recover.training.position import Feed
+from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import current_state, encode_run_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
@@ -73,7 +75,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         weights, because gradients are accumulated or the loss scale overflowed, is not saved: the next one that has
         updated them is. In sink mode choose a sink size that is a multiple of the accumulation.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -84,6 +87,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         hold the other parameters whole.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
@@ -127,12 +132,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         super().__init__()
         check_save_steps(save_steps)
         self._save_steps = save_steps
-        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format)
+        self.saver = SliceSaver(None, directory, prefix, keep, group, async_save, layouts, format, keep_runs)
         self._last = self._asked = self._due = 0  # steps: saved last, begun with a look at the optimizer, due since
+        self._is_placed = False
+        self._loops = 0
         self._first_epoch = 0
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
@@ -171,7 +179,15 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._due = self._first_epoch = 0
         dataset = getattr(params, "train_dataset", None)
         self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
-        self.saver.begin(params.train_network)
+        sinks = getattr(params, "dataset_sink_mode", False)
+        self.saver.begin(
+            params.train_network,
+            owner=params,
+            feed=Feed.of(dataset, params.batch_num),
+            save_steps=self._save_steps or params.batch_num,
+            stride=params.batch_num if sinks else 1,
+        )
+        self._is_placed = False
         self._updates = OptimizerSteps(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
@@ -200,8 +216,16 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             )
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        """Note the optimizer's counter where a slice may be saved behind the step."""
+        """Note the optimizer's counter where a slice may be saved behind the step.
+
+        Before the first step, slices that are newer than the beginning of the training are set aside.
+        """
         params = run_context.original_args()
+        if not self._is_placed:
+            self._is_placed = True
+            done, epoch = self._last % params.batch_num, params.cur_epoch_num
+            whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
+            self.saver.set_aside_newer(Step(epoch, done) if done else whole)
         if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
             self._updates.note()
             self._asked = params.cur_step_num
@@ -227,6 +251,17 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             self._save_last(params)
         elif self._is_due(params) and self._may_save(params):
             self._save(params)
+
+    def __enter__(self) -> SliceCheckpoint:
+        """Count the loops that use this callback: an evaluation may run within the training."""
+        self._loops += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give the directory back when the training has ended."""
+        self._loops -= 1
+        if self._loops == 0:
+            self.saver.release()
 
     def on_train_end(self, run_context: Any) -> None:
         """Save the last step unless it is saved already, and wait until everything is committed."""

@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import mindspore as ms
-from mindspore.train.callback._checkpoint import _chg_ckpt_file_name_if_same_exist
 from safetensors import SafetensorError
 
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
-from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, SliceFormat, rank_in_folder
-from ms_recover.formats.group_info import read_group_info
-from ms_recover.model.manifest import TrainingRecord
+from ms_recover.execution.write_slice import write_slice
+from ms_recover.file_names import SliceFormat
+from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
-from ms_recover.training.cells import as_cell, holds_optimizer
-from ms_recover.training.job import TrainingJob, current_job, device_target
-from ms_recover.training.layouts import write_strategy
-from ms_recover.training.options import check_options, check_parameters, check_place, listed_layouts, restore_ranks
-from ms_recover.training.rotation import NO_STEP, agree_floor, rotate
-from ms_recover.training.run_id import agree_run_id
+from ms_recover.training.cells import as_cell, saved_cell
+from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.options import check_options, check_parameters
+from ms_recover.training.position import Feed
+from ms_recover.training.rank_files import RankFiles
+from ms_recover.training.rank_local import RankLocal
+from ms_recover.training.rotation import NO_STEP, agree_floor
+from ms_recover.training.run import resumes
+from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import current_state, encode_run_state
-from ms_recover.training.snapshot import flush_caches, saved_names, take_snapshot
+from ms_recover.training.snapshot import (
+    Contents,
+    HostMemory,
+    flush_caches,
+    is_compiled_parallel,
+    read_contents,
+    saved_names,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +69,8 @@ class SliceSaver:
     prefix : str
         Start of the file names.
     keep : int
-        Number of slices of this run to keep, at least 2, so that a recovery can go back behind a damaged one.
+        Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
+        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -75,6 +80,8 @@ class SliceSaver:
         The layout of each weight, see `ms_recover.training.cut`.
     format : {"ckpt", "safetensors"}
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
+    keep_runs : int
+        Keep so many slices of each of the last `keep_runs` runs, the present one included.
 
     Attributes
     ----------
@@ -115,52 +122,26 @@ class SliceSaver:
         async_save: bool = False,
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
+        keep_runs: int = 1,
     ) -> None:
         self._job = current_job()
         check_type("async_save", async_save, bool, "True or False")
         directory = path_text("directory", directory)
         check_options(directory, prefix, keep, format, self._job)
-        self._network = None if parameters is None else as_cell(parameters)
-        if self._network is not None:
-            check_parameters(format, self._network)
-            if not holds_optimizer(self._network):
-                _log.warning(
-                    "rank %d: no optimizer is among the parameters, so its state is not saved and a resumed training "
-                    "would begin with a new one; give SliceSaver [network, optimizer]",
-                    self._job.rank,
-                )
-        self.directory = Path(directory.replace("{rank}", str(self._job.rank))).absolute()
-        self.group_info = self.directory / GROUP_INFO_NAME
-        if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
-            _log.warning(
-                "rank %d: directory=%r does not end in a name such as 'ckpt_dir{rank}', by which recover_train and "
-                "recover-ckpt know whose slices lie there; they do not find slices in it by themselves",
-                self._job.rank,
-                directory,
-            )
-        self._prefix = self._run_prefix = prefix
-        self._keep = keep
+        self._network = None if parameters is None else saved_cell(parameters, format, self._job.rank)
+        self._files = RankFiles(self._job, directory, group, layouts)
+        self.directory, self.group_info = self._files.directory, self._files.group_info
+        self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async = async_save
         self._format = format
-        self._layouts = listed_layouts(layouts, self._job.size)
         self._background = Background()
+        self._memory = HostMemory()
         self._newest = self._committed = NO_STEP
-        self._begun = False
+        self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
+        self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
-        self._group = restore_ranks(group, self._layouts, self._job)
-        with self._explained():
-            check_place(self.directory)
-        if self._group is None and device_target() != "CPU":
-            with self._explained():  # the compiler writes into it before training begins
-                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.environ["GROUP_INFO_FILE"] = str(self.group_info)
-        elif self._group is None:
-            _log.warning(
-                "rank %d: the ranks that hold the same slice are unknown; give the group or the layouts",
-                self._job.rank,
-            )
 
     @property
     def job(self) -> TrainingJob:
@@ -172,7 +153,16 @@ class SliceSaver:
         """The last step that this rank has committed in this run, None before the first."""
         return None if self._committed == NO_STEP else self._committed
 
-    def begin(self, parameters: Any = None) -> None:
+    def begin(
+        self,
+        parameters: Any = None,
+        *,
+        owner: object = None,
+        feed: Feed | None = None,
+        save_steps: int | None = None,
+        stride: int = 1,
+        first: Step = NO_STEP,
+    ) -> None:
         """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
@@ -183,37 +173,43 @@ class SliceSaver:
         directory cannot be written.
         """
         self._background.outcome()  # of a run that ended with an exception; it was logged
-        self._begun = False
+        self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
+        self._rank_local = RankLocal(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
-        if self._job.connected:
-            self._job.run_together("beginning to save", self._prepare)
-        else:
-            self._prepare()
-        self.run_id = agree_run_id(self._job)
-        self._run_prefix = _chg_ckpt_file_name_if_same_exist(str(self.directory), self._prefix)
-        self._begun = True
+        self._together("beginning to save", self._prepare)
+        run = self._place.begin(owner, first, save_steps, stride)
+        self.run_id = run.run_id
+        self._training = TrainingRecord(
+            started=run.started,
+            resumed_from=run.resumed_from,
+            epoch_steps=feed.epoch_steps if feed is not None else None,
+            batch_size=feed.batch_size if feed is not None else None,
+        )
+        self._begun, self._resumes = True, resumes()
 
     def _prepare(self) -> None:
-        """Check the parameters, and write what lies beside the slices."""
+        """Check the parameters, lock the directory, and write what lies beside the slices."""
         check_parameters(self._format, self._network)
-        with self._explained():
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._group is not None:
-                write_group_info(str(self.group_info), self._group)
-        if self._layouts is not None:
-            stage = self._job.rank // prod(self._layouts[0].device_matrix)
-            write_strategy(self.directory / STRATEGY_NAME, self._layouts, self._network, stage)
+        self._files.make()
+        self._place.lock()
+        self._files.write(self._network)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"rank {self._job.rank} cannot save to {self.directory}: {error}; choose another directory"
-            ) from error
+    def set_aside_newer(self, begun: Step) -> None:
+        """Set aside the slices of other runs that are newer than the step behind which this run begins.
+
+        All ranks call it together, before the first step. Raises StorageError when the file system refuses.
+        """
+        self._is_placed = True
+        self._together("setting newer slices aside", lambda: self._place.set_aside_newer(begun))
+
+    def _together(self, what: str, work: Callable[[], None]) -> None:
+        """Do something on all ranks that communicate; if it fails on one, it fails on all."""
+        if self._job.connected:
+            self._job.run_together(what, work)
+        else:
+            work()
 
     def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
         """Save a slice of the parameters as they are now, with its manifest and the state beside them.
@@ -239,11 +235,14 @@ class SliceSaver:
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        if not self._begun:
-            self.begin()
+        state = encode_run_state(current_state(extra=extra))
+        if not self._begun or self._resumes != resumes():
+            self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
-        self.save_step(named, step if epoch is None else None, encode_run_state(current_state(extra=extra)))
+        if not self._is_placed:
+            self.set_aside_newer(Step(named.epoch, named.step - 1))
+        self.save_step(named, step if epoch is None else None, state)
 
     def save_step(self, step: Step, cumulative_step: int | None, state: bytes) -> None:
         """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
@@ -252,18 +251,21 @@ class SliceSaver:
         """
         began = time.perf_counter()
         self._newest = step
+        self._place.note(step)
         order, network = self._order(step, cumulative_step, state), self._network
         flush_caches(network)
         if self._async:
-            floor = self._floor()
-            snapshot = take_snapshot(network)
-            if snapshot is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
+            contents = read_contents(network)
+            floor = self._floor(order.group, contents if self._rank_local.is_due(order.group) else None)
+            if contents is None:  # MindSpore has to read the parameters itself, so they must not change meanwhile
                 self._background.do_now(lambda: self._commit(order, network, floor))
             else:
+                snapshot = self._memory.copy(contents)
                 self._background.begin(lambda: self._commit(order, snapshot, floor), f"save-{order.step}")
         else:
-            self._background.do_now(lambda: self._commit(order, network, None))
-            self._rotate(self._floor())
+            whole = None if is_compiled_parallel(network) else read_contents(network)
+            self._background.do_now(lambda: self._commit(order, whole or network, None))
+            self._place.rotate(self._floor(order.group))
         self._stood_still(order.step, began)
 
     def flush(self) -> None:
@@ -273,9 +275,14 @@ class SliceSaver:
         """
         if self._async and self._begun:
             began = time.perf_counter()
-            floor = self._floor()
-            self._rotate(floor)
+            self._place.rotate(self._floor(self._files.group()))
             self._stood_still(self._committed, began)
+        self._background.raise_failure()
+
+    def release(self) -> None:
+        """Wait for the save in flight, and give the directory back, so that another process may save to it."""
+        self._background.outcome()  # it was logged
+        self._place.release()
 
     def __enter__(self) -> SliceSaver:
         """Begin a run."""
@@ -287,42 +294,32 @@ class SliceSaver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for the save in flight; behind an exception its own error is only logged."""
-        if kind is None:
-            self.flush()
-        else:
-            self._background.outcome()
+        try:
+            if kind is None:
+                self.flush()
+            else:
+                self._background.outcome()
+        finally:
+            self._begun = False
+            self._place.release()
 
     def _order(self, step: Step, cumulative_step: int | None, state: bytes) -> SliceOrder:
         return SliceOrder(
-            path=str(self.directory / f"{self._run_prefix}-{step}.{self._format}"),
+            path=str(self.directory / f"{self._place.prefix}-{step}.{self._format}"),
             rank=self._job.rank,
             world_size=self._job.size,
             step=step,
             cumulative_step=cumulative_step,
             run_id=self.run_id,
-            group=self._known_group(),
+            group=self._files.group(),
             expected=saved_names(self._network),
             state=state,
         )
 
-    def _known_group(self) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice; this rank alone where they are unknown."""
-        rank = self._job.rank
-        if self._group is None and self.group_info.exists():
-            try:
-                self._group = list(
-                    read_group_info(str(self.group_info), owner=rank, world_size=self._job.size).restore_ranks
-                )
-            except MsRecoverError as error:
-                _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
-                self._group = [rank]
-        return tuple(self._group or [rank])
-
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
         """Write and commit a slice; remove old ones if the newest step of every rank is given."""
         try:
-            staged = stage_slice(order, lambda path: self._write(parameters, path))
-            commit_staged(staged, self._training)
+            self._place.commit(order.step, lambda: self._save_slice(order, parameters))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
         except Exception as error:  # of MindSpore: it must name rank and step
@@ -330,27 +327,30 @@ class SliceSaver:
         self._committed = order.step
         _log.info("%s: saved", order)
         if floor is not None:
-            self._rotate(floor)
+            self._place.rotate(floor)
 
-    def _write(self, parameters: Any, path: str) -> None:
+    def _save_slice(self, order: SliceOrder, parameters: Any) -> None:
+        staged = stage_slice(order, lambda path: self._write(parameters, path))
+        manifest = commit_staged(staged, self._rank_local.add_to(self._training))
+        self._rank_local.saved(order.path, manifest)
+
+    def _write(self, parameters: Any, path: str) -> Digests | None:
+        if isinstance(parameters, Contents):
+            return write_slice(path, self._format, parameters.parameters, parameters.values)
         try:
             ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
         except SafetensorError as error:  # of the file system; types were checked before
             raise StorageError(f"{error}; check the directory, and free some space there") from error
+        return None
 
-    def _floor(self) -> Step:
-        """Wait for the write in flight; return the newest step that every rank has committed."""
+    def _floor(self, group: tuple[int, ...], contents: Contents | None = None) -> Step:
+        """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        return agree_floor(self._job, self._committed, failure)
-
-    def _rotate(self, floor: Step) -> None:
-        try:
-            gone = rotate(str(self.directory), self._run_prefix, self._keep, floor)
-        except OSError as error:  # nothing is lost by it; the next save tries again
-            _log.warning("rank %d, step %s: old slices not removed: %s", self._job.rank, self._committed, error)
-        else:
-            for step in gone:
-                _log.info("rank %d: removed the slice of step %s; every rank has step %s", self._job.rank, step, floor)
+        values = self._rank_local.values(group, self._newest, contents)
+        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
+        if self._rank_local.learn(values, summaries):
+            self._background.do_now(self._rank_local.record)
+        return floor
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)

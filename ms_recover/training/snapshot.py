@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore.experimental import MapParameter
 
-Snapshot = list[dict[str, Any]]
-"""Name and data of each parameter, in the form that ``mindspore.save_checkpoint`` takes."""
+from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.model.slices import Parameter
+from ms_recover.storage.digest import Digester
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a slice is written from."""
+
+    parameters: tuple[Parameter, ...]
+    """In the order in which MindSpore saves them."""
+    values: tuple[memoryview, ...]
+    """The bytes of each."""
 
 
 def saved_parameters(network: Any) -> list[Any]:
@@ -19,8 +33,7 @@ def saved_parameters(network: Any) -> list[Any]:
     the same.
     """
     parameters = [parameter for _, parameter in network.parameters_and_names()]
-    compiled_parallel = any(parameter.param_info.is_param_init for parameter in parameters)
-    everything = not compiled_parallel or ms.get_context("mode") != ms.GRAPH_MODE
+    everything = not is_compiled_parallel(network) or ms.get_context("mode") != ms.GRAPH_MODE
     return [
         parameter
         for parameter in parameters
@@ -28,6 +41,11 @@ def saved_parameters(network: Any) -> list[Any]:
         and (everything or (parameter.sliced and not parameter.has_init))
         and 0 not in parameter.shape
     ]
+
+
+def is_compiled_parallel(network: Any) -> bool:
+    """Whether the compiler of (semi-)auto parallel has cut the parameters."""
+    return any(parameter.param_info.is_param_init for parameter in network.get_parameters())
 
 
 def saved_names(network: Any) -> frozenset[str]:
@@ -45,19 +63,69 @@ def flush_caches(network: Any) -> None:
             ms.Tensor(parameter).flush_from_cache()
 
 
-def take_snapshot(network: Any) -> Snapshot | None:
-    """Copy a network's parameters to host memory; ``mindspore.save_checkpoint`` writes the same bytes from the copy.
+def read_contents(network: Any) -> Contents | None:
+    """Return a network's parameters as they are written; on CPU the values are the memory that training changes.
 
-    None when there are parameters that it must read itself: maps, cached and offloaded ones, and those that pipeline
-    stages share.
+    None when there are parameters that MindSpore must read itself: maps, cached and offloaded ones, those that pipeline
+    stages share, and those whose bytes are no plain array.
     """
+    if not is_compiled_parallel(network):
+        network.init_parameters_data()
     parameters = saved_parameters(network)
     if any(
         parameter.cache_enable or isinstance(parameter, MapParameter) or parameter.data.offload_file_path()
         for parameter in parameters
     ) or any(parameter.param_info.is_pipeline_shared_param for parameter in network.get_parameters()):
         return None
-    return [{"name": parameter.name, "data": copy_values(parameter)} for parameter in parameters]
+    described = [describe(parameter.name, parameter) for parameter in parameters]
+    known = tuple(one for one in described if one is not None)
+    if len(known) < len(described):
+        return None
+    return Contents(known, tuple(map(values_of, parameters)))
+
+
+def describe(name: str, data: Any) -> Parameter | None:
+    """Return name, type, shape and size of a tensor; None when its bytes are no plain array."""
+    dtype, shape = str(data.dtype), tuple(data.shape)
+    if dtype not in ITEM_SIZES or dtype in ("Int4", "str"):
+        return None
+    return Parameter(name=name, dtype=dtype, shape=shape, nbytes=prod(shape) * ITEM_SIZES[dtype])
+
+
+def values_of(data: Any) -> memoryview:
+    """Return the bytes of a tensor: its own memory where that is the host's, and a copy elsewhere."""
+    try:
+        array = data.asnumpy()
+    except TypeError:  # a type that numpy does not have, such as bfloat16
+        return memoryview(ms.Tensor(data.data).get_bytes())
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+class HostMemory:
+    """Memory for one copy of the contents, which is kept: new memory would take longer to get than to fill."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def copy(self, contents: Contents) -> Contents:
+        """Return contents that training does not change, until the next copy is made."""
+        size = sum(len(value) for value in contents.values)
+        if len(self._memory) != size:
+            self._memory = np.empty(size, np.uint8)
+        values, start = [], 0
+        for value in contents.values:
+            part = self._memory[start : start + len(value)]
+            np.copyto(part, np.frombuffer(value, np.uint8))
+            values.append(part.data)
+            start += len(value)
+        return Contents(contents.parameters, tuple(values))
+
+
+def digest_of(values: memoryview) -> str:
+    """Return the digest of a parameter's bytes, as a manifest states it."""
+    digester = Digester()
+    digester.update(values)
+    return digester.digests().file
 
 
 def copy_values(parameter: Any) -> Any:

@@ -47,7 +47,10 @@ class Validations(Callback):
 
 
 @pytest.mark.parametrize(("frequency", "stop_at"), [(1, 13), ([1, 3], 20)])
-def test_fit_goes_on_with_its_validation(tmp_path, frequency, stop_at):
+def test_fit_goes_on_with_its_validation(tmp_path, mode, frequency, stop_at):
+    if mode == "GRAPH_MODE" and frequency != 1:
+        pytest.skip("the frequency is the same in both modes")
+
     def fit(model, **more):
         options = {"valid_dataset": make_dataset(2, seed=6), "valid_frequency": frequency}
         losses, validations = Losses(more.pop("stop_at", None)), Validations()
@@ -117,7 +120,7 @@ class InMemory(nn.Cell):
         return loss
 
 
-@pytest.mark.parametrize(("kind", "save_steps"), [(InParameters, 3), (InMemory, 3), (InMemory, 1), (InMemory, None)])
+@pytest.mark.parametrize(("kind", "save_steps"), [(InParameters, 3), (InMemory, 1), (InMemory, None)])
 def test_slices_are_saved_where_the_weights_are_updated(tmp_path, mode, kind, save_steps):
     if kind is InMemory and mode == "GRAPH_MODE":
         pytest.skip("a compiled network cannot keep gradients in memory of its own")

@@ -131,10 +131,12 @@ class Odd(nn.Cell):
     [
         ("phase", np.complex64, "parameter phase is of type Complex64, which MindSpore cannot load"),
         ("a.__param_key__3", np.float32, "a.__param_key__3' has a name that means something else"),
-        ("__metadata__", np.float32, "'__metadata__' has a name that means something else"),
+        ("format", np.float32, "'format' has a name that means something else"),
     ],
 )
 def test_what_could_be_saved_and_never_loaded_is_refused_before_the_first_step(tmp_path, form, name, dtype, said):
+    if (name, form) == ("format", "ckpt"):
+        pytest.skip("such a slice can be loaded")
     network, losses = Odd(name, dtype), Losses()
     model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
     with pytest.raises(UsageError, match=said):

@@ -87,6 +87,30 @@ def test_goes_on_to_the_last_bit(whole, tmp_path, async_save, form):
     assert [stall.step.step for stall in saver.stalls] == [9, 12, *([12] if async_save else [])]
 
 
+def test_a_retry_in_the_process_goes_on_with_the_same_saver(whole, tmp_path):
+    """Also from an older step than the last one, and with what was compiled before."""
+    loop = Loop()
+    saver = SliceSaver(loop.parameters, f"{tmp_path}/ckpt_dir{{rank}}", "test", async_save=True)
+    loop.train(1, 8, lambda step: step % 2 or saver.save(step))
+    runs = [saver.run_id]
+    saver.flush()
+    newest = tmp_path / "ckpt_dir0" / "test-1_8.ckpt"
+    content = newest.read_bytes()
+    newest.unlink()
+    newest.write_bytes(content[:-9])
+    assert resume(loop.parameters, tmp_path).step == Step(1, 6)
+    loop.losses.clear()
+    loop.train(7, STEPS, lambda step: step % 2 or saver.save(step))
+    saver.flush()
+    assert loop.losses == {step: loss for step, loss in whole.losses.items() if step > 6}
+    assert values(loop) == values(whole)
+    runs.append(saver.run_id)
+    assert len(set(runs)) == 2
+    resumed = Loop(seed=4)
+    assert resume(resumed.parameters, tmp_path).step == Step(1, 12)
+    assert values(resumed) == values(whole)
+
+
 def test_epochs_are_those_that_the_loop_counts(tmp_path):
     loop = Loop()
     saver = SliceSaver(loop.parameters, f"{tmp_path}/ckpt_dir{{rank}}", "test")

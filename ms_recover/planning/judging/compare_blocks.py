@@ -229,7 +229,8 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
         if layouts is None or len({one.group for one in held}) < 2 or not all(one.contents.parameters for one in held):
             continue
         shared = set.intersection(*(set(one.listed.index) for one in {one.listed: one for one in held}.values()))
-        names = tuple(sorted(name for name in shared - layouts.keys() if not facts.tolerance.covers(name)))
+        tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+        names = tuple(sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)))
         for name in names:
             sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
             for one in held:
@@ -270,8 +271,10 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
         for path, lost in vote.odd.items():
             odd[path].append(lost)
         alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
+        tolerance = facts.tolerance.of_slices(ballot.rank_local for ballot in one.ballots)
+        compared = any(not tolerance.covers(name) for name in one.names)
         for path in vote.winners:
-            if any(not facts.tolerance.covers(name) for name in one.names):
+            if compared:
                 witnesses[path] = min(witnesses.get(path, vote.agreeing), vote.agreeing)
             agreeing[path] += len(one.names) if vote.agreeing > 1 else 0
             tolerated[path] += vote.tolerated

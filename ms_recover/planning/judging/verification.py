@@ -34,7 +34,7 @@ def judge_slices(compared: Comparison, *, sealing: bool = True) -> TreeJudgement
         best: dict[str, Judgement] = {}
         main: set[int] = set()
         here = facts.steps.get(step, {})
-        for run in facts.runs(step):
+        for run in facts.every_run(step):
             found = judge_step(compared, step, run, sealing=sealing)
             disagreements += [f"step {step}: {text}" for _, text in sorted(found.disagreements.items())]
             if not best:

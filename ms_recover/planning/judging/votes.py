@@ -49,9 +49,10 @@ class Vote:
 def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequence[str] | None = None) -> Vote:
     """Compare the contents of slices that should hold the same, over the parameters `names`.
 
-    By default all parameters are compared, and the bytes around them. Slices that differ only in tolerated parameters
-    agree. Otherwise those with equal contents side with each other. The only side with a proven manifest wins; else
-    more than half of the independent witnesses win. Nothing else settles it.
+    By default all parameters are compared, and the bytes around them. Slices that differ only in tolerated parameters,
+    or in those that their manifests call rank-local, agree. Otherwise those with equal contents side with each other.
+    The only side with a proven manifest wins; else more than half of the independent witnesses win. Nothing else
+    settles it.
     """
     files = frozenset(ballot.path for ballot in ballots)
     if len({ballot.contents.file for ballot in ballots}) == 1:
@@ -59,6 +60,7 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     if any(not ballot.contents.parameters for ballot in ballots):
         paths = " and ".join(ballot.path for ballot in ballots[:2])
         return Vote(disagreement=f"{paths} differ, and their parameters cannot be read to compare them")
+    tolerance = tolerance.of_slices(ballot.rank_local for ballot in ballots)
     wanted = names if names is not None else list(ballots[0].listed.index)
     core = [name for name in wanted if not tolerance.covers(name)]
     sides = _sides(ballots, core)

@@ -127,7 +127,7 @@ def _comparable(
     facts: Facts, step: Step, structure: StructureFindings
 ) -> Iterator[tuple[tuple[int, ...], Sequence[SliceFacts]]]:
     """Return each claimed group with its slices of a step and run that nothing else rules out, where there are two."""
-    runs = facts.runs(step) if facts.counted_at(step) else ()
+    runs = facts.every_run(step) if facts.counted_at(step) else ()
     groups: dict[tuple[int, tuple[int, ...]], list[SliceFacts]] = defaultdict(list)
     for one in facts.counted_at(step):
         problem = one.file.problem or structure.damaged.get(one.path) or one.manifest_problem or one.content_problem
@@ -153,7 +153,8 @@ def _compare(
     for side in (first, *others):
         for one in side:
             agreement.join(side[0], one)
-    names = [name for name in first[0].listed.index if not facts.tolerance.covers(name)]
+    tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
+    names = [name for name in first[0].listed.index if not tolerance.covers(name)]
     found = []
     for side in others:
         odd = differing([first[0], side[0]], names)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import RankVerdict, StepAssessment
+from ms_recover.model.rank_local import borrowed_text, share_nothing
 from ms_recover.model.verdicts import Evidence, RankState
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import Judgement, StepJudgement
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
+from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.settle import Settlement
 from ms_recover.planning.sourcing.target_path import same_format_sources
@@ -133,11 +136,12 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsou
 
 
 def _kept(holding: Sound) -> RankVerdict:
+    lent = text_of_kept(holding.one)
     return RankVerdict(
         rank=holding.one.rank,
         state="ok",
         verdict="keep",
-        reason=holding.judgement.reason,
+        reason=f"{holding.judgement.reason}; {lent}" if lent else holding.judgement.reason,
         path=holding.one.path,
         evidence=holding.judgement.evidence,
     )
@@ -156,7 +160,9 @@ def _mended(rank: int, holding: Unsound, reason: str, found: Composition) -> Ran
     action = found.action
     if action is None:
         return verdict
-    verdict = replace(verdict, path=action.target, evidence=action.evidence)
+    if action.borrowed:
+        reason = f"{reason}; {borrowed_text(action.borrowed, action.lenders)}"
+    verdict = replace(verdict, path=action.target, evidence=action.evidence, reason=reason)
     if isinstance(action, CopyAction):
         return replace(verdict, verdict="copy", source_rank=action.source_rank, source=action.source, bytes=None)
     return replace(verdict, verdict="compose")
@@ -185,13 +191,16 @@ def _copy_within_group(
     usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
     if why is not None:
         return why
-    found = judgement.slices[usable[0].path]
-    if found.evidence == "manifest" and found.borrowed:  # of what may differ, only a manifest says whether it is sound
+    source, found = usable[0], judgement.slices[usable[0].path]
+    borrowed = borrowed_from(source, found.borrowed)
+    if share_nothing({one.name: prod(one.shape) for one in source.listed}, source.rank_local):
+        return f"its group {list(group)} is no set of replicas: each rank has its own values of every parameter"
+    if found.evidence == "manifest" and borrowed:  # of what may differ, only a manifest says whether it is sound
         usable = [one for one in usable if judgement.slices[one.path].evidence == "manifest"]
-    ground = f"rank {usable[0].rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
+    ground = f"rank {source.rank} holds the same slice by {facts.groups.sources[rank]} ({found.reason})"
     reason = f"{holding.reason}; {ground}"
     evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
-    return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=found.borrowed)
+    return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=borrowed)
 
 
 def _why_no_copy(

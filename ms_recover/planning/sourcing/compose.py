@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ms_recover.file_names import ending_of, marked
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.compose import ComposeAction, MissingRegion
+from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.model.verdicts import ComposeKind, Evidence
@@ -55,6 +57,9 @@ def compose_slice(settlement: Settlement, rank: int, own: Sequence[SliceFacts], 
     if isinstance(choices, Composition):
         return choices
     total = _bytes(choices)
+    rank_local = {one.parameter.name for one in choices if index.is_rank_local(one.parameter.name, one.ranks)}
+    if share_nothing({one.parameter.name: prod(one.parameter.shape) for one in choices}, rank_local):
+        return Composition(reason="every rank has its own values of every parameter", bytes=total)
     if not any(choice.settled.parts for choice in choices):
         whole = _whole_replicas(settlement, rank, choices, load)
         replicas, why = same_format_sources(index.facts, rank, own, whole) if whole else ([], None)

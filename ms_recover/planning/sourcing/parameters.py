@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -120,6 +120,20 @@ class ParameterIndex:
     def digest(self, rank: int, name: str) -> str | None:
         """Return the digest of a parameter's contents in a rank's slice, None when it is not known."""
         return self.slices[rank].digest_of(name)
+
+    @cached_property
+    def rank_local(self) -> Mapping[int, frozenset[str]]:
+        """Ranks whose manifests call parameters rank-local, and these."""
+        return {rank: names for rank, one in self.slices.items() if (names := one.rank_local)}
+
+    def is_rank_local(self, name: str, ranks: Iterable[int]) -> bool:
+        """Whether the manifest of one of some ranks calls a parameter rank-local."""
+        known = self.rank_local
+        return bool(known) and any(name in known.get(rank, ()) for rank in ranks)
+
+    def may_differ(self, name: str, ranks: Iterable[int]) -> bool:
+        """Whether a parameter may differ among some ranks."""
+        return self.is_rank_local(name, ranks) or self.facts.tolerance.covers(name)
 
     def way(self, stage: int, name: str) -> Way | None:
         """Return how a parameter is cut, None when the strategy file has no layout that fits the slices."""

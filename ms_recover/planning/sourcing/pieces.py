@@ -124,7 +124,9 @@ class PieceBook:
         number = self._number(source)
         self._bytes[number] += runs.bytes
         digest = index.digest(source, name)
-        alike = [one for one in others if index.digest(one, name) == digest or not index.facts.tolerance.covers(name)]
+        alike = [
+            one for one in others if index.digest(one, name) == digest or not index.may_differ(name, (source, one))
+        ]
         return Piece(number, runs, theirs.nbytes, digest, tuple(map(self._number, alike)))
 
     def _number(self, rank: int) -> int:

@@ -34,7 +34,7 @@ class Settled:
     disputed : bool
         It is held, but the sources differ and nothing settles who is right.
     tolerated : bool
-        The sources differ, as they may.
+        The sources differ, as they may, or their manifests say that each rank has its own.
     """
 
     region: Box | None
@@ -93,11 +93,13 @@ class Settlement:
         ranks = index.sources(rank, parameter)
         if local and name in index.stages.layouts.get(stage, {}):
             return Settled(region=None, problem="its layout in the strategy file does not fit the slices")
+        group = index.facts.groups.of(rank)  # a rank list claims more than that ranks are of one stage
+        members = tuple(one for one in ranks if index.facts.groups.of(one) == group)
+        rank_local = index.is_rank_local(name, members)
         if local and rank not in ranks:
-            group = index.facts.groups.of(rank)  # a rank list claims more than that ranks are of one stage
-            ranks = tuple(one for one in ranks if index.facts.groups.of(one) == group) or ranks
+            ranks = members or ranks
             common = not parameter.shape or tolerance.covers(name)  # alike on all ranks, such as a learning rate
-            if len(ranks) == 1 and not common and index.facts.groups.of(ranks[0]) != group:
+            if len(ranks) == 1 and not common and not members:
                 why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
                 return Settled(region=None, problem=why)
         region = index.region(rank, parameter)
@@ -112,8 +114,8 @@ class Settlement:
             doubt = self._why_doubted(stage, name) if ranks and index.are_read else None
             if doubt is not None:
                 return Settled(region=region, problem=doubt, disputed=True)
-            return Settled(region=region, ranks=ranks)
-        if tolerance.covers(name):
+            return Settled(region=region, ranks=ranks, tolerated=rank_local)
+        if rank_local or tolerance.covers(name):
             return Settled(region=region, ranks=ranks, tolerated=True)
         ballots = [index.slices[other] for side in sides.values() for other in side]
         vote = hold_vote(ballots, tolerance, (name,))
@@ -133,7 +135,7 @@ class Settlement:
         """
         index, key = self.index, (stage, name)
         way = index.way(stage, name)
-        if way is None or self._is_named(stage) or index.facts.tolerance.covers(name):
+        if way is None or self._is_named(stage) or index.may_differ(name, index.by_stage.get(stage, ())):
             return None
         if key not in self._doubts:
             alike, unlike = 0, []

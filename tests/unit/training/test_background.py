@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from ms_recover.errors import StorageError
-from ms_recover.training.background import Background
+from ms_recover.training.background import Background, wait_for_tasks
 
 
 def fail():
@@ -42,4 +42,14 @@ def test_nothing_but_errors_is_kept():
     background = Background()
     with pytest.raises(KeyboardInterrupt):
         background.do_now(interrupted)
+    assert background.outcome() is None
+
+
+def test_whoever_resumes_waits_for_what_is_still_written():
+    background, go, done = Background(), threading.Event(), []
+    background.begin(lambda: (go.wait(10), done.append("written")), "save-1_4")
+    threading.Timer(0.1, go.set).start()
+    assert wait_for_tasks() == 1
+    assert done == ["written"]
+    assert wait_for_tasks() == 0
     assert background.outcome() is None

@@ -79,3 +79,45 @@ def test_names_a_file_that_cannot_be_loaded(own, tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"rank 0, step 3_8, .*test-3_8.ckpt: MindSpore cannot load it"):
         load_slice(OwnSlice(0, Step(3, 8), str(path)))
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def test_an_optimizer_that_has_run_goes_on_with_what_was_loaded(mode, own):
+    """What MindSpore compiled for the optimizer keeps the memory of its parameters."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=mode)
+    try:
+        network, loss = nn.Dense(3, 4), nn.MSELoss()
+        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+
+        def forward(x, y):
+            return loss(network(x), y)
+
+        compute = ms.value_and_grad(forward, None, optimizer.parameters)
+        batch = [ms.Tensor(np.ones(shape, np.float32)) for shape in ((2, 3), (2, 4))]
+        both = nn.CellList([network, optimizer], auto_prefix=False)
+
+        def train(steps):
+            for _ in range(steps):
+                optimizer(compute(*batch)[1])
+            return values(both)
+
+        train(2)
+        saved = {name: ms.Parameter(ms.Tensor(value), name=name) for name, value in values(both).items()}
+        expected = train(3)
+        load_into_network(both, saved, own)
+        assert all((values(both)[name] == value.asnumpy()).all() for name, value in saved.items())
+        found = train(3)
+    finally:
+        ms.set_context(mode=before)
+    assert all((found[name] == value).all() for name, value in expected.items())
+    assert not (found["weight"] == saved["weight"].asnumpy()).all()
+
+
+def test_initial_parameters_keep_the_values_of_the_network(own):
+    network = make_network()
+    before = values(network)
+    load_into_network(network, load_slice(own), own, ["weight"])
+    loaded = values(network)
+    assert (loaded["weight"] == before["weight"]).all()
+    assert (loaded["bias"] == 7).all()

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 pytestmark = pytest.mark.mindspore
@@ -6,6 +8,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import mint, nn  # noqa: E402
 from mindspore.experimental import optim  # noqa: E402
 
+from ms_recover.training import SliceCheckpoint  # noqa: E402
 from ms_recover.training.cells import as_cell, holds_optimizer  # noqa: E402
 from ms_recover.training.optimizer_steps import OptimizerSteps  # noqa: E402
 
@@ -72,3 +75,43 @@ def test_an_optimizer_is_seen_among_cells_and_parameters():
     assert not holds_optimizer(as_cell(network.trainable_params()))
     assert holds_optimizer(as_cell([network, optimizer]))
     assert holds_optimizer(as_cell([*network.trainable_params(), *optimizer.moments]))
+
+
+class Training:
+    """What `Model.train` does for a callback; the weights are updated at some steps."""
+
+    def __init__(self, callback, updates):
+        self._callback, self._updates = callback, updates
+        network = nn.Dense(3, 2)
+        self._optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        trained = as_cell([network, self._optimizer])
+        self._params = SimpleNamespace(batch_num=1000, cur_step_num=0, cur_epoch_num=1, train_network=trained)
+        self._context = SimpleNamespace(
+            original_args=lambda: self._params, get_stop_requested=lambda: False, request_stop=lambda: None
+        )
+        callback.on_train_begin(self._context)
+
+    def steps(self, last):
+        while self._params.cur_step_num < last:
+            self._params.cur_step_num += 1
+            self._callback.on_train_step_begin(self._context)
+            if self._params.cur_step_num in self._updates:
+                count(self._optimizer)
+            self._callback.on_train_step_end(self._context)
+
+
+def saved(folder):
+    return sorted(int(path.stem.partition("_")[2]) for path in folder.glob("ckpt_dir0/*.ckpt"))
+
+
+def test_a_save_that_is_due_waits_for_the_next_update(tmp_path):
+    callback = SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 10, keep=9)
+    Training(callback, updates={9, 13, 20, 39}).steps(60)
+    assert saved(tmp_path) == [13, 20, 39]
+
+
+def test_it_does_not_wait_for_ever(tmp_path, caplog):
+    callback = SliceCheckpoint(f"{tmp_path}/ckpt_dir{{rank}}", "test", 3, keep=9)
+    Training(callback, updates={3}).steps(270)
+    assert saved(tmp_path) == [3, 262]
+    assert "step 262 is saved although the weights were not updated for 256 steps" in caplog.text

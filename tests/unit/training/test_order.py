@@ -104,7 +104,7 @@ def test_a_network_that_the_compiler_cuts_is_compiled_before_it_is_loaded(tree, 
     monkeypatch.setattr(
         resuming,
         "load_into_network",
-        lambda *args: loaded.append(len(device.train_network.compile_cache)) or load(*args),
+        lambda *args, **options: loaded.append(len(device.train_network.compile_cache)) or load(*args, **options),
     )
 
     class Rows:

@@ -20,10 +20,11 @@ class AskedError(Exception):
 
 @pytest.fixture
 def asked(monkeypatch):
-    def make_rank_view(top, rank, scanning, judging):
-        raise AskedError(top, scanning.pattern, scanning.group_info, scanning.strategy, judging.tolerate)
+    def look(job, search):
+        scanning, judging = search.scanning, search.judging
+        raise AskedError(search.root, scanning.pattern, scanning.group_info, scanning.strategy, judging.tolerate)
 
-    monkeypatch.setattr(resuming, "make_rank_view", make_rank_view)
+    monkeypatch.setattr(resuming, "_look", look)
 
 
 def model():
@@ -56,6 +57,7 @@ def test_strategy_files_and_rank_lists_elsewhere_are_used(asked, monkeypatch, tm
         ({"epochs": 2.0}, "a whole number"),
         ({"fresh": "maybe"}, "fresh='maybe': it must be 'refuse' or 'start'"),
         ({"fresh": True}, "must be 'refuse' or 'start'"),
+        ({"rank_local": "own"}, "rank_local='own': it must be 'peer', 'initial' or 'refuse'"),
         ({"model": nn.ReLU()}, "a ReLU is no mindspore.train.Model"),
         ({"dataset": [1, 2]}, "it must be a mindspore.dataset.Dataset"),
         ({"root": None}, "root=None: it must be a path"),
@@ -70,6 +72,8 @@ def test_strategy_files_and_rank_lists_elsewhere_are_used(asked, monkeypatch, tm
         ({"group_info": 3}, "group_info=3: it must be a path or a list of paths"),
         ({"strategy": [3]}, "strategy=3: it must be a path"),
         ({"newest": "yes"}, "newest='yes': it must be True or False"),
+        ({"run": 3}, "run=3: it must be a text"),
+        ({"allow_dataset_change": 1}, "allow_dataset_change=1: it must be True or False"),
         ({"tolerate": [3]}, "tolerate=3: it must be a text"),
         ({"valid_dataset": "v"}, "valid_dataset='v': it must be a mindspore.dataset.Dataset"),
         ({"valid_dataset": ds.NumpySlicesDataset([1.0])}, "the model has no metrics"),

@@ -1,6 +1,6 @@
 import pytest
 
-from ms_recover.errors import InputError, MsRecoverError, UnrecoverableError, UsageError
+from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.steps import Step
 
@@ -8,9 +8,7 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.job import TrainingJob  # noqa: E402
-from ms_recover.training.network import OwnSlice  # noqa: E402
 from ms_recover.training.rank_view import RankView  # noqa: E402
-from ms_recover.training.recover import completed_steps  # noqa: E402
 from ms_recover.training.resume_step import find_common_step, newest_common_step  # noqa: E402
 
 ONE = TrainingJob(0, 1, False)
@@ -33,8 +31,14 @@ def steps(*texts):
     ],
 )
 def test_the_newest_step_that_all_offer(offers, chosen):
-    step = newest_common_step([steps(*offer) for offer in offers])
-    assert step == (Step.parse(chosen) if chosen else None)
+    found = newest_common_step([[(0, step) for step in steps(*offer)] for offer in offers])
+    assert found == ((0, Step.parse(chosen)) if chosen else None)
+
+
+def test_steps_of_a_later_run_are_newer_than_those_it_goes_on_from():
+    old, new = (1, Step(2, 6)), (2, Step(2, 4))
+    assert newest_common_step([[new, old], [old, new]]) == new
+    assert newest_common_step([[new, old], [old]]) == old
 
 
 def view(**verdicts):
@@ -61,7 +65,7 @@ def test_a_withdrawn_step_is_not_available_and_its_reason_is_kept():
 def test_many_ranks_without_a_common_step_are_named_in_short():
     class Apart(TrainingJob):
         def gather(self, numbers):
-            rows = [(1, 1) if len(numbers) == 2 else (rank % 7 + 1, 8, 0) for rank in range(self.size)]
+            rows = [(1, 1) if len(numbers) == 2 else (0, rank % 7 + 1, 8, 0) for rank in range(self.size)]
             return [tuple(numbers), *rows[1:]]
 
     with pytest.raises(UnrecoverableError) as caught:
@@ -83,25 +87,3 @@ def test_running_together_passes_on_results_and_errors():
 
     with pytest.raises(MsRecoverError, match="no"):
         ONE.run_together("testing", fail)
-
-
-@pytest.mark.parametrize(
-    ("step", "batch_num", "sink", "done"),
-    [("1_8", 8, False, 8), ("3_8", 8, True, 24), ("3_5", 8, False, 21), ("1_1", 8, False, 1), ("2_1", 1, True, 2)],
-)
-def test_steps_done_when_a_slice_was_saved(step, batch_num, sink, done):
-    assert completed_steps(OwnSlice(0, Step.parse(step), "/slice"), batch_num, sink) == done
-
-
-@pytest.mark.parametrize(
-    ("step", "batch_num", "sink", "said"),
-    [
-        ("2_9", 8, False, "8 steps, so the slice is not from a training with it"),
-        ("0_1", 8, False, "not from a training"),
-        ("1_0", 8, False, "not from a training"),
-        ("2_5", 8, True, "sink mode cannot resume"),
-    ],
-)
-def test_a_slice_of_another_dataset_is_refused(step, batch_num, sink, said):
-    with pytest.raises(InputError, match=rf"rank 3, step {step}, /slice: .*{said}"):
-        completed_steps(OwnSlice(3, Step.parse(step), "/slice"), batch_num, sink)

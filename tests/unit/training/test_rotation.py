@@ -1,12 +1,20 @@
 import pytest
 
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
+from ms_recover.formats.manifest import encode_manifest
+from ms_recover.formats.manifest_json import parse_origin
+from ms_recover.model.manifest import Digests, Manifest, RunStep, TrainingRecord
 from ms_recover.model.steps import Step
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.rotation import rotate  # noqa: E402
+from ms_recover.planning.lineage import RunRecord  # noqa: E402
+from ms_recover.training.rotation import Keeping, find_earlier, next_prefix, rotate  # noqa: E402
+
+
+def keep(count, **schedule):
+    return [Keeping(count, set(), **schedule)]
 
 
 def save(folder, *names, committed=True):
@@ -14,6 +22,10 @@ def save(folder, *names, committed=True):
         (folder / f"{name}.ckpt").write_bytes(name.encode())
         if committed:
             (folder / f"{name}.ckpt{MANIFEST_SUFFIX}").write_text("{}")
+
+
+def steps(gone):
+    return [one.step for one in gone]
 
 
 def left(folder):
@@ -24,7 +36,7 @@ def left(folder):
 
 
 @pytest.mark.parametrize(
-    ("keep", "floor", "stay"),
+    ("count", "floor", "stay"),
     [
         (2, "3_4", ["test-2_10", "test-3_4"]),
         (1, "3_4", ["test-3_4"]),
@@ -34,9 +46,9 @@ def left(folder):
         (9, "3_4", ["test-1_4", "test-2_10", "test-2_4", "test-3_4"]),
     ],
 )
-def test_the_newest_stay_and_what_some_rank_may_need(tmp_path, keep, floor, stay):
+def test_the_newest_stay_and_what_some_rank_may_need(tmp_path, count, floor, stay):
     save(tmp_path, "test-1_4", "test-2_4", "test-2_10", "test-3_4")
-    gone = rotate(str(tmp_path), "test", keep, Step.parse(floor))
+    gone = steps(rotate(str(tmp_path), "test", [Keeping(count, set())], Step.parse(floor)))
     assert left(tmp_path) == stay
     assert gone == sorted(gone, reverse=True)
     assert len(gone) + len(stay) == 4
@@ -46,23 +58,158 @@ def test_slices_of_other_runs_are_let_alone(tmp_path):
     others = ["test_1-1_4", "test_1-2_4", "atest-1_4", "test-x-1_4", "te.t-1_4", "test-1_4_breakpoint"]
     save(tmp_path, *others, "test-1_4", "test-1_8")
     save(tmp_path, "tXst-1_4")
-    assert rotate(str(tmp_path), "test", 1, Step(1, 8)) == [Step(1, 4)]
+    assert steps(rotate(str(tmp_path), "test", keep(1), Step(1, 8))) == [Step(1, 4)]
     assert left(tmp_path) == sorted([*others, "test-1_8", "tXst-1_4"])
-    assert rotate(str(tmp_path), "te.t", 1, Step(9, 9)) == []
+    assert steps(rotate(str(tmp_path), "te.t", keep(1), Step(9, 9))) == []
 
 
 def test_slices_that_do_not_count_take_no_place(tmp_path):
     save(tmp_path, "test-1_4", "test-1_8")
     save(tmp_path, "test-1_2", "test-2_4", committed=False)
-    assert rotate(str(tmp_path), "test", 1, Step(1, 8)) == [Step(1, 4), Step(1, 2)]
+    assert steps(rotate(str(tmp_path), "test", keep(1), Step(1, 8))) == [Step(1, 4), Step(1, 2)]
     assert left(tmp_path) == ["test-1_8", "test-2_4"]
+
+
+A, B, C = "a", "b", "c"
+STARTED = {A: 1000, B: 2000, C: 3000}
+
+
+def save_run(folder, run, prefix, *steps, resumed_from=None, aside=False, origin="saved"):
+    """Write slices of a run, whose epochs have 8 steps, with manifests that are whole."""
+    for text in steps:
+        step = Step.parse(text)
+        name = f"{prefix}-{step}.ckpt{'.superseded' if aside else ''}"
+        training = TrainingRecord(STARTED[run], resumed_from, epoch_steps=8)
+        manifest = Manifest(
+            run,
+            0,
+            1,
+            step,
+            (step.epoch - 1) * 8 + step.step,
+            name,
+            1,
+            Digests(f"xxh3_128:{0:032x}"),
+            (),
+            (0,),
+            provenance=parse_origin(origin),
+            training=training,
+        )
+        (folder / name).write_bytes(b"x")
+        (folder / f"{name}{MANIFEST_SUFFIX}").write_bytes(encode_manifest(manifest))
+
+
+def there(folder):
+    return sorted(path.name.removesuffix(MANIFEST_SUFFIX) for path in folder.glob(f"*{MANIFEST_SUFFIX}"))
+
+
+def earlier(folder, run, prefix, resumed_from=None):
+    record = RunRecord(run_id=run, started=STARTED[run], resumed_from=resumed_from, newest=Step(0, 0))
+    return find_earlier(str(folder), "test", prefix, record)
+
+
+def rotate_runs(folder, run, prefix, savers, floor, resumed_from=None, runs=1):
+    known = earlier(folder, run, prefix, resumed_from)
+    rotate(str(folder), prefix, savers, Step.parse(floor), known, runs)
+    return [name.removesuffix(".ckpt") for name in there(folder)]
+
+
+def test_slices_are_counted_over_the_runs_that_training_went_on_from(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "2_8")
+    save_run(tmp_path, B, "test_1", "3_8", resumed_from=RunStep(A, Step(2, 8), STARTED[A]))
+    assert rotate_runs(tmp_path, B, "test_1", keep(2), "0_0", RunStep(A, Step(2, 8), STARTED[A])) == [
+        "test-1_8",
+        "test-2_8",
+        "test_1-3_8",
+    ]
+    assert rotate_runs(tmp_path, B, "test_1", keep(2), "3_8", RunStep(A, Step(2, 8), STARTED[A])) == [
+        "test-2_8",
+        "test_1-3_8",
+    ]
+
+
+def test_of_more_runs_the_newest_slices_stay(tmp_path):
+    save_run(tmp_path, A, "test", "1_4", "1_8", "2_4")
+    save_run(tmp_path, B, "test_1", "2_8", "3_4", "3_8", resumed_from=RunStep(A, Step(2, 4), STARTED[A]))
+    from_b = RunStep(B, Step(3, 8), STARTED[B])
+    save_run(tmp_path, C, "test_2", "4_4", "4_8", resumed_from=from_b)
+    kept = rotate_runs(tmp_path, C, "test_2", keep(2), "4_8", from_b, runs=2)
+    assert kept == ["test_1-3_4", "test_1-3_8", "test_2-4_4", "test_2-4_8"]
+
+
+def test_an_abandoned_run_goes_when_every_rank_has_come_as_far(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "3_4", aside=True)
+    save_run(tmp_path, B, "test_1", "1_8", "2_8")
+    assert rotate_runs(tmp_path, B, "test_1", keep(2), "2_8") == [
+        "test-3_4.ckpt.superseded",
+        "test_1-1_8",
+        "test_1-2_8",
+    ]
+    assert rotate_runs(tmp_path, B, "test_1", keep(2), "3_4") == ["test_1-1_8", "test_1-2_8"]
+
+
+def test_an_abandoned_run_stays_as_long_as_there_is_room(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "2_4", aside=True)
+    save_run(tmp_path, B, "test_1", "1_8", "2_8")
+    kept = rotate_runs(tmp_path, B, "test_1", keep(3), "2_8")
+    assert kept == ["test-2_4.ckpt.superseded", "test_1-1_8", "test_1-2_8"]
+
+
+def test_what_a_resume_left_behind_of_its_own_run_goes_likewise(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "2_8")
+    save_run(tmp_path, A, "test", "3_8", aside=True)
+    save_run(tmp_path, B, "test_1", "3_4", resumed_from=RunStep(A, Step(2, 8), STARTED[A]))
+    kept = rotate_runs(tmp_path, B, "test_1", keep(2), "3_4", RunStep(A, Step(2, 8), STARTED[A]))
+    assert kept == ["test-2_8", "test-3_8.ckpt.superseded", "test_1-3_4"]
+
+
+def test_two_savers_keep_what_either_keeps(tmp_path):
+    save_run(tmp_path, A, "test", "1_8", "2_7", "2_8", "3_1")
+    save_run(
+        tmp_path, B, "test_1", *(f"3_{step}" for step in range(2, 9)), resumed_from=RunStep(A, Step(3, 1), STARTED[A])
+    )
+    every = [Step(3, step) for step in range(2, 9)]
+    savers = [Keeping(2, set(every), every=1), Keeping(20, {every[-1]}, every=8)]
+    kept = rotate_runs(tmp_path, B, "test_1", savers, "3_8", RunStep(A, Step(3, 1), STARTED[A]))
+    assert kept == ["test-1_8", "test-2_8", "test_1-3_7", "test_1-3_8"]
+
+
+def test_a_schedule_that_changed_takes_no_slice_away(tmp_path):
+    save_run(tmp_path, A, "test", "1_3", "1_6")
+    save_run(tmp_path, B, "test_1", "1_8", resumed_from=RunStep(A, Step(1, 6), STARTED[A]))
+    kept = rotate_runs(
+        tmp_path, B, "test_1", [Keeping(2, {Step(1, 8)}, every=4)], "1_8", RunStep(A, Step(1, 6), STARTED[A])
+    )
+    assert kept == ["test-1_6", "test_1-1_8"]
+
+
+def test_slices_of_nobody_and_of_other_names_stay(tmp_path):
+    save_run(tmp_path, A, "other", "1_8")
+    save_run(tmp_path, A, "test", "1_4", origin="sealed by structure")
+    (tmp_path / "test-1_2.ckpt").write_bytes(b"no manifest")
+    save_run(tmp_path, B, "test_1", "1_8", "2_8")
+    assert rotate_runs(tmp_path, B, "test_1", keep(2), "2_8") == ["other-1_8", "test-1_4", "test_1-1_8", "test_1-2_8"]
+    assert (tmp_path / "test-1_2.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        ([], "net"),
+        (["other-1_1.ckpt", "network-1_1.ckpt", "net.ckpt"], "net"),
+        (["net-1_1.ckpt"], "net_1"),
+        (["net-1_1.safetensors", "net_4-1_1.ckpt"], "net_5"),
+        (["net-1_1.ckpt.superseded", "net_1-1_1.ckpt.2.superseded"], "net_2"),
+    ],
+)
+def test_each_start_has_names_of_its_own(names, prefix):
+    assert next_prefix(names, "net") == prefix
 
 
 def test_states_go_with_their_slices(tmp_path):
     save(tmp_path, "test-1_4", "test-1_8")
     for name in ("test-1_4", "test-1_8"):
         (tmp_path / f"{name}.ckpt{STATE_SUFFIX}").write_bytes(b"state")
-    rotate(str(tmp_path), "test", 1, Step(1, 8))
+    rotate(str(tmp_path), "test", keep(1), Step(1, 8))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"test-1_8.ckpt{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)
     ]

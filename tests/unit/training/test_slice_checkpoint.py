@@ -11,7 +11,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, SliceSaver, cut, slice_saver  # noqa: E402
+from ms_recover.training import SliceCheckpoint, SliceSaver, cut, rank_files  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_leaves_the_variable_alone_on_cpu(tmp_path, caplog):
 
 def test_sets_the_variable_where_the_compiler_writes_the_list(tmp_path, monkeypatch):
     monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
-    monkeypatch.setattr(slice_saver, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(rank_files, "device_target", lambda: "Ascend")
     SliceCheckpoint()
     assert os.environ["GROUP_INFO_FILE"] == str(tmp_path / "ckpt_dir1" / "group_info.pb")
     assert (tmp_path / "ckpt_dir1").is_dir()
@@ -100,7 +100,7 @@ def parallel(monkeypatch):
 
 @pytest.mark.parametrize("target", ["CPU", "Ascend"])
 def test_data_parallel_ranks_all_hold_the_same(monkeypatch, target, parallel):
-    monkeypatch.setattr(slice_saver, "device_target", lambda: target)
+    monkeypatch.setattr(rank_files, "device_target", lambda: target)
     parallel("data_parallel")
     callback = begun()
     assert read_group_info(str(callback.group_info)).restore_ranks == (0, 1, 2, 3)
@@ -109,7 +109,7 @@ def test_data_parallel_ranks_all_hold_the_same(monkeypatch, target, parallel):
 
 @pytest.mark.parametrize("target", ["CPU", "Ascend"])
 def test_data_parallel_ranks_with_a_parallel_optimizer_hold_their_slices_alone(monkeypatch, target, parallel, caplog):
-    monkeypatch.setattr(slice_saver, "device_target", lambda: target)
+    monkeypatch.setattr(rank_files, "device_target", lambda: target)
     parallel("data_parallel", optimizer=True)
     callback = begun()
     assert read_group_info(str(callback.group_info)).restore_ranks == (1,)
@@ -129,7 +129,7 @@ def test_a_group_that_a_parallel_optimizer_contradicts_is_warned_of(given, paral
 
 def test_a_parallel_optimizer_leaves_the_groups_of_semi_auto_parallel_to_the_compiler(monkeypatch, parallel):
     monkeypatch.setenv("GROUP_INFO_FILE", "what the user had")  # so that it is put back
-    monkeypatch.setattr(slice_saver, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(rank_files, "device_target", lambda: "Ascend")
     parallel("semi_auto_parallel", optimizer=True)
     callback = SliceCheckpoint()
     assert not callback.group_info.exists()

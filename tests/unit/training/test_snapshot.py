@@ -6,8 +6,9 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
+from ms_recover.execution.write_slice import write_slice  # noqa: E402
 from ms_recover.formats.header import read_header  # noqa: E402
-from ms_recover.training.snapshot import saved_names, saved_parameters, take_snapshot  # noqa: E402
+from ms_recover.training.snapshot import HostMemory, read_contents, saved_names, saved_parameters  # noqa: E402
 
 NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool", "complex64")
 
@@ -40,25 +41,40 @@ def network(tmp_path):
     return made
 
 
+def write(contents, path):
+    return write_slice(str(path), "ckpt", contents.parameters, contents.values)
+
+
 def test_a_snapshot_is_saved_with_the_same_bytes(network, tmp_path):
     ms.save_checkpoint(network, str(tmp_path / "network.ckpt"), integrated_save=False)
-    ms.save_checkpoint(take_snapshot(network), str(tmp_path / "snapshot.ckpt"), integrated_save=False)
+    write(HostMemory().copy(read_contents(network)), tmp_path / "snapshot.ckpt")
+    write(read_contents(network), tmp_path / "contents.ckpt")
     saved = (tmp_path / "network.ckpt").read_bytes()
-    assert saved == (tmp_path / "snapshot.ckpt").read_bytes()
+    assert saved == (tmp_path / "snapshot.ckpt").read_bytes() == (tmp_path / "contents.ckpt").read_bytes()
     names = {parameter.name for parameter in read_header(tmp_path / "network.ckpt").parameters}
     assert names == saved_names(network) == {*NUMBERS, "scalar", "b"}
 
 
 def test_training_does_not_change_a_snapshot(network, tmp_path):
     ms.save_checkpoint(network, str(tmp_path / "before.ckpt"))
-    snapshot = take_snapshot(network)
+    snapshot = HostMemory().copy(read_contents(network))
     for parameter in saved_parameters(network):
         if parameter.name != "b":
             parameter.asnumpy()[...] = 1
-    ms.save_checkpoint(snapshot, str(tmp_path / "snapshot.ckpt"))
+    write(snapshot, tmp_path / "snapshot.ckpt")
     ms.save_checkpoint(network, str(tmp_path / "after.ckpt"))
     contents = [(tmp_path / f"{name}.ckpt").read_bytes() for name in ("before", "snapshot", "after")]
     assert contents[0] == contents[1] != contents[2]
+
+
+def test_memory_for_a_snapshot_is_used_again(network):
+    memory = HostMemory()
+    first = memory.copy(read_contents(network))
+    second = memory.copy(read_contents(network))
+    assert [np.frombuffer(one, np.uint8).ctypes.data for one in first.values] == [
+        np.frombuffer(one, np.uint8).ctypes.data for one in second.values
+    ]
+    assert len({parameter.name for parameter in first.parameters}) == len(first.values)
 
 
 @pytest.mark.parametrize("what", ["cache", "shared"])
@@ -70,7 +86,7 @@ def test_what_only_mindspore_can_read_out_is_left_to_it(network, what):
     else:
         network.int32.param_info.is_pipeline_shared_param = True
         assert "int32" not in saved_names(network)
-    assert take_snapshot(network) is None
+    assert read_contents(network) is None
 
 
 def test_after_compiling_in_parallel_only_the_own_stage_is_saved(network):

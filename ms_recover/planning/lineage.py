@@ -1,0 +1,265 @@
+"""Lineage: the run that was started last, and the runs that it goes on from, each up to the step it was resumed from.
+
+Manifests state when a run was started, and the step of another run that it was resumed from. So an abandoned run is not
+taken for the present one, however far it came.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from ms_recover.errors import UsageError
+from ms_recover.model.inventory import SetAside, SliceFile
+from ms_recover.model.manifest import Manifest, RunStep
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Facts about one run, from the manifests of its slices.
+
+    `started` is None for runs whose manifests do not state it. `begun` is the position of its first step where it began
+    within the training and no manifest names the run before: it was resumed by hand. `newest` is its newest step in
+    place, `aside` the newest of those that were set aside, None without one. `written` is when the last of its slices
+    was modified, `newest_written` when that of the newest step was, in nanoseconds since 1970.
+    """
+
+    run_id: str
+    started: int | None = None
+    resumed_from: RunStep | None = None
+    begun: Step | None = None
+    newest: Step | None = None
+    aside: Step | None = None
+    written: int = 0
+    newest_written: int = 0
+
+    @property
+    def text(self) -> str:
+        """The run with the time of its start, for messages."""
+        name = f"run {self.run_id}" if self.run_id else "a run without a name"
+        return name if self.started is None else f"{name}, started {time_text(self.started)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The steps of one run that belong to a lineage: up to `until`, or all; those of every other run without an id."""
+
+    run_id: str | None
+    started: int | None
+    until: Step | None = None
+
+    def has(self, manifest: Manifest | None, step: Step) -> bool:
+        """Whether a slice with this manifest belongs to it."""
+        if self.until is not None and step > self.until:
+            return False
+        if self.run_id is None:
+            return True
+        run_id, started = identity_of(manifest)
+        return run_id == self.run_id and (None in (started, self.started) or started == self.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """A run, and those that it goes on from, the last one first; `others` are the runs that have no part in it.
+
+    It is `chosen` where a person named the run; otherwise `last` is the run that was started last.
+    """
+
+    last: RunRecord
+    members: tuple[Member, ...]
+    others: tuple[RunRecord, ...] = ()
+    chosen: bool = False
+
+    def order(self, file: SliceFile) -> tuple[int, Step] | None:
+        """Return the place of a slice in the order in which the lineage saved its steps; None when it has no part.
+
+        Steps of a later run come behind all steps of the runs before: it may count them anew.
+        """
+        return self.order_of(file.manifest, file.step)
+
+    def order_of(self, manifest: Manifest | None, step: Step) -> tuple[int, Step] | None:
+        """Return the same for a slice of a step with this manifest."""
+        for index, member in enumerate(self.members):
+            if member.has(manifest, step):
+                return len(self.members) - index, step
+        return None
+
+    def why_outside(self, files: Iterable[SliceFile]) -> str:
+        """Return the reason why slices that have no part in the lineage are passed over, and how to take them."""
+        ids = {identity_of(file.manifest) for file in files}
+        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=_age, reverse=True)
+        last = f"{self.last.text} was {'chosen' if self.chosen else 'started later'}"
+        if not runs:
+            return f"its slices are of a run that no manifest names, and {last}"
+        return f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
+
+    def advice(self, run: RunRecord) -> str:
+        """Return how another run is chosen."""
+        return f"--run {self.name(run)} chooses it, or run={self.name(run)!r} of recover_train"
+
+    def name(self, run: RunRecord) -> str:
+        """Return the name by which a run is chosen: its id, with its start where another has the same id."""
+        return _name(run, (self.last, *self.others))
+
+    def is_later(self, manifest: Manifest | None) -> bool:
+        """Whether a slice is of a run that was started later than the last one of the lineage."""
+        started = identity_of(manifest)[1]
+        return started is not None and self.last.started is not None and started > self.last.started
+
+    def newer_texts(self, step: Step) -> list[str]:
+        """Return a warning for each other run of which slices are newer than a step."""
+        newer = (one for one in self.others if one.newest is not None and one.newest > step)
+        return [f"step {one.newest} of {one.text} is newer: {self.advice(one)}" for one in newer]
+
+    def set_aside_texts(self, step: Step) -> list[str]:
+        """Return a warning for each other run of which newer slices than a step were set aside."""
+        return [
+            f"step {one.aside} of {one.text} is newer and was set aside when a later training began; "
+            f"run={self.name(one)!r} of recover_train brings it back"
+            for one in self.others
+            if one.aside is not None and one.aside > step
+        ]
+
+
+def texts_of_aside(records: Iterable[RunRecord]) -> list[str]:
+    """Return a sentence for each run all of whose slices were set aside."""
+    return [
+        f"the slices of {one.text}, up to step {one.aside}, were set aside when a later training began; "
+        f"run={one.run_id!r} of recover_train brings them back"
+        for one in records
+        if one.newest is None and one.aside is not None
+    ]
+
+
+def time_text(milliseconds: int) -> str:
+    """Return a time in milliseconds since 1970 as UTC."""
+    return f"{datetime.fromtimestamp(milliseconds // 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
+    """Return the id and the start of the run that saved a slice: an empty id without a manifest."""
+    if manifest is None:
+        return "", None
+    return manifest.run_id, manifest.training.started if manifest.training is not None else None
+
+
+def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = ()) -> tuple[RunRecord, ...]:
+    """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name."""
+    found = []
+    for file in slices:
+        manifest = file.manifest
+        if manifest is None or (manifest.rank, manifest.step) == (file.rank, file.step):
+            time = file.mtime_ns
+            found.append(replace(record_of(manifest), newest=file.step, written=time, newest_written=time))
+    found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
+    return merge_run_records(found)
+
+
+def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """Join what slices, or ranks, know about runs, each run once.
+
+    A run that began with the first epoch for one of them, but not for another, was resumed by hand.
+    """
+    by_run: dict[tuple[str, int | None], list[RunRecord]] = defaultdict(list)
+    for record in records:
+        by_run[record.run_id, record.started].append(record)
+    return tuple(sorted(map(_merged, by_run.values()), key=_age))
+
+
+def _merged(records: Sequence[RunRecord]) -> RunRecord:
+    newest = max((one.newest for one in records if one.newest is not None), default=None)
+    return replace(
+        records[0],
+        resumed_from=next((one.resumed_from for one in records if one.resumed_from is not None), None),
+        begun=max((one.begun for one in records if one.begun is not None), default=None),
+        newest=newest,
+        aside=max((one.aside for one in records if one.aside is not None), default=None),
+        written=max(one.written for one in records),
+        newest_written=min((one.newest_written for one in records if one.newest == newest), default=0),
+    )
+
+
+def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> Lineage | None:
+    """Return the lineage of the run that was started last and has slices in place, or of the one that is chosen.
+
+    None where no manifest states a start and no run is chosen: then slices alone must tell runs apart. Runs that state
+    no start are of an older version, and come before those that do; but where the newest step of one was written behind
+    all slices of the last run, another program may have gone on with the training, and the answer is None as well.
+
+    Raises
+    ------
+    UsageError
+        When there is no run of the chosen name, or several.
+    """
+    last = _chosen(records, chosen) if chosen is not None else _started_last(records)
+    if last is None or (chosen is None and any(_may_follow(one, last) for one in records)):
+        return None
+    members = [Member(last.run_id, last.started)]
+    seen, run = {last}, last
+    while (before := run.resumed_from) is not None:
+        parent = next((one for one in records if (one.run_id, one.started) == (before.run_id, before.started)), None)
+        if parent in seen:
+            break
+        members.append(Member(before.run_id, before.started, before.step))
+        if parent is None:
+            break
+        seen.add(parent)
+        run = parent
+    if run.resumed_from is None and run.begun is not None:
+        members.append(Member(None, None, run.begun))
+    ids = {(one.run_id, one.started) for one in members}
+    others = tuple(one for one in records if (one.run_id, one.started) not in ids)
+    return Lineage(last=last, members=tuple(members), others=others, chosen=chosen is not None)
+
+
+def record_of(manifest: Manifest | None) -> RunRecord:
+    """Return what the manifest of one slice states about its run."""
+    run_id, started = identity_of(manifest)
+    training = manifest.training if manifest is not None else None
+    if manifest is None or training is None:
+        return RunRecord(run_id=run_id)
+    return RunRecord(
+        run_id=run_id, started=started, resumed_from=training.resumed_from, begun=_begun(manifest, training.epoch_steps)
+    )
+
+
+def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
+    """Return the position at which a run began by the numbers of one of its steps; None for the very beginning."""
+    if epoch_steps is None or manifest.cumulative_step is None:
+        return None
+    before = (manifest.step.epoch - 1) * epoch_steps + manifest.step.step - manifest.cumulative_step
+    return Step((before - 1) // epoch_steps + 1, (before - 1) % epoch_steps + 1) if before > 0 else None
+
+
+def _started_last(records: Iterable[RunRecord]) -> RunRecord | None:
+    return max((one for one in records if one.started is not None and one.newest is not None), key=_age, default=None)
+
+
+def _may_follow(run: RunRecord, last: RunRecord) -> bool:
+    return run.started is None and run.newest is not None and run.newest_written > last.written
+
+
+def _chosen(records: tuple[RunRecord, ...], name: str) -> RunRecord:
+    found = [one for one in records if name == one.run_id or name == _name(one, records)]
+    if len(found) == 1:
+        return found[0]
+    named = sorted((one for one in (found or records) if one.run_id), key=_age, reverse=True)
+    steps = (max(step for step in (one.newest, one.aside) if step is not None) for one in named)
+    have = (f"{_name(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True))
+    listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
+    raise UsageError(f"there is {'no' if not found else 'more than one'} run {name!r} here; there is {listed}")
+
+
+def _name(run: RunRecord, runs: Iterable[RunRecord]) -> str:
+    same = [one for one in runs if one.run_id == run.run_id]
+    return run.run_id if len(same) < 2 or run.started is None else f"{run.run_id}@{run.started}"
+
+
+def _age(run: RunRecord) -> tuple[int, str]:
+    return -1 if run.started is None else run.started, run.run_id

@@ -1,0 +1,68 @@
+"""Values of other ranks in a slice, of parameters of which each rank has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from ms_recover.model.plan import StepAssessment
+from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts, SliceFacts
+
+_MOST_NAMED = 8
+
+
+def borrowed_from(source: SliceFacts, differing: Iterable[str]) -> tuple[str, ...]:
+    """Return the parameters of a source that are its own: those in which replicas differ, and rank-local ones."""
+    own = source.rank_local.union(differing)
+    return tuple(one.name for one in source.listed if one.name in own)
+
+
+def text_of_kept(one: SliceFacts) -> str:
+    """Return a clause about the values of other ranks in a slice that was recovered earlier; empty without any."""
+    if one.manifest is None or not one.manifest.provenance.borrowed:
+        return ""
+    provenance = one.manifest.provenance
+    return borrowed_text(provenance.borrowed, [source.rank for source in provenance.sources if source.rank is not None])
+
+
+def lost_values(facts: Facts, assessment: StepAssessment, rank: int) -> tuple[str, ...]:
+    """Return the rank-local parameters of which a rank's slice has, or is to get, the values of another rank, sorted.
+
+    Those that manifests record and no replica can stand in for; parameters that the operator tolerates are none.
+    """
+    return _lost(
+        facts, assessment.step, [name for one, names, _ in _lent(facts, assessment) if one == rank for name in names]
+    )
+
+
+def name_lent_values(facts: Facts, assessment: StepAssessment) -> list[str]:
+    """Name the ranks whose slices have, or are to get, values of other ranks, and the choice that a resume asks for."""
+    lent = list(_lent(facts, assessment))
+    texts = [f"rank {rank}: {text}" for rank, _, text in lent[:_MOST_NAMED]]
+    texts += [f"{len(lent) - _MOST_NAMED} more ranks have values of others"] if len(lent) > _MOST_NAMED else []
+    lost = _lost(facts, assessment.step, {name for _, names, _ in lent for name in names})
+    return [*texts, RESUME_CHOICE] if lost else texts
+
+
+def _lost(facts: Facts, step: Step, names: Collection[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    recorded = frozenset[str]().union(*(one.rank_local for one in facts.counted_at(step)))
+    chosen = facts.options.tolerate
+    own = (name for name in own_values(names) if name in recorded)
+    return tuple(name for name in own if not any(fnmatchcase(name, pattern) for pattern in chosen))
+
+
+def _lent(facts: Facts, assessment: StepAssessment) -> Iterator[tuple[int, tuple[str, ...], str]]:
+    """Yield the ranks with values of others, the parameters, and a clause about them."""
+    actions = {action.rank: action for action in assessment.actions}
+    for verdict in assessment.ranks:
+        action = actions.get(verdict.rank)
+        if action is not None and action.borrowed:
+            yield verdict.rank, action.borrowed, borrowed_text(action.borrowed, action.lenders)
+        kept = (one for one in facts.at(assessment.step, verdict.rank) if one.path == verdict.path)
+        one = next(kept, None) if verdict.verdict == "keep" else None
+        if one is not None and one.manifest is not None and (text := text_of_kept(one)):
+            yield verdict.rank, one.manifest.provenance.borrowed, text

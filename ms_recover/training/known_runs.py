@@ -1,0 +1,53 @@
+"""The runs that all ranks see together: each may see other slices, and all decide by the same runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from ms_recover.model.manifest import RunStep
+from ms_recover.model.steps import Step
+from ms_recover.planning.lineage import RunRecord, merge_run_records
+from ms_recover.training.job import TrainingJob
+
+
+def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """Return the runs that any rank sees; all ranks call this function."""
+    texts = job.gather_text(json.dumps([_row(run) for run in runs]))
+    return merge_run_records(_record(row) for text in texts for row in json.loads(text))
+
+
+def _row(run: RunRecord) -> list[Any]:
+    before = run.resumed_from
+    resumed_from = [before.run_id, _numbers(before.step), before.started] if before is not None else None
+    return [
+        run.run_id,
+        run.started,
+        resumed_from,
+        *map(_numbers, (run.begun, run.newest, run.aside)),
+        run.written,
+        run.newest_written,
+    ]
+
+
+def _record(row: list[Any]) -> RunRecord:
+    run_id, started, before, begun, newest, aside, written, newest_written = row
+    return RunRecord(
+        run_id=run_id,
+        started=started,
+        resumed_from=RunStep(before[0], Step(*before[1]), before[2]) if before is not None else None,
+        begun=_step(begun),
+        newest=_step(newest),
+        aside=_step(aside),
+        written=written,
+        newest_written=newest_written,
+    )
+
+
+def _numbers(step: Step | None) -> list[int] | None:
+    return None if step is None else [step.epoch, step.step]
+
+
+def _step(numbers: list[int] | None) -> Step | None:
+    return None if numbers is None else Step(*numbers)

@@ -1,0 +1,127 @@
+"""The run of this process: its id, its start, the step that it was resumed from, and what its savers share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ms_recover.model.manifest import RunStep
+from ms_recover.model.steps import Step
+from ms_recover.planning.lineage import RunRecord
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.rotation import NO_STEP, Keeping
+from ms_recover.training.run_id import agree_run_id
+
+_log = logging.getLogger(__name__)
+
+_LOW = 31
+_MASK = (1 << _LOW) - 1
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedNames:
+    """The slices of one prefix in one directory, which the savers of a run write together."""
+
+    prefix: str
+    """With ``_N`` where earlier starts have the names without."""
+    saved: set[Step] = field(default_factory=set)
+    """Committed steps: what one saver has saved, another one does not save again."""
+    savers: list[Keeping] = field(default_factory=list)
+
+
+@dataclass(eq=False, kw_only=True)
+class TrainingRun:
+    """One training: everything that was saved since it began."""
+
+    run_id: str
+    """The same for all ranks, see `ms_recover.training.run_id`."""
+    started: int | None
+    """See `ms_recover.model.manifest.TrainingRecord`."""
+    resumed_from: RunStep | None
+    owner: object
+    """What the run belongs to: savers of one owner share it."""
+    newest: Step = NO_STEP
+    """The newest step that was to be saved."""
+    users: int = 0
+    """Savers that have not given their directories back."""
+    names: dict[tuple[str, str], SharedNames] = field(default_factory=dict)
+    """By directory and prefix."""
+
+    def leave(self) -> None:
+        """Count one saver less; behind the last one the run has ended."""
+        self.users -= 1
+        if self.users <= 0:
+            self.owner = self  # which nobody else is; the owner may hold a network
+            if _process.run is self:
+                _process.run = None
+
+    def record(self, begun: Step) -> RunRecord:
+        """Return what its manifests will state, when it begins at a position."""
+        by_hand = begun if self.resumed_from is None and begun > NO_STEP else None
+        return RunRecord(
+            run_id=self.run_id, started=self.started, resumed_from=self.resumed_from, begun=by_hand, newest=begun
+        )
+
+
+@dataclass
+class _Process:
+    run: TrainingRun | None = None
+    resumed: RunStep | None = None
+    resumes: int = 0
+
+
+_process = _Process()
+
+
+def note_resumed(step: RunStep) -> None:
+    """Remember the step that this process has just loaded: the next run goes on from it."""
+    _process.resumed = step
+    _process.resumes += 1
+
+
+def resumes() -> int:
+    """Return how often this process has resumed: a saver that was there before begins a new run."""
+    return _process.resumes
+
+
+def forget_resumed() -> None:
+    """Forget what was loaded: the next run begins by itself."""
+    _process.resumed = None
+
+
+def begin_run(
+    job: TrainingJob, owner: object, first: Step, known: int, but_not: TrainingRun | None = None
+) -> TrainingRun:
+    """Return the run that a saver belongs to: a new one, or that of another saver of the same training.
+
+    Each saver leaves it once. Two savers of a training have the same `owner`. Without one they share a run as long as
+    nothing was resumed between them and `first`, the step that is to be saved, does not go back; but a saver begins no
+    run twice. `known` is the start of the last run that this rank knows of: a new one starts later, whatever the clock
+    says. All ranks call this function together.
+    """
+    run = _process.run
+    goes_back = owner is None and run is not None and first < run.newest
+    if run is None or run is but_not or _process.resumed is not None or goes_back or run.owner is not owner:
+        run_id, started = agree_run_id(job), agree_start(job, known)
+        run = TrainingRun(run_id=run_id, started=started, resumed_from=_process.resumed, owner=owner)
+        _process.run, _process.resumed = run, None
+    run.users += 1
+    return run
+
+
+def agree_start(job: TrainingJob, known: int, clock: Callable[[], float] = time.time) -> int | None:
+    """Return the time by the clock of rank 0, later than `known` of any rank, in milliseconds since 1970.
+
+    None where ranks cannot agree because they do not communicate.
+    """
+    if job.size > 1 and not job.connected:
+        return None
+    now = int(clock() * 1000)
+    answers = job.gather([now >> _LOW, now & _MASK, known >> _LOW, known & _MASK])
+    times = [((row[0] << _LOW) + row[1], (row[2] << _LOW) + row[3]) for row in answers]
+    last = max(before for _, before in times)
+    if times[0][0] <= last:
+        _log.warning("rank %d: by the clock of rank 0 an earlier run starts later; the order is kept", job.rank)
+    return max(times[0][0], last + 1)

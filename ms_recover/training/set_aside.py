@@ -1,0 +1,73 @@
+"""Slices that are set aside: renamed with their manifests, so that no recovery takes them, and brought back."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+
+from ms_recover.errors import MsRecoverError
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.inventory import SetAside
+from ms_recover.planning.lineage import Lineage
+from ms_recover.storage.directories import sync_directory
+from ms_recover.system_errors import explained
+
+_log = logging.getLogger(__name__)
+
+_SUFFIXES = (MANIFEST_SUFFIX, STATE_SUFFIX, "")
+"""Of a slice and what belongs to it."""
+
+
+def set_aside(rank: int, path: str, why: str) -> None:
+    """Rename a slice of this rank and what belongs to it: ``.superseded`` is appended. `why` is a clause.
+
+    Raises StorageError when the file system refuses.
+    """
+    aside = _free_name(path)
+    with explained("setting aside", path, f"it {why}: move it away yourself"):
+        _rename(path, aside, _SUFFIXES)  # the manifest first, so that it never stays without its slice
+    _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, os.path.basename(aside))
+
+
+def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineage) -> int:
+    """Give the slices of this rank that belong to a lineage their names back; return how many.
+
+    Raises StorageError when the file system refuses.
+    """
+    count = 0
+    for one in slices:
+        path, aside = os.path.join(root, one.path), os.path.join(root, one.aside)
+        if one.rank != rank:
+            continue
+        try:
+            manifest = read_manifest(aside + MANIFEST_SUFFIX)
+        except MsRecoverError:
+            manifest = None
+        if lineage.order_of(manifest, one.step) is None:
+            continue
+        if os.path.lexists(path):
+            set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
+        with explained("bringing back", aside, "give it its name back yourself"):
+            _rename(aside, path, reversed(_SUFFIXES))  # the manifest last: it commits the slice
+        _log.warning("rank %d: %s is of %s, renamed to %s", rank, aside, lineage.last.text, os.path.basename(path))
+        count += 1
+    return count
+
+
+def _rename(path: str, target: str, suffixes: Iterable[str]) -> None:
+    for suffix in suffixes:
+        if os.path.lexists(path + suffix):
+            os.rename(path + suffix, target + suffix)
+    sync_directory(os.path.dirname(path))
+
+
+def _free_name(path: str) -> str:
+    name, count = path + SUPERSEDED_SUFFIX, 1
+    while os.path.lexists(name) or any(
+        os.path.lexists(name + suffix) and os.path.lexists(path + suffix) for suffix in _SUFFIXES if suffix
+    ):
+        count += 1
+        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
+    return name

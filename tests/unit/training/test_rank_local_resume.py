@@ -1,0 +1,108 @@
+"""Where a rank loses the values that it alone has, the ranks go back, stop, or do what was chosen."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.errors import UnrecoverableError
+from ms_recover.execution.manifests import write_manifest
+from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, save_manifests
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+from ms_recover.training.rank_view import scan_tree  # noqa: E402
+from ms_recover.training.resume_step import obtain_resume_slice  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+
+OLD, NEW = Step(1, 8), Step(2, 8)
+OWN = ("queue",)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Two steps of two data-parallel ranks, each with its own queue, as their manifests state."""
+    root = make_tree(tmp_path, model_parallel=1, steps=(OLD, NEW), parameters={"weight": 48, "queue": 8})
+    for path in root.glob("ckpt_dir1/*.ckpt"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.chmod(0o600)
+        path.write_bytes(data)
+    save_manifests(root)
+    for path in root.glob("ckpt_dir*/*.ckpt"):
+        manifest = read_manifest(f"{path}{MANIFEST_SUFFIX}")
+        write_manifest(str(path), replace(manifest, training=TrainingRecord(1, rank_local=OWN)))
+    return root
+
+
+def lose(tree, *steps):
+    for step in steps:
+        for path in (tree / "ckpt_dir1").glob(f"*-{step}.*"):
+            path.unlink()
+
+
+def resumed(tree, rank_local="refuse", **options):
+    """Return the step, and by rank what each lost; or what each raised."""
+    jobs = thread_jobs(2)
+
+    def work(rank):
+        judging = PlanOptions(world_size=2, **options)
+        view = scan_tree(str(tree), rank).judged(judging, rank_local=rank_local)
+        view, own = obtain_resume_slice(jobs[rank], view, str(tree))
+        return own.step, view.lost_values(own.step)
+
+    found = on_all(2, work)
+    if any(isinstance(one, Exception) for one in found):
+        return None, found
+    (step,) = {step for step, _ in found}
+    return step, [lost for _, lost in found]
+
+
+def test_own_slices_are_resumed_from(tree, caplog):
+    assert resumed(tree) == (NEW, [(), ()])
+    assert caplog.text == ""
+
+
+def test_all_go_back_to_the_step_at_which_each_has_its_own(tree, caplog):
+    lose(tree, NEW)
+    assert resumed(tree) == (OLD, [(), ()])
+    assert "rank 1, step 2_8: rank-local, lost: the own values of rank 1 in queue" in caplog.text
+    assert not (tree / "ckpt_dir1" / f"test-{NEW}.ckpt").exists()
+
+
+def test_without_such_a_step_all_stop_and_the_choice_is_stated(tree):
+    lose(tree, OLD, NEW)
+    _, errors = resumed(tree)
+    assert all(isinstance(error, UnrecoverableError) for error in errors)
+    assert "rank-local, lost: the own values of rank 1 in queue" in str(errors[1])
+    assert "rank_local='peer'" in str(errors[1])
+    assert "'initial'" in str(errors[1])
+
+
+@pytest.mark.parametrize("choice", ["peer", "initial"])
+def test_the_choice_makes_the_newest_step_available(tree, caplog, choice):
+    lose(tree, OLD, NEW)
+    assert resumed(tree, choice) == (NEW, [(), OWN])
+    assert "rank-local, lost: queue; the values are those of rank 0" in caplog.text
+    assert ("queue are left as the network begins with them" in caplog.text) == (choice == "initial")
+
+
+@pytest.mark.parametrize("choice", ["peer", "initial", "refuse"])
+def test_a_slice_that_was_recovered_earlier_asks_for_the_choice_again(tree, caplog, choice):
+    lose(tree, NEW)
+    assert resumed(tree, "peer") == (NEW, [(), OWN])
+    caplog.clear()
+    assert resumed(tree, choice) == ((OLD, [(), ()]) if choice == "refuse" else (NEW, [(), OWN]))
+    assert "rank-local, lost" in caplog.text
+
+
+def test_parameters_that_may_differ_by_the_callers_word_are_taken_from_the_other_rank(tree, caplog):
+    shutil.rmtree(tree / "ckpt_dir1")
+    assert resumed(tree, tolerate=("que*",)) == (NEW, [(), ()])
+    assert "the values are those of rank 0" in caplog.text
