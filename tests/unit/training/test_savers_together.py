@@ -8,7 +8,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import UsageError
 from ms_recover.execution.directory_lock import is_held
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
 
@@ -112,6 +112,7 @@ def test_the_end_of_a_saver_gives_the_directory_back(loop, tmp_path):
         "group_info.pb",
         "test-1_1.ckpt",
         f"test-1_1.ckpt{MANIFEST_SUFFIX}",
+        f"test-1_1.ckpt{STATE_SUFFIX}",
     ]
 
 
