@@ -102,8 +102,7 @@ def test_the_run_that_was_started_last_is_found_and_named(root, caplog):
     assert "training resumes from step 2_2 of run new" in caplog.text
     assert (
         "step 3_4 of run old, started 1970-01-01 00:00:01 UTC is newer: "
-        "--run old chooses it, or recover_train(run='old')"
-        in caplog.text
+        "--run old chooses it, or recover_train(run='old')" in caplog.text
     )
     assert aside(root) == ["test-3_4.ckpt.superseded"]
 
