@@ -100,10 +100,8 @@ def test_the_run_that_was_started_last_is_found_and_named(root, caplog):
     add_run(root, NEW, "test_1", "2_2")
     assert found(root) == ("test_1-2_2.ckpt", RunStep(NEW, Step(2, 2), STARTED[NEW]))
     assert "training resumes from step 2_2 of run new" in caplog.text
-    assert (
-        "step 3_4 of run old, started 1970-01-01 00:00:01 UTC is newer: "
-        "--run old chooses it, or recover_train(run='old')" in caplog.text
-    )
+    said = "step 3_4 of run old, started 1970-01-01 00:00:01 UTC is newer"
+    assert f"{said}: --run old chooses it, or recover_train(run='old')" in caplog.text
     assert aside(root) == ["test-3_4.ckpt.superseded"]
 
 
