@@ -4,14 +4,13 @@ import shutil
 
 import pytest
 
-from ms_recover.training import recover_train
-
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from mindspore import nn, ops  # noqa: E402
 from mindspore.train import Callback, Model  # noqa: E402
 
+from ms_recover.training import recover_train  # noqa: E402
 from tests.support.trainings import (  # noqa: E402
     EPOCHS,
     STEPS,

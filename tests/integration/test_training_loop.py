@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ms_recover import SliceSaver, api, resume
+from ms_recover import api
 from ms_recover.errors import InputError, MissingInputError, UsageError
 from ms_recover.model.steps import Step
 
@@ -11,6 +11,8 @@ pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from mindspore import nn, value_and_grad  # noqa: E402
+
+from ms_recover import SliceSaver, resume  # noqa: E402
 
 STEPS = 12
 

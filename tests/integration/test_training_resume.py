@@ -207,7 +207,7 @@ def test_a_retry_with_the_model_that_has_run(tmp_path, monkeypatch, optimizer, a
     model, dataset, losses = make_model(optimizer), make_dataset(), Losses()
     saver = checkpoint(tmp_path, 3, async_save=async_save, format=form)
     with pytest.raises(PowerFailureError):
-        model.train(EPOCHS, dataset, callbacks=[losses, saver, Fail(9)])
+        model.train(EPOCHS, dataset, callbacks=[losses, saver, Fail(10)])
     assert recover_train(model, dataset, tmp_path, EPOCHS, [losses, saver]).step == Step(2, 1)
     assert losses.seen == expected.seen
     for one, other in zip(whole.train_network.get_parameters(), model.train_network.get_parameters(), strict=True):
