@@ -128,7 +128,8 @@ def recover_train(
         step, or go on with the values of another rank, or with those that the network has now. Batch statistics of
         another rank are taken and named in a warning, and so are parameters that `tolerate` names.
     allow_dataset_change : bool
-        Go on although an epoch has another number of steps than that of the slice, or a step another number of samples.
+        Go on although an epoch has another number of steps than that of the slice, a step another number of samples, or
+        the shuffled dataset another seed.
         A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
         are passed over as were trained.
 
@@ -187,7 +188,7 @@ def recover_train(
     resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None, found.lost)
 
     def load() -> None:
-        if state is not None and resumed.trained:
+        if state is not None and resumed.trained and not allow_dataset_change:
             check_order(state.order, dataset)
         parameters = load_slice(own)
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands

@@ -33,7 +33,8 @@ def check_order(saved: Mapping[str, Any], dataset: Any) -> None:
         raise InputError(
             f"the dataset shuffles with the seed {_seed(now['seed'])}, but when the slice was saved it was "
             f"{_seed(saved['seed'])}, so other samples would follow: call "
-            f"mindspore.dataset.config.set_seed({saved['seed']}) before the dataset is made"
+            f"mindspore.dataset.config.set_seed({saved['seed']}) before the dataset is made, or go on with "
+            "allow_dataset_change=True"
         )
 
 

@@ -1,4 +1,7 @@
-"""Two data-parallel ranks with their own memory bank and batch statistics, trained and resumed with MindSpore."""
+"""Two data-parallel ranks with their own memory bank and batch statistics, trained with `Model` in two processes.
+
+`test_training_own_values` compares the same in one process.
+"""
 
 import json
 import os
@@ -13,7 +16,10 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.rank_local import RESUME_CHOICE
 from tests.support.sample import REPOSITORY, run
 
-pytestmark = pytest.mark.mindspore
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.skipif("MS_RECOVER_EXAMPLES" not in os.environ, reason="only with MS_RECOVER_EXAMPLES: two launches"),
+]
 pytest.importorskip("mindspore")
 
 OWN = ("bank", "norm.moving_mean", "norm.moving_variance")

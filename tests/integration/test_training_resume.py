@@ -303,8 +303,8 @@ def test_what_the_network_holds_is_proven_before_the_first_step(whole, tmp_path,
     caplog.set_level(logging.INFO)
     load = resuming.load_into_network
 
-    def altered(network, parameters, own):
-        load(network, parameters, own)
+    def altered(network, *arguments, **options):
+        load(network, *arguments, **options)
         for parameter in network.get_parameters():
             if parameter.name in ("0.weight", "moment2.2.bias"):
                 parameter.asnumpy().reshape(-1).view(np.uint32)[1] ^= 1

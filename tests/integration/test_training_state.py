@@ -1,6 +1,7 @@
 """Generators, callbacks and the order of their calls: a resumed training is the interrupted one, to the bit."""
 
 import random
+import shutil
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -283,6 +284,9 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     ds.config.set_seed(8)
     with pytest.raises(InputError, match=r"shuffles with the seed 8, but .* was 7, .*set_seed\(7\) before the dataset"):
         recover_train(make_model(), make_dataset(), tmp_path, EPOCHS)
+    shutil.copytree(tmp_path, tmp_path / "allowed")
+    recover_train(make_model(), make_dataset(), tmp_path / "allowed", 2, allow_dataset_change=True)
+    shutil.rmtree(tmp_path / "allowed")
     recover_train(make_model(), make_dataset(shuffle=False), tmp_path, 2)  # a seed that decides nothing is no matter
     ds.config.set_seed(5489)
     (tmp_path / "unseeded").mkdir()

@@ -41,19 +41,21 @@ class CrashError(Exception):
 
 
 class Losses(Callback):
-    """Losses by (epoch, step), to the last bit; behind the step `crash` of the training it crashes."""
+    """Losses by (epoch, step), to the last bit; behind the step `crash` of the training, and its save, it crashes."""
 
     def __init__(self, crash=None):
         super().__init__()
         self.seen = {}
         self._crash = crash
 
+    def on_train_step_begin(self, run_context):
+        if self._crash is not None and run_context.original_args().cur_step_num == self._crash + 1:
+            raise CrashError
+
     def on_train_step_end(self, run_context):
         params = run_context.original_args()
         step = (params.cur_step_num - 1) % params.batch_num + 1
         self.seen[params.cur_epoch_num, step] = params.net_outputs.asnumpy().tobytes()
-        if params.cur_step_num == self._crash:
-            raise CrashError
 
 
 def behind(losses, epoch, step):

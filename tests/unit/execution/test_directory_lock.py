@@ -121,6 +121,7 @@ def test_where_only_files_can_be_locked_one_lies_there_meanwhile(tmp_path, files
 
 
 def test_a_lock_file_that_was_removed_meanwhile_is_made_again(tmp_path, monkeypatch, files_only):
+    monkeypatch.setattr("ms_recover.execution.directory_lock._held", {})
     first = lock_directory(str(tmp_path))
     below = fcntl.flock
     removed = []
