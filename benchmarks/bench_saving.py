@@ -1,4 +1,4 @@
-"""Time for which training stands still while `SliceCheckpoint` saves, beside MindSpore's own writer and memcpy.
+"""Time for which training stands still while a slice is saved, beside MindSpore's own writer and memcpy.
 
 All ways take turns in one process, so that whatever else the machine does hits all of them alike.
 """
@@ -13,14 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ms_recover.training import SliceCheckpoint
+from ms_recover.training import SliceSaver
 
 TABLE = Path(__file__).with_name("saving.md")
 
@@ -56,34 +55,25 @@ class Big(nn.Cell):  # type: ignore[misc]
         )
 
 
-class Training:
-    """What `Model.train` does for a callback, as far as a `SliceCheckpoint` looks at it."""
+class Saver:
+    """Saves step after step, as a training would."""
 
     def __init__(self, network: Any, folder: Path, form: str, asynchronous: bool) -> None:
-        self._params = SimpleNamespace(
-            batch_num=1 << 20,
-            cur_step_num=0,
-            cur_epoch_num=1,
-            train_network=network,
-            train_dataset=None,
-            list_callback=None,
-            optimizer=None,
-        )
-        self._context = SimpleNamespace(original_args=lambda: self._params)
         name = "async" if asynchronous else "sync"
-        self.callback = SliceCheckpoint(f"{folder}/{name}{{rank}}", "net", 1, 2, async_save=asynchronous, format=form)
-        self.callback.on_train_begin(self._context)
+        self._saver = SliceSaver(
+            network, f"{folder}/{name}/ckpt_dir{{rank}}", "net", 2, async_save=asynchronous, format=form
+        )
+        self._saver.begin()
+        self._step = 0
 
     def save(self) -> float:
-        """Return the seconds for which a step's end stood still."""
-        self._params.cur_step_num += 1
-        began = time.perf_counter()
-        self.callback.on_train_step_end(self._context)
-        return time.perf_counter() - began
+        """Return the seconds for which training would stand still."""
+        self._step += 1
+        return seconds(lambda: self._saver.save(self._step))
 
     def wait(self) -> None:
         """Wait until the save is committed."""
-        while self.callback.committed is None or self.callback.committed.step != self._params.cur_step_num:
+        while self._saver.committed is None or self._saver.committed.step != self._step:
             time.sleep(0.002)
 
 
@@ -113,7 +103,7 @@ def measure(root: Path, form: str, options: argparse.Namespace) -> str:
         for buffer, array in zip(buffers, arrays, strict=True):
             np.copyto(buffer, array)
 
-    sync, background = Training(network, root, form, False), Training(network, root, form, True)
+    sync, background = Saver(network, root, form, False), Saver(network, root, form, True)
     rows = []
     for number in range(options.rounds + 1):
         path = root / f"theirs-{number}.{form}"

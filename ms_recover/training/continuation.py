@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import mindspore.dataset as ds
+from mindspore import nn
 from mindspore.train import Callback
 
 from ms_recover.model.texts import list_some
@@ -19,7 +20,7 @@ from ms_recover.training.generators import (
     generator_states,
     restore_generators,
 )
-from ms_recover.training.job import TrainingJob
+from ms_recover.training.job import TrainingJob, device_target
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.run_state import RunState, named, warn_of_operators
 
@@ -41,6 +42,16 @@ def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunS
         list_some(sorted({str(one["class"]) for one in state.callbacks}), 8),
     )
     return replace(state, callbacks=())
+
+
+def rounding_optimizers(network: Any) -> list[str]:
+    """Return the optimizers in a network whose results depend on how often their kernel ran in this process.
+
+    ``ApplyRMSProp`` on CPU shares its work out among threads by trial, and rounds parts of vectors otherwise.
+    """
+    if device_target() != "CPU":
+        return []
+    return sorted({type(cell).__name__ for _, cell in network.cells_and_names() if isinstance(cell, nn.RMSProp)})
 
 
 class DatasetDraws:
@@ -125,6 +136,14 @@ class Continuation(Callback):  # type: ignore[misc]
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         self._job.run_together("restoring the state of the training", self._restore)
         warn_of_operators(self._own, run_context.original_args().train_network, self._state)
+        rounding = rounding_optimizers(run_context.original_args().train_network)
+        if rounding:
+            _log.warning(
+                "%s: %s: on CPU MindSpore's kernel rounds by how often it ran in the process, so the last bits are not "
+                "those of the interrupted training",
+                self._own,
+                list_some(rounding),
+            )
         if not self._in_epoch:
             act()
         if self._state is not None:

@@ -102,7 +102,7 @@ def make_dataset(program: Program) -> tuple[ds.Dataset, Rows]:
     if "map" in program.operations:
         data = data.map(lambda x: x * np.float32(0.5), ["x"])
     if "draw" in program.operations:
-        data = data.map(lambda x: x + np.random.normal(size=x.shape).astype(np.float32), ["x"])
+        data = data.map(lambda x: x + np.random.normal(size=x.shape).astype(np.float32), ["x"], num_parallel_workers=1)
     batch = {"batch halved": program.batch // 2, "batch doubled": program.batch * 2}.get(program.change, program.batch)
     data = data.batch(batch, drop_remainder=not program.remainder)
     if "repeat" in program.operations:
@@ -207,12 +207,16 @@ def make_model(program: Program) -> Model:
 
 def weights_of(run_context) -> list[ms.Parameter]:
     """Return the weights that a callback changes."""
-    return run_context.original_args().train_network.trainable_params()
+    parameters = run_context.original_args().train_network.get_parameters()
+    return [parameter for parameter in parameters if parameter.name.startswith(("first.", "last."))]
 
 
 def change_values(parameter: ms.Parameter, change) -> None:
-    """Give a parameter the values that `change` makes of its own."""
-    parameter.set_data(ms.Tensor(change(parameter.asnumpy()).astype(np.float32)))
+    """Give a parameter the values that `change` makes of its own.
+
+    In place: what was compiled in PyNative mode, such as an optimizer, does not see the memory that `set_data` brings.
+    """
+    ops.assign(parameter, ms.Tensor(change(parameter.asnumpy()).astype(np.float32)))
 
 
 class Stateless:
