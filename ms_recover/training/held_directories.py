@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -23,7 +24,17 @@ def holding_directories(forget: Callable[[], None] | None = None) -> Iterator[No
             _held.remove(locks)
 
 
-def hold_directories(folders: Iterable[str]) -> None:
-    """Lock directories until `holding_directories` ends; StorageError when another training saves to one."""
+def hold_directories(folders: Iterable[str]) -> bool:
+    """Lock directories until `holding_directories` ends; return whether another training was waited for until it ended.
+
+    Raises StorageError when another training saves to one.
+    """
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
     for folder in sorted(folders):
-        _held[-1].callback(lock_directory(folder).release)
+        _held[-1].callback(lock_directory(folder, sleep=wait).release)
+    return bool(waits)

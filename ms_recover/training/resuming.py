@@ -242,7 +242,9 @@ def _look(job: TrainingJob, search: Search) -> RankView:
         return scan_tree(search.root, job.rank, search.scanning)
 
     view = job.run_together("scanning the tree", scan)
-    job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
+    waited = job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
+    if any(flag for (flag,) in job.gather([waited])):  # what ended meanwhile may have saved
+        view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
     chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
     if chosen is not None:

@@ -13,11 +13,15 @@ from ms_recover.testing.trees import slice_bytes
 PARTS = [{"embed.table": 256}, {"block.weight": 96, "block.bias": 8}, {"head.weight": 64, "head.bias": 2}]
 
 
+def write(path, data):
+    Path(path).write_bytes(data)
+
+
 @pytest.fixture(params=["serving", "closed"])
 def store(tmp_path, request):
     made = SliceStore(tmp_path / "slices", len(PARTS))
     for part, parameters in enumerate(PARTS):
-        made.save(part, lambda path, p=part: Path(path).write_bytes(content(p)), parameters)
+        made.save(part, lambda path, p=part: write(path, content(p)), parameters)
     if request.param == "closed":
         made.close()
     yield made

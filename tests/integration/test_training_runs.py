@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -291,6 +292,24 @@ def test_a_second_job_is_refused_at_its_start_and_harms_nobody(tmp_path, other_t
     other_training.kill()
     other_training.wait()
     assert str(go_on(tmp_path)[0].step) == "2_2"
+
+
+def test_what_a_job_did_while_it_was_waited_for_is_seen(tmp_path, other_training, monkeypatch):
+    monkeypatch.setattr(directory_lock, "GRACE_SECONDS", 20)
+    newest = sorted(path for path in (tmp_path / "ckpt_dir0").iterdir() if "-2_2." in path.name)
+    assert newest
+
+    def end():
+        for path in newest:
+            path.unlink()
+        other_training.kill()
+
+    ending = threading.Timer(0.5, end)
+    ending.start()
+    try:
+        assert str(go_on(tmp_path)[0].step) == "1_8"
+    finally:
+        ending.join()
 
 
 def test_a_resume_by_hand_keeps_what_it_goes_on_from(tmp_path, undisturbed):

@@ -36,11 +36,13 @@ def holder(tmp_path):
     process.communicate()
 
 
+@pytest.mark.processes
 def test_another_process_is_refused_by_name(tmp_path, holder):
     with pytest.raises(StorageError, match=rf"another training saves to {tmp_path} \(process {holder.pid}\): stop it"):
         lock_directory(str(tmp_path), grace=0)
 
 
+@pytest.mark.processes
 def test_one_that_ends_is_waited_for(tmp_path, holder):
     waits = []
 
@@ -53,6 +55,7 @@ def test_one_that_ends_is_waited_for(tmp_path, holder):
     assert len(waits) == 1
 
 
+@pytest.mark.processes
 def test_a_process_that_was_killed_holds_nothing(tmp_path, holder):
     holder.kill()
     holder.wait()

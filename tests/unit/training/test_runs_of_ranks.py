@@ -185,10 +185,10 @@ def test_where_one_directory_is_in_use_all_ranks_stop_and_nothing_is_renamed(roo
     add_run(root, NEW, "test_1", "2_2")
     real = lock_directory
 
-    def in_use(folder, *arguments):
+    def in_use(folder, **options):
         if folder.endswith("ckpt_dir2"):
             raise StorageError("another training saves to it")
-        return real(folder, *arguments)
+        return real(folder, **options)
 
     monkeypatch.setattr("ms_recover.training.held_directories.lock_directory", in_use)
     outcomes = found(root)
