@@ -66,9 +66,15 @@ def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> A
 
 
 def to_host(leaf: Any) -> Any:
-    """Return a tensor as contiguous numpy array, once it is computed; unchanged if numpy lacks its element type."""
+    """Return a tensor as contiguous numpy array, once it is computed; unchanged if numpy lacks its element type.
+
+    An operator that failed raises here: MindSpore computes in the background.
+    """
     array = _array(leaf)
-    return leaf if array is None else np.asarray(array, order="C")
+    if array is None:
+        leaf.get_bytes()
+        return leaf
+    return np.asarray(array, order="C")
 
 
 def to_tensor(leaf: Any) -> Any:
@@ -111,7 +117,9 @@ def _array(leaf: Any) -> Any:
         return leaf
     try:
         return leaf.asnumpy()
-    except TypeError:  # bfloat16
+    except TypeError:
+        if str(leaf.dtype).lower() != "bfloat16":
+            raise
         return None
 
 

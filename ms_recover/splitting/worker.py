@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import ctypes
 import logging
@@ -73,7 +74,8 @@ class ControlThread(threading.Thread):
         """Send a message; returns at once."""
         if self._loop is not None and self._channel is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended: so will this process
-                asyncio.run_coroutine_threadsafe(self._channel.send(kind, tensors, **fields), self._loop)
+                sending = asyncio.run_coroutine_threadsafe(self._channel.send(kind, tensors, **fields), self._loop)
+                sending.add_done_callback(_end_where_unsent)
 
     async def _receive_all(self) -> None:
         job = self._job
@@ -85,6 +87,17 @@ class ControlThread(threading.Thread):
             self._begun.set()
             while True:
                 self.messages.put(await channel.receive())
+
+
+def _end_where_unsent(sending: concurrent.futures.Future[None]) -> None:
+    """End this process when a message could not be sent although the splitter is there: it would wait for ever."""
+    if sending.cancelled():
+        return
+    error = sending.exception()
+    if error is not None and not isinstance(error, MsRecoverError):
+        sys.stderr.write(f"worker {os.getpid()}: a message cannot be sent: {error!r:.{_LONGEST_WORDS}}\n")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class PartRunner:

@@ -21,6 +21,7 @@ from tests.support.splitting import (  # noqa: E402
     FILLS,
     RAISES,
     STALLS,
+    Unsupported,
     children,
     chunks_done,
     close_to,
@@ -214,6 +215,14 @@ def test_a_part_that_raises_harms_no_device():
         assert not isinstance(caught.value, PartError)
         with pytest.raises(DeviceLostError):
             splitter.forward(x)
+
+
+@pytest.mark.parametrize("read_as", [ms.bfloat16, ms.float32], ids=str)
+def test_an_operator_that_fails_in_the_background_raises(read_as):
+    """MindSpore reports it when the output is read, which for bfloat16 is when it is sent."""
+    splitter = ModelSplitter(Unsupported(read_as), 1, "batch", timeout=30.0)
+    with splitter, pytest.raises(PartError, match=r"TypeError: .*Erfinv"):
+        splitter.forward(given("mlp", 16))
 
 
 def test_inputs_that_raise_wherever_they_run():
