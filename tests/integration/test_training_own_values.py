@@ -23,29 +23,11 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn, ops  # noqa: E402
 
 from ms_recover.training import SliceSaver, resume, resuming, slice_saver  # noqa: E402
+from tests.support.rank_local_training import Remembering  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 RANKS, END, EVERY = range(2), 8, 3
 OWN = ("bank", "norm.moving_mean", "norm.moving_variance")
-
-
-class Remembering(nn.Cell):
-    """Adds what it remembers of the features to them."""
-
-    def __init__(self):
-        super().__init__()
-        rng = np.random.default_rng(3)
-        weights = [ms.Tensor(rng.standard_normal(shape).astype(np.float32)) for shape in ((8, 3), (2, 8))]
-        self.first = nn.Dense(3, 8, weights[0], "zeros")
-        self.norm = nn.BatchNorm1d(8)
-        self.last = nn.Dense(8, 2, weights[1], "zeros")
-        self.bank = ms.Parameter(ms.Tensor(np.zeros((8,), np.float32)), name="bank", requires_grad=False)
-
-    def construct(self, x):
-        features = self.norm(self.first(x))
-        remembered = 0.5 * self.bank + 0.5 * ops.stop_gradient(features).mean(0)
-        self.bank = remembered
-        return self.last(features + remembered)
 
 
 class Rank:
