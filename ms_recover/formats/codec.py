@@ -30,6 +30,8 @@ Epoch = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 """An epoch, from 1; -1 where the step is an iteration of MindFormers."""
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 """A number from 1."""
+Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
+"""Milliseconds since 1970 in UTC, up to the year 9999."""
 Extent = tuple[Count, Count]
 """First index and the one behind the last, in one dimension."""
 Loops = Annotated[tuple[tuple[Positive, Count, Count], ...], Meta(max_length=64)]

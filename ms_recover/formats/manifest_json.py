@@ -13,6 +13,7 @@ from ms_recover.formats.codec import (
     Digest,
     Epoch,
     Fields,
+    Moment,
     ParameterFields,
     Positive,
     Rank,
@@ -58,13 +59,13 @@ class RunStepFields(StepFields, kw_only=True):
     """A step of a run."""
 
     run_id: str
-    started: Count | None
+    started: Moment | None
 
 
 class TrainingFields(Fields):
     """Facts about the training that saved a slice."""
 
-    started: Count | None
+    started: Moment | None
     resumed_from: RunStepFields | None
     epoch_steps: Positive | None
     batch_size: Positive | None

@@ -15,7 +15,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import RunStep
-from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
@@ -206,17 +206,6 @@ class RankView:
     def _unread(self, step: Step) -> tuple[SliceFile, ...]:
         required = required_reads_of_rank(self.compared, self.assessments[step], self.rank)
         return tuple(file for file in required if not self.contents.knows(file))
-
-
-def make_rank_view(
-    root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN, judging: PlanOptions = DEFAULT_PLAN
-) -> RankView:
-    """Scan the tree and judge one rank at every step, by structure and manifests.
-
-    Raises what `ms_recover.api.scan` and `ms_recover.api.plan` raise. Steps that only an older run has slices of are
-    withdrawn, as `ms_recover.api.plan` passes them over.
-    """
-    return scan_tree(root, rank, scanning).judged(judging)
 
 
 def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> RankView:

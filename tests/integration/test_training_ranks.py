@@ -205,7 +205,7 @@ from mindspore.communication import init
 from ms_recover.errors import MsRecoverError, UnrecoverableError
 from ms_recover.model.options import PlanOptions
 from ms_recover.training.job import current_job
-from ms_recover.training.rank_view import make_rank_view
+from ms_recover.training.rank_view import scan_tree
 from ms_recover.training.resume_step import find_common_step
 from ms_recover.training.run_id import agree_run_id
 
@@ -216,14 +216,14 @@ root = sys.argv[1] + f"/host{job.rank}"  # each rank sees its own disk only
 print("run", agree_run_id(job, {}))
 
 judging = PlanOptions(world_size=job.size)
-view = job.run_together("scanning", lambda: make_rank_view(root, job.rank, judging=judging))
+view = job.run_together("scanning", lambda: scan_tree(root, job.rank).judged(judging))
 print("offers", *view.available_steps)
 print("agreed", find_common_step(job, view, root))
 
-view = make_rank_view(root + "/other", job.rank, judging=judging)
+view = scan_tree(root + "/other", job.rank).judged(judging)
 print("nothing", find_common_step(job, view, root))
 
-view = make_rank_view(root if job.rank == 0 else root + "/other", job.rank, judging=judging)
+view = scan_tree(root if job.rank == 0 else root + "/other", job.rank).judged(judging)
 try:
     find_common_step(job, view, root)
 except UnrecoverableError as error:

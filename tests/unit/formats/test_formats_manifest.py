@@ -77,6 +77,10 @@ def test_a_manifest_that_was_cut_off_is_refused(end):
         ("training", json.loads(encode_manifest(replace(MANIFEST, training=TRAINING)))["training"] | {"started": -1}),
         (
             "training",
+            json.loads(encode_manifest(replace(MANIFEST, training=TRAINING)))["training"] | {"started": 1 << 62},
+        ),
+        (
+            "training",
             json.loads(encode_manifest(replace(MANIFEST, training=TRAINING)))["training"] | {"epoch_steps": 0},
         ),
     ],

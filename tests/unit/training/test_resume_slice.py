@@ -19,7 +19,7 @@ from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
-from ms_recover.training.rank_view import make_rank_view  # noqa: E402
+from ms_recover.training.rank_view import scan_tree  # noqa: E402
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
@@ -50,7 +50,7 @@ def tree(tmp_path):
 
 
 def view_of(root, rank, size, **options):
-    return make_rank_view(str(root), rank, judging=PlanOptions(world_size=size, **options))
+    return scan_tree(str(root), rank).judged(PlanOptions(world_size=size, **options))
 
 
 def obtained(roots, **options):
