@@ -216,6 +216,7 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     forget_resumed()
     view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
+        _warn_of_newer_steps(view, own)
         _warn_of_other_runs(view, own)
         return Found(job, view, own)
     aside = "; ".join(texts_of_aside(view.known_runs))
@@ -267,6 +268,14 @@ def _folders(view: RankView) -> set[str]:
 
 def _bring_back(view: RankView, chosen: Lineage) -> int:
     return bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen) if view.seen is not None else 0
+
+
+def _warn_of_newer_steps(view: RankView, own: OwnSlice) -> None:
+    """Name the newer steps that this rank cannot be brought to; those of other runs are named with them."""
+    for step, assessment in view.assessments.items():
+        verdict = assessment.ranks[view.rank]
+        if step > own.step and step not in view.withdrawn and verdict.verdict == "unrecoverable":
+            _log.warning("rank %d: step %s is given up for step %s: %s", own.rank, step, own.step, verdict.reason)
 
 
 def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:

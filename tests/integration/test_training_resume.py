@@ -228,7 +228,7 @@ def test_nothing_left_to_train(whole, tmp_path):
     assert losses.seen == {}
 
 
-def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path):
+def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path, caplog):
     root, losses = whole
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     for name in ("test-4_8.ckpt", "test-4_6.ckpt"):
@@ -239,6 +239,8 @@ def test_newer_damaged_slices_are_passed_over_and_set_aside(whole, tmp_path):
     resumed_losses = Losses()
     resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, [resumed_losses, checkpoint(tmp_path, 3)])
     assert str(resumed.step) == "4_3"
+    for step in ("4_8", "4_6"):
+        assert f"rank 0: step {step} is given up for step 4_3: ckpt_dir0/test-{step}.ckpt: " in caplog.text
     assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
     aside = sorted(path.name for path in (tmp_path / "ckpt_dir0").glob("*.superseded*"))
     names = ["test-4_6.ckpt.superseded", "test-4_8.ckpt.superseded"]
@@ -293,6 +295,8 @@ def test_a_slice_whose_contents_changed_is_not_resumed_from(whole, tmp_path, cap
     resumed_losses = Losses()
     resumed = recover_train(make_model(), make_dataset(), tmp_path, EPOCHS, resumed_losses)
     assert str(resumed.step) == "4_3"
+    for step in ("4_8", "4_6"):
+        assert f"rank 0: step {step} is given up for step 4_3: ckpt_dir0/test-{step}.ckpt: " in caplog.text
     assert resumed_losses.seen == {key: loss for key, loss in losses.items() if key[2] > 27}
     assert "test-4_8.ckpt: its contents are not those of its manifest" in caplog.text
 
