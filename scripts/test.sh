@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/venv.sh
 ensure_venv
-exec python -m pytest "$@"
+exec python -m pytest --numprocesses 2 --dist loadfile "$@"

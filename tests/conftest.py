@@ -51,7 +51,6 @@ def pytest_configure(config):
         # importing MindSpore takes seconds; without it importorskip skips, as where it is not installed
         sys.modules["mindspore"] = None
         os.environ["MS_RECOVER_QUICK"] = "yes"
-        sys.addaudithook(_refuse_processes)
     elif _old_mindspore():
         os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 
@@ -79,6 +78,7 @@ def pytest_collection_modifyitems(config, items):
         left_out = {item for item in items if any(item.get_closest_marker(name) for name in NOT_QUICK)}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+        sys.addaudithook(_refuse_processes)
 
 
 @pytest.fixture

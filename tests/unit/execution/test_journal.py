@@ -61,7 +61,7 @@ def test_a_target_without_its_manifest_is_not_finished(tmp_path, path, action, f
     assert proven(tmp_path, action) is None
 
 
-@pytest.mark.parametrize("line", [b"{cut off", b"[]", b'{"target": 7}', os.urandom(50), b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("line", [b"{cut off", b"[]", b'{"target": 7}', bytes(range(200, 250)), b"\xff", b"[" * 5000])
 def test_damaged_lines_are_passed_over(line, tmp_path, action, finished):
     journal = tmp_path / JOURNAL_NAME
     journal.write_bytes(line + b"\n" + journal.read_bytes())
