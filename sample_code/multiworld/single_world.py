@@ -151,9 +151,11 @@ class Cluster:
         """Wait until every rank of this host has taken a step."""
         waiting = {name for name in self._processes if name != "scheduler"}
         deadline = time.monotonic() + self._options.timeout
-        while waiting:
+        while True:
             for line in self.print_lines(0.2):
                 waiting = {name for name in waiting if f"{name}: {FIRST_STEP}," not in line}
+            if not waiting:
+                return
             dead = {name: end for name, end in self.ends().items() if end}
             if dead:
                 ends = ", ".join(f"{name} ({end})" for name, end in dead.items())
@@ -266,6 +268,7 @@ def main() -> None:
         return
     options = parse()
     options.port = find_port(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes that were started end as well
     with contextlib.suppress(KeyboardInterrupt), Cluster(options) as cluster:
         (several_hosts if options.multihost else one_host)(cluster, options)
 
