@@ -79,13 +79,10 @@ class WorldManager:
         worlds, self._worlds = list(self._worlds.values()), {}
         for world in worlds:
             world.handle(world.state.closed)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _LINGER_S
         try:
-            for world in worlds:
-                await world.close(max(deadline - clock(), 0.0))
+            await asyncio.gather(*(world.close(_LINGER_S) for world in worlds))
         finally:
-            for world in worlds:  # after a cancellation
+            for world in worlds:  # which a cancellation may have kept from it
                 await world.close(0.0)
             await self.watchdog.close()
 
