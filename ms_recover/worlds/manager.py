@@ -219,6 +219,8 @@ class WorldManager:
             raise UsageError(f"world {name!r} exists already: remove it first")
 
     def _answer(self, backend: str | None) -> None:
+        if not isinstance(backend, str | None):
+            raise UsageError(f"invalid backend {backend!r:.80}: it must be a name")
         if backend in DEVICE_LINKS and backend not in self._answered:
             self._answered.add(backend)
             _log.warning("backend %s is not used: %s", backend, CARRIER)

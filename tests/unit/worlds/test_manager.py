@@ -163,6 +163,8 @@ def test_a_backend_is_accepted_and_a_link_between_devices_is_answered(port, capl
                 await made.communicator.barrier()
             await made.remove_world("b")
             await made.communicator.barrier()
+            with pytest.raises(UsageError, match="invalid backend 5: it must be a name"):
+                await made.initialize_world("b", 0, 1, backend=5, port=port())
 
     asyncio.run(main())
     words = "backend hccl is not used: worlds carry host memory over TCP, and tensors of devices cross the host"
