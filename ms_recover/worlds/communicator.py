@@ -191,8 +191,8 @@ class WorldCommunicator:
 def _destination(tensor: Tensor | None, src: int | None, out: Tensor | None) -> tuple[Tensor | None, int]:
     """Return the tensor to fill and the source of ``recv(src)`` or ``recv(tensor, src)``."""
     if src is None and isinstance(tensor, Integral):
-        return out, int(tensor)
-    if not isinstance(src, Integral):
+        tensor, src = None, tensor
+    if not isinstance(src, Integral) or isinstance(src, bool):
         raise UsageError(f"recv needs the rank of the sender: recv(src) or recv(tensor, src), not src={src!r}")
     if tensor is not None and out is not None:
         raise UsageError("recv fills either tensor or out, not both")

@@ -82,6 +82,8 @@ def test_the_order_of_arguments_of_torch_and_mint_distributed_works(together):
             lambda: c.recv(0, out),
             lambda: c.recv(out, 0, "w", out=out),
             lambda: c.recv(1.5, 0),
+            lambda: c.recv(True),
+            lambda: c.recv(out, False),
         ):
             with pytest.raises(UsageError):
                 await wrong()
