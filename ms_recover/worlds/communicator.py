@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, UsageError
@@ -28,6 +29,11 @@ class WorldCommunicator:
     breaks the world, and so does the cancellation of a call that has begun to move data. Invalid arguments raise
     `UsageError` before any data moves.
 
+    `send`, `recv` and `broadcast` take their arguments in the order of ``torch.distributed`` and
+    ``mindspore.mint.distributed``, with the name of a world as the group. With `barrier` they may leave the world out
+    where this process is in one world only. The other collectives return their results, and change no argument but
+    `out`; `ms_recover.worlds.multiworld` has them in place.
+
     Tensors are sent from their own memory: do not change one before the call returns. After an error the contents of
     `out` are undefined. Results are numpy arrays, or ``mindspore.Tensor`` where one was given or ``as_tensor`` is set.
     numpy has no bfloat16: without either it arrives as float32 with the same values.
@@ -36,7 +42,7 @@ class WorldCommunicator:
     member has its result.
     """
 
-    def __init__(self, find: Callable[[str], World]) -> None:
+    def __init__(self, find: Callable[[str | None], World]) -> None:
         self._find = find
 
     def is_broken(self, world: str) -> bool:
@@ -46,7 +52,9 @@ class WorldCommunicator:
         except UsageError:
             return True
 
-    async def send(self, tensor: Tensor, dst: int, *, world: str, tag: int = 0, timeout: Seconds = None) -> None:
+    async def send(
+        self, tensor: Tensor, dst: int, world: str | None = None, tag: int = 0, *, timeout: Seconds = None
+    ) -> None:
         """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
         member = self._open(world, tag, dst)
         dtype, shape, data = _sendable(tensor)
@@ -54,19 +62,21 @@ class WorldCommunicator:
 
     async def recv(
         self,
-        src: int,
-        *,
-        world: str,
-        out: Tensor | None = None,
+        tensor: Tensor | None = None,
+        src: int | None = None,
+        world: str | None = None,
         tag: int = 0,
+        *,
+        out: Tensor | None = None,
         timeout: Seconds = None,
         as_tensor: bool = False,
     ) -> Tensor:
-        """Receive the next tensor from a rank with this tag.
+        """Receive the next tensor from a rank with this tag: ``recv(src)``, or ``recv(tensor, src)`` to fill `tensor`.
 
-        A given `out`, an array, tensor or writable buffer, is filled and returned; another type or shape than the sent
-        tensor's breaks the world.
+        A given `tensor`, or `out`, an array, tensor or writable buffer, is filled and returned; another type or shape
+        than the sent tensor's breaks the world.
         """
+        out, src = _destination(tensor, src, out)
         member = self._open(world, tag, src)
         expected, buffer, finish = Expected(), None, None
         if out is not None:
@@ -80,8 +90,8 @@ class WorldCommunicator:
         self,
         tensor: Tensor | None = None,
         src: int = 0,
+        world: str | None = None,
         *,
-        world: str,
         tag: int = 0,
         timeout: Seconds = None,
         as_tensor: bool = False,
@@ -162,12 +172,13 @@ class WorldCommunicator:
         result = await _run(member, tag, "all_to_all", _one_each(given, member), timeout=timeout)
         return _results(result, member.rank, given[member.rank])
 
-    async def barrier(self, *, world: str, tag: int = 0, timeout: Seconds = None) -> None:
+    async def barrier(self, world: str | None = None, *, tag: int = 0, timeout: Seconds = None) -> None:
         """Wait until all members have called this."""
         await _run(self._open(world, tag), tag, "barrier", timeout=timeout)
 
-    def _open(self, world: str, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
+    def _open(self, world: str | None, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
         member = self._find(world)
+        world = member.name
         if not member.is_open:
             raise member.error or UsageError(f"world {world!r} is still being made")
         if not 0 <= tag < 1 << 63:
@@ -175,6 +186,17 @@ class WorldCommunicator:
         if peer is not None and (not 0 <= peer < member.size or (peer == member.rank and not self_too)):
             raise UsageError(f"rank {peer} is no peer of rank {member.rank} in world {world!r} of size {member.size}")
         return member
+
+
+def _destination(tensor: Tensor | None, src: int | None, out: Tensor | None) -> tuple[Tensor | None, int]:
+    """Return the tensor to fill and the source of ``recv(src)`` or ``recv(tensor, src)``."""
+    if src is None and isinstance(tensor, Integral):
+        tensor, src = None, tensor
+    if not isinstance(src, Integral) or isinstance(src, bool):
+        raise UsageError(f"recv needs the rank of the sender: recv(src) or recv(tensor, src), not src={src!r}")
+    if tensor is not None and out is not None:
+        raise UsageError("recv fills either tensor or out, not both")
+    return (out if tensor is None else tensor), int(src)
 
 
 async def _run(

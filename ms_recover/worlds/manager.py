@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
@@ -23,6 +25,9 @@ from ms_recover.worlds.world import World
 _log = logging.getLogger(__name__)
 _LINGER_S = 2.0
 _HEARTBEATS_PER_LIMIT = 10
+DEVICE_LINKS = ("hccl", "nccl")
+"""Backends of other libraries that connect devices without the host."""
+CARRIER = "worlds carry host memory over TCP, and tensors of devices cross the host"
 
 
 @dataclass(frozen=True)
@@ -65,15 +70,20 @@ class WorldManager:
         self._making: set[str] = set()
         self._epochs: dict[str, int] = {}
         self._callbacks: list[Callable[[BrokenWorldError], None]] = []
+        self._answered: set[str] = set()
 
     async def __aenter__(self) -> WorldManager:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        worlds, self._worlds = self._worlds, {}
+        worlds, self._worlds = list(self._worlds.values()), {}
+        for world in worlds:
+            world.handle(world.state.closed)
         try:
-            await asyncio.gather(*(world.close(_LINGER_S) for world in worlds.values()))
+            await asyncio.gather(*(world.close(_LINGER_S) for world in worlds))
         finally:
+            for world in worlds:  # which a cancellation may have kept from it
+                await world.close(0.0)
             await self.watchdog.close()
 
     @property
@@ -95,6 +105,7 @@ class WorldManager:
         port: int = 29500,
         timeout: float = 30.0,
         *,
+        backend: str | None = None,
         listener: socket.socket | None = None,
     ) -> None:
         """Become a member of a new world; return when all members have joined.
@@ -112,6 +123,9 @@ class WorldManager:
             Each world needs a port of its own while it is being made.
         timeout : float
             Seconds until all members must have joined.
+        backend : str, optional
+            Accepted for programs that were written for torch.distributed or MultiWorld. It chooses nothing: worlds
+            carry host memory over TCP. A warning says so for one that stands for a link between devices.
         listener : socket.socket, optional
             For rank 0: a listening, non-blocking socket at `addr` and `port`, which stays open. With it one port
             accepts the members of many worlds, one world after the other, and refuses no connection in between.
@@ -124,6 +138,7 @@ class WorldManager:
             When not all members joined in time, or rank 0 refused this member.
         """
         self._check(name, rank, size, port, timeout)
+        self._answer(backend)
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         status = deque[str](maxlen=1)
@@ -177,6 +192,19 @@ class WorldManager:
         del self._worlds[name]
         await world.close(_LINGER_S)
 
+    def cleanup(self) -> asyncio.Task[None]:
+        """Leave all worlds in good order: the end of a program that does not use ``async with``.
+
+        The peers are informed at once. Await the returned task to wait until they have what was sent to them; a program
+        that does not is held for that at its exit. The process goes on.
+        """
+        loop = asyncio.get_running_loop()
+        leaving = loop.create_task(self.__aexit__())
+        finish = functools.partial(_finish, loop, leaving)
+        atexit.register(finish)
+        leaving.add_done_callback(lambda _: atexit.unregister(finish))
+        return leaving
+
     def _check(self, name: str, rank: int, size: int, port: int, timeout: float) -> None:
         if not 0 < len(name.encode()) <= MAX_NAME:
             raise UsageError(f"a world's name has 1 to {MAX_NAME} bytes, not {len(name.encode())}")
@@ -190,10 +218,18 @@ class WorldManager:
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"world {name!r} exists already: remove it first")
 
+    def _answer(self, backend: str | None) -> None:
+        if not isinstance(backend, str | None):
+            raise UsageError(f"invalid backend {backend!r:.80}: it must be a name")
+        if backend in DEVICE_LINKS and backend not in self._answered:
+            self._answered.add(backend)
+            _log.warning("backend %s is not used: %s", backend, CARRIER)
+
     def _next_epoch(self, name: str) -> int:
         return self._epochs.get(name, -1) + 1
 
-    def _find(self, name: str) -> World:
+    def _find(self, name: str | None) -> World:
+        name = only(self._worlds) if name is None else name
         world = self._worlds.get(name)
         if world is None:
             raise UsageError(f"there is no world {name!r}")
@@ -256,3 +292,17 @@ class WorldManager:
                 world.handle(world.state.lost, peer, cause, words)
             else:
                 world.handle(world.state.reported, peer, accused, cause)
+
+
+def only(worlds: Collection[str]) -> str:
+    """Return the name of the only world; raises `UsageError` when there is another number of them."""
+    if len(worlds) != 1:
+        names = ", ".join(map(repr, worlds)) or "none"
+        raise UsageError(f"this process is in {len(worlds)} worlds ({names}): name the one that is meant")
+    return next(iter(worlds))
+
+
+def _finish(loop: asyncio.AbstractEventLoop, leaving: asyncio.Task[None]) -> None:
+    """Let a task end for which the program did not wait."""
+    if not (leaving.done() or loop.is_running() or loop.is_closed()):
+        loop.run_until_complete(leaving)

@@ -96,6 +96,17 @@ def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
     return Raw(dtype, shape, data), assign
 
 
+def fill(out: Any, value: Any) -> None:
+    """Copy a tensor into another of its type and shape; raises `UsageError` when that one has another."""
+    if out is value:
+        return
+    source, (into, finish) = raw(value), target(out)
+    if (into.dtype, into.shape) != (source.dtype, source.shape):
+        raise UsageError(f"{source.dtype} {source.shape} came for a tensor of {into.dtype} {into.shape}")
+    into.data[:] = source.data
+    finish()
+
+
 def to_array(source: Raw) -> npt.NDArray[Any]:
     """Return a numpy array on these bytes; bfloat16, which numpy lacks, as float32 with the same values."""
     if source.dtype == "bfloat16":

@@ -8,6 +8,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+from ms_recover import scan, seal
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.iteration_trees import unpack
@@ -134,3 +135,25 @@ def iterations(root: Path, stack: ExitStack) -> None:
     for path in (root / "checkpoint" / "iteration_00000200").glob("*-0000001-0000008.safetensors"):
         path.unlink()
     (root / "checkpoint" / "latest_checkpointed_iteration.txt").write_text("100")
+
+
+def _eight_ranks(root: Path) -> None:
+    """Slices that MindSpore wrote, data 2 x model 4: ranks 0 and 4 hold the same slice, and so on."""
+    for rank in range(8):
+        shutil.copytree(FIXTURES / "dp2_mp4" / f"ckpt_dir{rank}", root / f"ckpt_dir{rank}")
+
+
+def node_of_two_ranks(root: Path, stack: ExitStack) -> None:
+    _eight_ranks(root)
+    seal(scan(root))
+    for rank in (0, 3):
+        shutil.rmtree(root / f"ckpt_dir{rank}")
+
+
+def stock_callbacks(root: Path, stack: ExitStack) -> None:
+    """Nothing but slices, as stock callbacks save them; rank 5 is lost."""
+    _eight_ranks(root)
+    for name in ("group_info.pb", "strategy.ckpt"):
+        for path in root.glob(f"ckpt_dir*/{name}"):
+            path.unlink()
+    shutil.rmtree(root / "ckpt_dir5")

@@ -57,6 +57,41 @@ def test_receive_fills_the_given_array(together):
     assert together(work)[1] == (999_999, [0, 1, 2])
 
 
+def test_the_order_of_arguments_of_torch_and_mint_distributed_works(together):
+    async def work(manager, rank):
+        c, got = manager.communicator, []
+        if rank == 0:
+            for number in range(6):
+                await c.send(np.array([number]), 1, "w", 5 if number == 4 else 0)
+            await c.broadcast(np.array([6]), 0, "w")
+            return None
+        out = np.zeros(1, int)
+        for receive in (
+            lambda: c.recv(out, 0, "w"),
+            lambda: c.recv(out, src=0),
+            lambda: c.recv(tensor=out, src=0, world="w"),
+            lambda: c.recv(src=0, world="w", out=out),
+            lambda: c.recv(out, 0, None, 5),
+            lambda: c.recv(np.int64(0)),
+            lambda: c.broadcast(out, 0, "w"),
+        ):
+            got.append(int((await receive())[0]))
+        for wrong in (
+            lambda: c.recv(out),
+            lambda: c.recv(0, "w"),
+            lambda: c.recv(0, out),
+            lambda: c.recv(out, 0, "w", out=out),
+            lambda: c.recv(1.5, 0),
+            lambda: c.recv(True),
+            lambda: c.recv(out, False),
+        ):
+            with pytest.raises(UsageError):
+                await wrong()
+        return got
+
+    assert together(work)[1] == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_out_of_another_shape_breaks_the_world_on_both_sides(together):
     async def work(manager, rank):
         c = manager.communicator

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -149,3 +151,57 @@ def test_an_unknown_host_is_an_invalid_address():
                 await stream.resolve(name)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", [None, "hccl", "gloo"])
+def test_a_backend_is_accepted_and_a_link_between_devices_is_answered(port, caplog, name):
+    async def main():
+        async with WorldManager() as made:
+            for world in ("a", "b"):
+                await made.initialize_world(world, 0, 1, backend=name, addr="127.0.0.1", port=port())
+            with pytest.raises(UsageError, match=r"in 2 worlds \('a', 'b'\)"):
+                await made.communicator.barrier()
+            await made.remove_world("b")
+            await made.communicator.barrier()
+            with pytest.raises(UsageError, match="invalid backend 5: it must be a name"):
+                await made.initialize_world("b", 0, 1, backend=5, port=port())
+
+    asyncio.run(main())
+    words = "backend hccl is not used: worlds carry host memory over TCP, and tensors of devices cross the host"
+    assert [record.getMessage() for record in caplog.records] == ([words] if name == "hccl" else [])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("start", ["asyncio.run(main())", "asyncio.new_event_loop().run_until_complete(main())"])
+def test_a_program_that_does_not_wait_for_its_cleanup_leaves_in_good_order(port, start):
+    at = port()
+    program = f"""
+import asyncio
+from ms_recover.worlds import WorldManager
+
+async def main():
+    manager = WorldManager()
+    await manager.initialize_world("w", 1, 2, port={at}, timeout=60)
+    await manager.communicator.send(bytes(9_000_000), 0, "w")
+    manager.cleanup()
+
+{start}
+"""
+
+    async def main():
+        async with WorldManager() as made:
+            await made.initialize_world("w", 0, 2, port=at, timeout=60)
+            assert (await made.communicator.recv(1)).shape == (9_000_000,)
+            with pytest.raises(BrokenWorldError) as caught:
+                await made.communicator.recv(1)
+            return caught.value
+
+    options = ["-X", "dev", "-W", "ignore:unclosed event loop:ResourceWarning"]
+    process = subprocess.Popen([sys.executable, *options, "-c", program], stderr=subprocess.PIPE, text=True)
+    try:
+        error = asyncio.run(asyncio.wait_for(main(), 60))
+        assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (error.cause, error.rank) == ("closed", 1)

@@ -22,7 +22,10 @@ def use(manager: SyncWorldManager, tensor: Any) -> None:
     nothing: None = communicator.barrier(world="w")
     received = communicator.recv(1, world="w", out=tensor, as_tensor=True)
     communicator.send(tensor, dst=1, world="w")
-    communicator.send(tensor, 1)  # type: ignore[call-arg]
+    communicator.send(tensor, 1)
+    communicator.recv(tensor, 1, "w")
+    communicator.send(tensor)  # type: ignore[call-arg]
+    communicator.all_reduce(tensor)  # type: ignore[call-arg]
     communicator.send(tensor, "1", world="w")  # type: ignore[arg-type]
     communicator.recv(1, world="w", most=3)  # type: ignore[call-arg]
     communicator.sent(tensor, 1, world="w")  # type: ignore[attr-defined]
