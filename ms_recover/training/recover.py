@@ -33,7 +33,7 @@ from ms_recover.training.resuming import (
     make_search,
 )
 from ms_recover.training.run import forget_resumed
-from ms_recover.training.sample_order import check_order, doubts
+from ms_recover.training.sample_order import check_order, doubts, doubts_of_change
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,8 @@ def recover_train(
         if not resumed.trained:
             _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
             return resumed
-        for doubt in doubts(dataset, done, batch_num):
+        changes = doubts_of_change(state.order, dataset) if state is not None else []
+        for doubt in (*changes, *doubts(dataset, done, batch_num)):
             _log.warning("%s: %s", own, doubt)
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(done)
