@@ -162,9 +162,11 @@ def abandon_staged(folder: str) -> None:
 def withdraw(paths: Collection[str]) -> None:
     """Remove slices of one directory: first their manifests, so that none is committed without its bytes and state.
 
+    The state comes last: by it what a kill has left is known for a slice that a saver wrote.
+
     An OSError says that one cannot be removed.
     """
-    for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX, ""):
+    for suffix in (MANIFEST_SUFFIX, "", STATE_SUFFIX):
         there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
         for path in there:
             remove_large(path)

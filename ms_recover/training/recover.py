@@ -115,7 +115,8 @@ def recover_train(
     run : str, optional
         The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
         goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
-        are brought back, and those of runs that were started later are set aside.
+        are brought back, and those of runs that were started later are set aside. The variable MS_RECOVER_RUN does the
+        same, but takes a run that goes on from all of the named one, so that it may stay for later starts.
     newest, tolerate
         Where manifests tell no runs apart, whether the slices that were modified last count; and the parameters that
         may differ between replicas, as in `PlanOptions`.
