@@ -355,6 +355,23 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     assert doubts(part, STEPS, STEPS) == []
 
 
+class Replacing(Callback):
+    """Gives the weights other memory behind each step."""
+
+    def on_train_step_end(self, run_context):
+        for weight in run_context.original_args().network.trainable_params():
+            weight.set_data(ms.Tensor(weight.asnumpy() * np.float32(0.9)))
+
+
+def test_weights_that_a_callback_takes_from_the_optimizer_are_named(tmp_path, caplog, mode):
+    """In PyNative mode MindSpore's optimizer goes on with the memory that they had."""
+    seed()
+    make_model().train(2, make_dataset(), callbacks=[save(tmp_path, 1), scheduled()[0]])
+    assert "other memory" not in caplog.text
+    make_model().train(2, make_dataset(), callbacks=[save(tmp_path / "replaced", 1), Replacing()])
+    assert caplog.text.count("second.bias were given other memory (by set_data or load") == int(mode == "PYNATIVE_MODE")
+
+
 def test_a_training_that_a_callback_has_ended_is_not_trained_on(tmp_path, caplog):
     """Unless the callback has more patience now."""
     seed()
