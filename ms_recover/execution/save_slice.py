@@ -23,6 +23,7 @@ from ms_recover.model.slices import SliceHeader
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.digest import digest_file
 from ms_recover.storage.directories import sync_directory
+from ms_recover.storage.removal import remove_large, wait_until_freed
 from ms_recover.system_errors import explained
 
 _staged: set[str] = set()
@@ -69,6 +70,7 @@ def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> St
     """
     folder, name = os.path.split(order.path)
     staging = os.path.join(folder, SAVING_DIRECTORY)
+    wait_until_freed()
     with explained("clearing", staging):
         clear_leftovers(folder)
     temporary = os.path.join(staging, name)
@@ -160,12 +162,14 @@ def abandon_staged(folder: str) -> None:
 def withdraw(paths: Collection[str]) -> None:
     """Remove slices of one directory: first their manifests, so that none is committed without its bytes and state.
 
+    The state comes last: by it what a kill has left is known for a slice that a saver wrote.
+
     An OSError says that one cannot be removed.
     """
-    for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX, ""):
+    for suffix in (MANIFEST_SUFFIX, "", STATE_SUFFIX):
         there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
         for path in there:
-            os.unlink(path)
+            remove_large(path)
         for folder in {os.path.dirname(path) for path in there}:
             sync_directory(folder)
 

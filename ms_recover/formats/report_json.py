@@ -149,6 +149,7 @@ class VerificationFields(Fields):
     disagreements: tuple[str, ...]
     missing: tuple[MissingRanksFields, ...]
     documents: tuple[NoteFields, ...] | UnsetType = UNSET
+    states: tuple[NoteFields, ...] | UnsetType = UNSET
 
 
 class SealedStepFields(Fields):
@@ -285,6 +286,8 @@ def verification_to_json(found: Verification) -> dict[str, Any]:
     fields = fill(VerificationFields, found, version=VERIFICATION_VERSION, ok=found.ok, slices=slices, missing=missing)
     if not any(check.step.is_iteration for check in found.checks):
         fields.documents = UNSET
+    if not found.states:
+        fields.states = UNSET
     return to_json(fields)
 
 

@@ -18,6 +18,8 @@ class Contents:
     """Path of a slice to the digests of its contents."""
     problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Path of a slice that could not be read to the reason."""
+    states: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Path of a slice whose state file is missing or not the one that its manifest names, to what is wrong with it."""
 
     def knows(self, file: SliceFile) -> bool:
         """Whether reading `file` was tried."""
@@ -25,7 +27,9 @@ class Contents:
 
     def merged(self, more: Contents) -> Contents:
         """Return these contents and `more`; the newer reading of a slice counts."""
-        return Contents({**self.digests, **more.digests}, {**self.problems, **more.problems})
+        return Contents(
+            {**self.digests, **more.digests}, {**self.problems, **more.problems}, {**self.states, **more.states}
+        )
 
 
 NOTHING_READ = Contents()

@@ -41,6 +41,8 @@ class Verification:
     """For each step the ranks that have no slice of it; not a fault by itself."""
     documents: tuple[Note, ...] = ()
     """Documents of MindFormers that are missing, damaged, or contradict the files, and how."""
+    states: tuple[Note, ...] = ()
+    """State files that their slices' manifests name, and that are missing or damaged."""
 
     @property
     def wrong(self) -> tuple[SliceCheck, ...]:
@@ -49,5 +51,5 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every slice is sound, and every document beside them."""
-        return not self.wrong and not self.documents
+        """Whether every slice is sound, and every document and state file beside them."""
+        return not self.wrong and not self.documents and not self.states

@@ -65,6 +65,7 @@ class SliceFacts:
     manifest_problem: str | None
     content_problem: str | None
     expected: ParameterList | None = None
+    state_problem: str | None = None
 
     @property
     def rank(self) -> int:
@@ -344,6 +345,7 @@ def _slice_facts(
             or check_listed(file, expected),
             content_problem=check_contents(file, contents),
             expected=expected,
+            state_problem=contents.states.get(path),
         )
 
 

@@ -17,6 +17,9 @@ from ms_recover.model.manifest import Manifest, RunStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 
+RUN = "MS_RECOVER_RUN"
+"""Environment variable of ``--run``, which training takes as well."""
+
 _MOST_NAMED = 8
 
 
@@ -101,7 +104,8 @@ class Lineage:
 
     def advice(self, run: RunRecord) -> str:
         """Return how another run is chosen."""
-        return f"--run {self.name(run)} chooses it, or recover_train(run={self.name(run)!r})"
+        name = self.name(run)
+        return f"--run {name} chooses it, or recover_train(run={name!r}), or {RUN}={name} in the environment"
 
     def name(self, run: RunRecord) -> str:
         """Return the name by which a run is chosen: its id, with its start where another has the same id."""
@@ -141,7 +145,7 @@ def texts_of_aside(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _bringing_back(name: str) -> str:
-    return f"recover_train(run={name!r}) brings it back, and so does .superseded taken from the names of its files"
+    return f"recover_train(run={name!r}) brings it back, and so does {RUN}={name} in the environment of the training"
 
 
 def time_text(milliseconds: int) -> str:
@@ -241,6 +245,34 @@ def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> L
     ids = {(one.run_id, one.started) for one in members}
     others = tuple(one for one in records if (one.run_id, one.started) not in ids)
     return Lineage(last=last, members=tuple(members), others=others, chosen=chosen is not None)
+
+
+def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
+    """Return the name of the run that a choice means which stays made when the training is started again.
+
+    That is the last run that goes on from all that the chosen one has; of that one nothing may be left but its name.
+    Where none does it is the chosen run. So the training goes on, and not back to the same step at each start.
+    """
+    run = next((one for one in records if name in (one.run_id, _name(one, records))), None)
+    seen: set[RunRecord] = set()
+    while True:
+        heirs = [one for one in records if one.newest is not None and _goes_on(one, run, name)]
+        heir = max(heirs, key=_age, default=None)
+        if heir is None or heir in seen:
+            return name
+        seen.add(heir)
+        run, name = heir, _name(heir, records)
+
+
+def _goes_on(heir: RunRecord, run: RunRecord | None, name: str) -> bool:
+    """Whether a run was resumed from the last step of another one, of which nothing but the name may be left."""
+    before = heir.resumed_from
+    if before is None:
+        return False
+    if run is None:
+        return name in (before.run_id, f"{before.run_id}@{before.started}")
+    last = max((step for step in (run.newest, run.aside) if step is not None), default=before.step)
+    return (before.run_id, before.started) == (run.run_id, run.started) and before.step >= last
 
 
 def record_of(manifest: Manifest | None) -> RunRecord:

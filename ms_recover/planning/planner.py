@@ -27,6 +27,7 @@ from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.lent_values import name_lent_values
+from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
         texts.append(f"step {found.step} is {unhealthy}")
     if found is not None and (differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step)):
         texts.append(differ)
-    texts += name_lent_values(facts, found) if found is not None else []
+    texts += [*name_lent_values(facts, found), *name_lost_states(facts, found)] if found is not None else []
     older = _why_not_last(facts, found) if found is not None else None
     return (*texts, older) if older is not None else tuple(texts)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.bounded_json import decode_object
-from ms_recover.formats.codec import Digest, Fields, Meta, Path, Size, convert, to_json
+from ms_recover.formats.codec import UNSET, Digest, Fields, Meta, Path, Size, UnsetType, convert, to_json
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -80,6 +80,7 @@ class _Mode(Fields):
 class _Contents(Fields):
     digests: dict[str, Annotated[tuple[Digest, ...], Meta(min_length=1)]]
     problems: dict[str, str]
+    states: dict[str, str] | UnsetType = UNSET
 
 
 class _Inventory(_Versioned):
@@ -170,7 +171,7 @@ def say_mode(mode: int) -> bytes:
 def say_contents(contents: Contents) -> bytes:
     """Return the digests of slices."""
     digests = {path: (found.file, *found.parameters) for path, found in contents.digests.items()}
-    return _encode(_Contents(digests, dict(contents.problems)))
+    return _encode(_Contents(digests, dict(contents.problems), dict(contents.states) or UNSET))
 
 
 def say_inventory(inventory: Mapping[str, Any]) -> bytes:
@@ -200,7 +201,10 @@ def read_contents(data: bytes, where: str, files: Iterable[SliceFile]) -> Conten
         found = convert(sent, _Contents)
         digests: dict[str, Digests] = {}
         problems: dict[str, str] = {}
+        states: dict[str, str] = {}
         for file in files:
+            if found.states and file.path in found.states:
+                states[file.path] = found.states[file.path][:_SHOWN]
             if file.path in found.digests:
                 first, *rest = found.digests[file.path]
                 if file.encryption is None and len(rest) != len(file.parameters):
@@ -210,7 +214,7 @@ def read_contents(data: bytes, where: str, files: Iterable[SliceFile]) -> Conten
                 problems[file.path] = found.problems[file.path][:_SHOWN]
             else:
                 raise ValueError(f"nothing about {file.path}")
-        return Contents(digests, problems)
+        return Contents(digests, problems, states)
 
     return _checked(data, where, read)
 

@@ -29,11 +29,21 @@ def verification_text(found: Verification, width: int | None, read: int | None =
     lines += section(
         "Documents of MindFormers that are wrong; plan and apply write them again", ("path", "why"), documents, width
     )
+    states = [(note.path, note.reason) for note in found.states]
+    lines += section(
+        "State files that are wrong: a resume from there begins random generators and callbacks anew, and says so",
+        ("path", "why"),
+        states,
+        width,
+    )
     end = ["", work_line("Read", read, seconds)] if read is not None else []
     return page([*lines, "", *_step_table(found, width), *end])
 
 
 def _headline(found: Verification) -> str:
+    if found.states and not found.wrong and not found.documents:
+        count = len(found.states)
+        return f"WRONG: {count} state file{'s' * (count > 1)} beside the slices; {_headline(replace(found, states=()))}"
     if found.documents and not found.wrong:
         count = len(found.documents)
         return (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
 from mindspore.train import Callback
@@ -23,6 +24,7 @@ from ms_recover.training.generators import (
 from ms_recover.training.job import TrainingJob, device_target
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.run_state import RunState, named, warn_of_operators
+from ms_recover.training.sample_memory import SampleMemory, called_by_threads
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +124,7 @@ class Continuation(Callback):  # type: ignore[misc]
     def on_train_begin(self, run_context: Any) -> None:
         """Set the number of steps done, and have the rest follow when all callbacks have begun."""
         run_context.original_args().cur_step_num = self._done
+        self._samples = SampleMemory(getattr(run_context.original_args(), "train_dataset", None))
         manager = calling_manager()
         if manager is None:
             _log.warning(
@@ -152,14 +155,39 @@ class Continuation(Callback):  # type: ignore[misc]
 
     def _begin_step(self, run_context: Any, act: Callable[[], None]) -> None:
         drawn = changed_generators(self._before, generator_states())
-        if drawn and (ds.config.get_fast_recovery() or self._state is None):
+        remembered = {**self._samples.changed(), **(self._state.remembered if self._state is not None else {})}
+        kept = (
+            f"samples may depend on what the dataset's own code keeps ({list_some(sorted(remembered), 8)}), which goes"
+        )
+        drawn_from = f"the dataset draws from {named(drawn, GENERATORS)}, and its draws go"
+        texts = [drawn_from] if drawn else []
+        texts += [kept] if remembered else []
+        why = self._why_not_replayed(run_context.original_args().train_dataset) if texts else None
+        for text in texts if why is not None else ():
+            _log.warning("%s: %s on otherwise than in the interrupted training; %s", self._own, text, why)
+        if drawn and why is None and self._may_draw():
             _log.warning(
-                "%s: the dataset draws from %s, and its draws go on otherwise than in the interrupted training; they "
-                "are exact with mindspore.dataset.config.set_fast_recovery(False), where one thread draws",
+                "%s: the dataset's draws from %s are made once more; a callback or a network that draws from it too "
+                "goes on otherwise than in the interrupted training: give the dataset a generator of its own",
                 self._own,
                 named(drawn, GENERATORS),
             )
         act()
+
+    def _may_draw(self) -> bool:
+        """Whether the program has code that may draw between steps: callbacks of its own, or a PyNative network."""
+        return ms.get_context("mode") == ms.PYNATIVE_MODE or any(
+            not type(one).__module__.startswith(("mindspore.", "ms_recover.")) for one in self._callbacks
+        )
+
+    def _why_not_replayed(self, dataset: Any) -> str | None:
+        """Return how a dataset that draws would draw the same once more, None where it does."""
+        if ds.config.get_fast_recovery() or self._state is None:
+            return "it is exact with mindspore.dataset.config.set_fast_recovery(False), where one thread draws"
+        if called_by_threads(dataset):
+            return "it is exact where one thread draws: give num_parallel_workers=1 to what calls Python code"
+        odd = self._samples.differs(self._state.remembered)
+        return f"it is exact with a dataset that is made anew: {list_some(odd, 8)} has begun otherwise" if odd else None
 
     def _restore(self) -> None:
         lost = without_state(self._callbacks)

@@ -33,7 +33,7 @@ from ms_recover.training.resuming import (
     make_search,
 )
 from ms_recover.training.run import forget_resumed
-from ms_recover.training.sample_order import check_order, doubts
+from ms_recover.training.sample_order import check_order, doubts, doubts_of_change
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ def recover_train(
     run : str, optional
         The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
         goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
-        are brought back, and those of runs that were started later are set aside.
+        are brought back, and those of runs that were started later are set aside. The variable MS_RECOVER_RUN does the
+        same, but takes a run that goes on from all of the named one, so that it may stay for later starts.
     newest, tolerate
         Where manifests tell no runs apart, whether the slices that were modified last count; and the parameters that
         may differ between replicas, as in `PlanOptions`.
@@ -202,7 +203,8 @@ def recover_train(
         if not resumed.trained:
             _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
             return resumed
-        for doubt in doubts(dataset, done, batch_num):
+        changes = doubts_of_change(state.order, dataset) if state is not None else []
+        for doubt in (*changes, *doubts(dataset, done, batch_num)):
             _log.warning("%s: %s", own, doubt)
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(done)

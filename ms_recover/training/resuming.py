@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
@@ -15,7 +15,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import Lineage, find_lineage, texts_of_aside
+from ms_recover.planning.lineage import RUN, Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.arguments import check_type, path_text, path_texts, texts
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
@@ -65,6 +65,12 @@ class Search:
     judging: PlanOptions
     fresh: Fresh
     rank_local: RankLocalChoice = "refuse"
+    from_environment: bool = False
+    """Whether the run was chosen by a variable, which stays when the training is started again."""
+
+    def choosing(self, run: str) -> Search:
+        """Return the search for another run."""
+        return replace(self, judging=replace(self.judging, run=run))
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,7 @@ def make_search(
         raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
     if rank_local not in get_args(RankLocalChoice):
         raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
+    named = os.environ.get(RUN, "")
     return Search(
         path_text("root", root),
         ScanOptions(
@@ -198,9 +205,10 @@ def make_search(
             group_info=path_texts("group_info", group_info),
             strategy=path_texts("strategy", strategy),
         ),
-        PlanOptions(world_size=job.size, run=run, newest=newest, tolerate=texts("tolerate", tolerate)),
+        PlanOptions(world_size=job.size, run=run or named or None, newest=newest, tolerate=texts("tolerate", tolerate)),
         fresh,
         rank_local,
+        from_environment=run is None,
     )
 
 
@@ -247,6 +255,8 @@ def _look(job: TrainingJob, search: Search) -> RankView:
     if any(flag for (flag,) in job.gather([waited])):  # what ended meanwhile may have saved
         view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
+    if search.from_environment and search.judging.run is not None:
+        search = search.choosing(follow_choice(runs, search.judging.run))
     chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
     if chosen is not None:
         brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.save_slice import withdraw
-from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS, SUPERSEDED_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS, STATE_SUFFIX, SUPERSEDED_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
@@ -72,15 +72,21 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The slices of earlier runs in a directory: `own` are those that this run goes on from, the last saved first."""
+    """The slices of earlier runs in a directory: `own` are those that this run goes on from, the last saved first.
+
+    Of `halves` a kill has left no manifest: it came before they were committed, or while they were removed.
+    """
 
     own: Sequence[HeldSlice] = field(default=())
     others: Sequence[HeldSlice] = field(default=())
+    halves: Sequence[HeldSlice] = field(default=())
 
     def without(self, gone: Sequence[HeldSlice]) -> Earlier:
         """Return the slices that are left when some were removed."""
         paths = {one.path for one in gone}
-        return Earlier(*(tuple(one for one in held if one.path not in paths) for held in (self.own, self.others)))
+        return Earlier(
+            *(tuple(one for one in held if one.path not in paths) for held in (self.own, self.others, self.halves))
+        )
 
 
 def agree_floor(
@@ -151,6 +157,7 @@ def choose_gone(
     gone = [one for one in mine if one.step < floor]
     gone += [one for one in earlier.own if floor != NO_STEP]
     gone += [one for one in earlier.others if one.step <= floor]
+    gone += [one for one in earlier.halves if one.step < floor]
     return [one for one in gone if one.path not in stay]
 
 
@@ -184,7 +191,22 @@ def find_earlier(folder: str, base: str, prefix: str, run: RunRecord) -> Earlier
     orders = {one.path: None if one.aside else lineage.order_of(one.manifest, one.step) for one in saved}
     own = [(order, one.path, one) for one in saved if (order := orders[one.path]) is not None]
     others = tuple(one for one in saved if orders[one.path] is None)
-    return Earlier(tuple(one for _, _, one in sorted(own, key=_by_order, reverse=True)), others)
+    ordered = tuple(one for _, _, one in sorted(own, key=_by_order, reverse=True))
+    return Earlier(ordered, others, _halves(folder, base, prefix))
+
+
+def _halves(folder: str, base: str, prefix: str) -> tuple[HeldSlice, ...]:
+    """Return what has a state file, which savers alone write, and no manifest."""
+    names = [name.removesuffix(STATE_SUFFIX) for name in sorted(os.listdir(folder)) if name.endswith(STATE_SUFFIX)]
+    found = [one for name in names if (one := _held(folder, name)) is not None]
+    return tuple(
+        one
+        for one in found
+        if not one.aside
+        and one.prefix != prefix
+        and _start_number(one.prefix, base) is not None
+        and not os.path.lexists(one.path + MANIFEST_SUFFIX)
+    )
 
 
 def find_newer(folder: str, base: str, prefix: str, run: RunRecord, begun: Step) -> list[HeldSlice]:

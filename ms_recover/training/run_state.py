@@ -37,6 +37,8 @@ class RunState:
     """What decided the order of the samples, see `sample_order`."""
     drawn_by_dataset: Mapping[str, Any] = field(default_factory=dict)
     """The generators that the dataset draws from, and their states before its first sample."""
+    remembered: Mapping[str, str] = field(default_factory=dict)
+    """What the dataset's own code had changed by then, see `SampleMemory.changed`."""
 
 
 def encode_run_state(state: RunState) -> bytes:
@@ -53,6 +55,7 @@ def encode_run_state(state: RunState) -> bytes:
         ],
         "order": to_state(dict(state.order), "order"),
         "drawn_by_dataset": to_state(dict(state.drawn_by_dataset), "drawn_by_dataset"),
+        "remembered": to_state(dict(state.remembered), "remembered"),
     }
     try:
         return encode_state(values)
@@ -128,6 +131,7 @@ def _decoded(values: Mapping[str, Any]) -> RunState:
         callbacks=tuple(found["callbacks"] or ()),
         order=found["order"] or {},
         drawn_by_dataset=found["drawn_by_dataset"] or {},
+        remembered=found["remembered"] or {},
     )
 
 

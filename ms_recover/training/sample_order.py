@@ -14,21 +14,31 @@ import mindspore.dataset as ds
 from mindspore.dataset.engine.samplers import DistributedSampler
 
 from ms_recover.errors import InputError
+from ms_recover.training.sample_memory import nodes
 
 UNSEEDED = 5489
 """``std::mt19937::default_seed``."""
+
+_NUMBERS = ("source_len", "num_samples", "num_shards", "buffer_size", "batch_size", "drop_remainder", "count")
+"""Attributes of datasets that decide which samples there are."""
 
 _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "UniformAugment", "MixUp", "CutMix", "CutOut")
 
 
 def sample_order(dataset: Any) -> dict[str, Any]:
-    """Return what decides the order of the samples: the configured seed, and whether it matters."""
-    return {"seed": ds.config.get_seed(), "shuffled": _is_shuffled(dataset)}
+    """Return what decides the samples and their order: the configured seed, whether it matters, and the operations."""
+    return {"seed": ds.config.get_seed(), "shuffled": _is_shuffled(dataset), "made": made_by(dataset)}
 
 
 def check_order(saved: Mapping[str, Any], dataset: Any) -> None:
-    """Raise InputError when a shuffled dataset has another seed than the training that is resumed."""
+    """Raise InputError when the training that is resumed had its samples in another order."""
     now = sample_order(dataset)
+    if saved and saved["shuffled"] != now["shuffled"]:
+        raise InputError(
+            f"the dataset is {'' if now['shuffled'] else 'not '}shuffled, and was "
+            f"{'' if saved['shuffled'] else 'not '}when the slice was saved, so other samples would follow: give the "
+            "dataset of that training, or go on with allow_dataset_change=True"
+        )
     if now["shuffled"] and saved and saved["seed"] != now["seed"]:
         raise InputError(
             f"the dataset shuffles with the seed {_seed(now['seed'])}, but when the slice was saved it was "
@@ -47,6 +57,11 @@ def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
             "was left of it: some samples come twice, others not at all. Call mindspore.dataset.config.set_seed() "
             "before the dataset is made, when a training starts and when it resumes"
         )
+    if ds.config.get_seed() == UNSEEDED and _is_drawn_once(dataset):
+        found.append(
+            "the samples of the dataset were drawn at random without a seed, as Dataset.split() does, so each start "
+            "trains with others. Call mindspore.dataset.config.set_seed() before the dataset is made"
+        )
     if ds.config.get_fast_recovery() or ds.config.get_seed() == UNSEEDED:
         exact = "they are exact with mindspore.dataset.config.set_seed() and set_fast_recovery(False)"
         operations = sorted(set(_random_operations(dataset)))
@@ -63,17 +78,49 @@ def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
     return found
 
 
+def doubts_of_change(saved: Mapping[str, Any], dataset: Any) -> list[str]:
+    """Return how a dataset is made otherwise than that of the training that is resumed."""
+    before, now = list(saved.get("made") or ()), made_by(dataset)
+    if not before or before == now:
+        return []
+    text = "the dataset is made otherwise than when the slice was saved, so other samples may follow"
+    return [f"{text}: it is {' <- '.join(now)}, and was {' <- '.join(before)}"]
+
+
+def made_by(dataset: Any) -> list[str]:
+    """Return the operations of a dataset, the last first, each with the numbers that decide which samples there are."""
+    return [_operation(node) for node in nodes(dataset)] if dataset is not None else []
+
+
+def _operation(node: Any) -> str:
+    numbers = {name: getattr(node, name, None) for name in _NUMBERS}
+    sampler = getattr(node, "sampler", None)
+    parts = [f"{name}={value}" for name, value in numbers.items() if isinstance(value, int) and value is not False]
+    parts += [type(sampler).__name__] if sampler is not None else []
+    operations = getattr(node, "operations", None)
+    parts += [type(one).__name__ for one in operations] if isinstance(operations, list) else []
+    return f"{type(node).__name__}({', '.join(parts)})"
+
+
 def is_unseeded(dataset: Any) -> bool:
     """Whether the dataset is shuffled in an order that no later start can repeat."""
     return bool(ds.config.get_seed() == UNSEEDED) and _shuffles_anew(dataset)
 
 
-def _nodes(dataset: Any) -> Iterator[Any]:
-    waiting = [dataset]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += list(getattr(node, "children", None) or ())
+def _is_drawn_once(dataset: Any) -> bool:
+    """Whether the dataset shuffles once for all epochs, so that the order decides which samples there are."""
+    return any(
+        getattr(one, "reshuffle_each_epoch", True) is False
+        for node in nodes(dataset)
+        for one in (node, *_samplers(node))
+    )
+
+
+def _samplers(node: Any) -> Iterator[Any]:
+    sampler = getattr(node, "sampler", None)
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "child_sampler", None)
 
 
 def _is_shuffled(dataset: Any) -> bool:
@@ -87,7 +134,7 @@ def _has_processes(dataset: Any) -> bool:
     return any(
         getattr(node, "python_multiprocessing", False)
         and (getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()) > 1
-        for node in _nodes(dataset)
+        for node in nodes(dataset)
     )
 
 
@@ -95,13 +142,13 @@ def _shuffles_anew(dataset: Any) -> bool:
     """Whether something shuffles in an order that no seed fixes, as long as none is configured."""
     return any(
         _is_shuffled(node) and not isinstance(getattr(node, "sampler", None), DistributedSampler)
-        for node in _nodes(dataset)
+        for node in nodes(dataset)
         if not getattr(node, "children", None) or type(node).__name__ == "ShuffleDataset"
     )
 
 
 def _random_operations(dataset: Any) -> Iterator[str]:
-    for node in _nodes(dataset):
+    for node in nodes(dataset):
         for operation in getattr(node, "operations", None) or ():
             name = type(operation).__name__
             if name.startswith(_RANDOM):

@@ -21,6 +21,7 @@ from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.sample_memory import SampleMemory
 from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SliceSaver, Stall
 
@@ -182,6 +183,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._due = self._first_epoch = 0
         dataset = getattr(params, "train_dataset", None)
         self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
+        self._samples = SampleMemory(dataset)
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
             params.train_network,
@@ -322,5 +324,10 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Return what the state file holds now."""
         callbacks = tuple(callback_states(self._callbacks))
         return encode_run_state(
-            current_state(callbacks=callbacks, order=self._order, drawn_by_dataset=self._draws.states)
+            current_state(
+                callbacks=callbacks,
+                order=self._order,
+                drawn_by_dataset=self._draws.states,
+                remembered=self._samples.changed(),
+            )
         )

@@ -19,6 +19,7 @@ from ms_recover.file_names import SliceFormat
 from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.cells import as_cell, saved_cell
@@ -36,11 +37,14 @@ from ms_recover.training.snapshot import (
     HostMemory,
     flush_caches,
     is_compiled_parallel,
+    memory_places,
     read_contents,
     saved_names,
 )
 
 _log = logging.getLogger(__name__)
+
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ class SliceSaver:
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
+        self._places: dict[str, int] = {}
+        self._replaced = False
         self._rank_local = RankLocal(self._job)
         self.stalls: list[Stall] = []
         self.run_id = ""
@@ -176,6 +182,7 @@ class SliceSaver:
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
         self._rank_local = RankLocal(self._job)
+        self._places, self._replaced = {}, False
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
         self._job.run_connected("beginning to save", self._prepare)
@@ -247,6 +254,7 @@ class SliceSaver:
         self._place.note(step)
         order, network = self._order(step, cumulative_step, state), self._network
         flush_caches(network)
+        self._name_replaced(step)
         if self._async:
             contents = read_contents(network)
             floor = self._floor(order.group, contents if self._rank_local.is_due(order.group) else None)
@@ -344,6 +352,21 @@ class SliceSaver:
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
         return floor
+
+    def _name_replaced(self, step: Step) -> None:
+        """Name parameters whose memory was replaced since the save before: training changes them no more."""
+        before, self._places = self._places, memory_places(self._network)
+        moved = [name for name, place in self._places.items() if before.get(name, place) != place]
+        if moved and not self._replaced:
+            self._replaced = True
+            _log.warning(
+                "rank %d, step %s: %s were given other memory (by set_data or load_param_into_net): in PyNative mode "
+                "what MindSpore has compiled, such as an optimizer, goes on with the old one, so a resumed training is "
+                "another one; change values in place, with mindspore.ops.assign",
+                self._job.rank,
+                step,
+                list_some(moved, _MOST_NAMED),
+            )
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)

@@ -13,6 +13,7 @@ from mindspore.experimental import MapParameter
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.slices import Parameter
 from ms_recover.storage.digest import Digester
+from ms_recover.training.job import device_target
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,16 @@ def values_of(data: Any) -> memoryview:
     except TypeError:  # a type that numpy does not have, such as bfloat16
         return memoryview(ms.Tensor(data.data).get_bytes())
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def memory_places(network: Any) -> dict[str, int]:
+    """Return where the parameters lie in memory, by name; empty where nothing that was compiled keeps the memory.
+
+    That is PyNative mode on CPU: elsewhere addresses are the device's, and MindSpore moves them.
+    """
+    if ms.get_context("mode") != ms.PYNATIVE_MODE or device_target() != "CPU":
+        return {}
+    return {one.name: int(one.data_ptr()) for one in network.get_parameters() if not one.has_init}
 
 
 class HostMemory:

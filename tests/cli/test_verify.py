@@ -2,11 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from ms_recover.execution.manifests import write_manifest
+from ms_recover.execution.state_files import write_state
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.formats.state import encode_state
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
-from ms_recover.testing.trees import make_tree
+from ms_recover.testing.trees import make_tree, save_manifests
 
 NAME = "test-1_8.ckpt"
 
@@ -55,6 +62,61 @@ def test_quick_says_that_it_rests_on_structure(pair, recover_ckpt):
     plan = recover_ckpt("plan", pair, "--quick", "--json")
     assert plan.code == 0
     assert {rank["evidence"] for rank in plan.json["ranks"]} == {"structure"}
+
+
+def with_states(root):
+    """Give each slice a manifest and a state file, as training does."""
+    save_manifests(root)
+    for path in root.glob("ckpt_dir*/*.ckpt"):
+        digest = write_state(str(path), encode_state({"rank": path.parent.name}))
+        manifest = read_manifest(f"{path}{MANIFEST_SUFFIX}")
+        write_manifest(str(path), replace(manifest, training=TrainingRecord(started=1, state_digest=digest)))
+
+
+def test_state_files_that_are_wrong_are_named(pair, recover_ckpt):
+    """By verify with 5, by plan where the slice is resumed from, and never a reason to give the slice up."""
+    with_states(pair)
+    assert recover_ckpt("verify", pair, "--json").json["ok"] is True
+    assert recover_ckpt("plan", pair, "--json").json["warnings"] == []
+    (pair / "ckpt_dir0" / f"{NAME}{STATE_SUFFIX}").unlink()
+    flip(pair / "ckpt_dir1" / f"{NAME}{STATE_SUFFIX}", 9)
+    found = recover_ckpt("verify", pair, "--json")
+    assert found.code == 5
+    assert {check["status"] for check in found.json["slices"]} == {"sound"}
+    damaged = "has other contents than those that the slice's manifest names"
+    assert found.json["states"] == [
+        {"path": f"ckpt_dir0/{NAME}{STATE_SUFFIX}", "reason": "missing"},
+        {"path": f"ckpt_dir1/{NAME}{STATE_SUFFIX}", "reason": damaged},
+    ]
+    text = recover_ckpt("verify", pair).out
+    assert "WRONG: 2 state files beside the slices; SOUND: all 4 slices" in text
+    assert "begins random generators and callbacks anew" in text
+    planned = recover_ckpt("plan", pair, "--json")
+    assert (planned.code, planned.json["actions"]) == (0, [])
+    (warning,) = planned.json["warnings"]
+    assert warning.startswith(
+        f"state files are wrong (rank 0: missing; rank 1: {damaged}): training resumes with these"
+    )
+    assert recover_ckpt("verify", pair, "--step", "1_8").code == 5
+
+
+def test_the_state_of_a_lost_rank_stays_lost(pair, recover_ckpt):
+    """Its generators are its own; plan and apply say what is lost, and a slice that was recovered has no state."""
+    with_states(pair)
+    shutil.rmtree(pair / "ckpt_dir2")
+    shutil.rmtree(pair / "ckpt_dir3")
+    (pair / "ckpt_dir1" / f"{NAME}{STATE_SUFFIX}").unlink()
+    (first, second) = recover_ckpt("plan", pair, "--json").json["warnings"]
+    assert "rank 1: missing" in first
+    assert second.startswith(
+        "the state files of rank(s) 2 are lost with their slices: training resumes with the random"
+    )
+    assert recover_ckpt("apply", pair).code == 0
+    assert not list(pair.glob(f"ckpt_dir[23]/*{STATE_SUFFIX}"))
+    manifest = read_manifest(str(pair / "ckpt_dir2" / f"{NAME}{MANIFEST_SUFFIX}"))
+    assert manifest.training.state_digest is None
+    found = recover_ckpt("verify", pair, "--json").json["states"]
+    assert [note["path"] for note in found] == [f"ckpt_dir1/{NAME}{STATE_SUFFIX}"]
 
 
 def test_the_odd_one_of_three_is_named_and_repaired(triple, recover_ckpt):

@@ -204,12 +204,16 @@ def test_a_start_that_saved_nothing_is_no_reason_to_take_up_the_abandoned_run(tm
     assert (str(resumed.step), seen) == ("3_4", behind(undisturbed[0.01], 3, 4))
 
 
-def test_a_choice_stays_made_although_the_chosen_run_crashes_before_it_saves(tmp_path):
+def test_a_choice_stays_made_although_the_chosen_run_crashes_before_it_saves(tmp_path, monkeypatch):
+    """By an argument, or by a variable that stays set: then training goes on from what it has saved since."""
     abandoned = start(tmp_path, crash=21)
     start(tmp_path, crash=11, rate=0.02)
     go_on(tmp_path, crash=21, run=abandoned)
-    resumed, _ = go_on(tmp_path)
-    assert str(resumed.step) == "3_4"
+    assert min(go_on(tmp_path, crash=21)[1]) == (3, 5)
+    start(tmp_path, crash=11, rate=0.02)
+    monkeypatch.setenv("MS_RECOVER_RUN", abandoned)
+    assert min(go_on(tmp_path, crash=29)[1]) == (3, 5)
+    assert str(go_on(tmp_path)[0].step) == "4_4"
 
 
 def test_two_trainings_of_one_process_are_two_runs(tmp_path, undisturbed):

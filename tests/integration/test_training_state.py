@@ -231,17 +231,59 @@ def test_generators_of_the_process_go_on(tmp_path, mode):
         compare(tmp_path, list, 6, model=lambda: make_model(noisy=True))
 
 
-def test_samples_that_draw_from_numpy_are_replayed(tmp_path, caplog):
+def test_samples_that_draw_from_numpy_are_replayed(tmp_path, caplog, mode):
     """The dataset reads ahead, so that the state of its generator is that of no step; nothing else may touch it."""
     ds.config.set_fast_recovery(False)
     compare(tmp_path, list, 6, dataset=lambda: make_dataset(noise=True))
-    assert "draws from" not in caplog.text
+    assert "it is exact" not in caplog.text
+    once_more = (
+        "the dataset's draws from numpy.random are made once more; a callback or a network that draws from it too"
+    )
+    assert (once_more in caplog.text) is (mode == "PYNATIVE_MODE")  # in graph mode nothing else can draw here
     ds.config.set_fast_recovery(True)
     (tmp_path / "fast").mkdir()
     seed()
     make_model().train(2, make_dataset(noise=True), callbacks=[save(tmp_path / "fast", 2)])
     recover_train(make_model(), make_dataset(noise=True), tmp_path / "fast", EPOCHS)
     assert "the dataset draws from numpy.random, and its draws go on otherwise" in caplog.text
+
+
+class Drifting(Rows):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = np.random.default_rng(1)
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + np.float32(self.own.random()), y
+
+
+def test_what_the_code_of_a_dataset_remembers_is_replayed_or_named(tmp_path, caplog, mode):
+    """It begins anew in the resumed training, unless all samples are made once more by a dataset that is not used."""
+    if mode == "GRAPH_MODE":
+        return
+
+    def drifting(workers=1):
+        return ds.GeneratorDataset(Drifting(), ["x", "y"], shuffle=True).map(draw, ["x"], num_parallel_workers=workers)
+
+    def draw(x):
+        return x * np.float32(np.random.random())
+
+    ds.config.set_fast_recovery(False)
+    compare(tmp_path, list, 6, dataset=lambda: drifting().batch(2, drop_remainder=True))
+    assert "in the interrupted training; it is exact" not in caplog.text
+    seed()
+    model, used = make_model(), drifting().batch(2)
+    model.train(2, used, callbacks=[save(tmp_path / "used", 2)])
+    recover_train(model, used, tmp_path / "used", EPOCHS)
+    assert "it is exact with a dataset that is made anew: Drifting.own has begun otherwise" in caplog.text
+    recover_train(make_model(), drifting(2).batch(2), tmp_path / "used", EPOCHS)
+    assert "it is exact where one thread draws: give num_parallel_workers=1" in caplog.text
+    ds.config.set_fast_recovery(True)
+    recover_train(make_model(), drifting().batch(2), tmp_path / "used", EPOCHS)
+    assert "samples may depend on what the dataset's own code keeps (Drifting.own), which goes on" in caplog.text
 
 
 def test_what_is_not_restored_is_named(tmp_path, caplog, mode):
@@ -287,7 +329,17 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     shutil.copytree(tmp_path, tmp_path / "allowed")
     recover_train(make_model(), make_dataset(), tmp_path / "allowed", 2, allow_dataset_change=True)
     shutil.rmtree(tmp_path / "allowed")
-    recover_train(make_model(), make_dataset(shuffle=False), tmp_path, 2)  # a seed that decides nothing is no matter
+    with pytest.raises(InputError, match="the dataset is not shuffled, and was when the slice was saved"):
+        recover_train(make_model(), make_dataset(shuffle=False), tmp_path, EPOCHS)
+    ds.config.set_seed(7)
+    assert "made otherwise" not in caplog.text
+    shutil.copytree(tmp_path, tmp_path / "other")
+    longer = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).repeat(2).batch(2).take(STEPS)
+    recover_train(make_model(), longer, tmp_path / "other", 2)
+    assert "may follow: it is TakeDataset(count=4) <- BatchDataset(batch_size=2) <- RepeatDataset(count=2) <- Gen" in (
+        caplog.text
+    )
+    shutil.rmtree(tmp_path / "other")
     ds.config.set_seed(5489)
     (tmp_path / "unseeded").mkdir()
     with pytest.raises(RuntimeError, match="crashed"):
@@ -297,6 +349,27 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     assert (
         "the dataset is shuffled without a seed, so what follows in epoch 2 is not what was left of it" in caplog.text
     )
+    part = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=False).split([STEPS, STEPS])[0]
+    assert ["drawn at random without a seed" in text for text in doubts(part, STEPS, STEPS)] == [True]
+    ds.config.set_seed(7)
+    assert doubts(part, STEPS, STEPS) == []
+
+
+class Replacing(Callback):
+    """Gives the weights other memory behind each step."""
+
+    def on_train_step_end(self, run_context):
+        for weight in run_context.original_args().network.trainable_params():
+            weight.set_data(ms.Tensor(weight.asnumpy() * np.float32(0.9)))
+
+
+def test_weights_that_a_callback_takes_from_the_optimizer_are_named(tmp_path, caplog, mode):
+    """In PyNative mode MindSpore's optimizer goes on with the memory that they had."""
+    seed()
+    make_model().train(2, make_dataset(), callbacks=[save(tmp_path, 1), scheduled()[0]])
+    assert "other memory" not in caplog.text
+    make_model().train(2, make_dataset(), callbacks=[save(tmp_path / "replaced", 1), Replacing()])
+    assert caplog.text.count("second.bias were given other memory (by set_data or load") == int(mode == "PYNATIVE_MODE")
 
 
 def test_a_training_that_a_callback_has_ended_is_not_trained_on(tmp_path, caplog):

@@ -46,7 +46,7 @@ REASONS = {
     "unseeded": r"seed|shuffl",
     "flip": r"fast_recovery|random",
     "draw": r"Python|random|generator",
-    "epochs": r"source|iterat|generator|Python",
+    "epochs": r"own code keeps",
     "dropout": r"[Dd]ropout|random",
     "noise": r"random|StandardNormal|Normal|seed",
     "TensorNoise": r"random|seed|operator",

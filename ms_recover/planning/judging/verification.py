@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.model.inventory import Note
 from ms_recover.model.steps import Step
 from ms_recover.model.verification import SliceCheck, Verification
@@ -74,6 +75,7 @@ def join_verifications(root: str, parts: Sequence[Verification], documents: tupl
         disagreements=tuple(dict.fromkeys(text for part in parts for text in part.disagreements)),
         missing=tuple((step, tuple(sorted(missing[step]))) for step in sorted(missing, reverse=True)),
         documents=documents,
+        states=tuple(note for part in parts for note in part.states),
     )
 
 
@@ -119,4 +121,9 @@ def make_verification(compared: Comparison, *, sealing: bool = False) -> Verific
                     )
                 )
     checks.sort(key=lambda check: (-check.step.epoch, -check.step.step, check.rank, check.path))
-    return Verification(facts.inventory.root, tuple(checks), judged.disagreements, tuple(missing))
+    states = tuple(
+        Note(one.path + STATE_SUFFIX, one.state_problem)
+        for one, judgement in judged.slices
+        if judgement.status == "sound" and one.state_problem is not None and not sealing
+    )
+    return Verification(facts.inventory.root, tuple(checks), judged.disagreements, tuple(missing), states=states)

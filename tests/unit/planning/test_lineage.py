@@ -9,7 +9,7 @@ from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RunRecord, find_lineage, find_run_records, merge_run_records
+from ms_recover.planning.lineage import RunRecord, find_lineage, find_run_records, follow_choice, merge_run_records
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
 from tests.unit.planning.test_contents import backed
@@ -43,7 +43,8 @@ def lineage(*records, chosen=None):
 
 
 def record(run_id, started, newest="1_8", resumed_from=None, **changes):
-    return RunRecord(run_id=run_id, started=started, newest=Step.parse(newest), resumed_from=resumed_from, **changes)
+    step = None if newest is None else Step.parse(newest)
+    return RunRecord(run_id=run_id, started=started, newest=step, resumed_from=resumed_from, **changes)
 
 
 ABANDONED = (both("1_8", "old", 100), both("3_4", "old", 100))
@@ -207,7 +208,7 @@ def test_slices_that_were_set_aside_are_named_and_make_no_run_the_present_one():
 def test_a_chosen_run_that_was_set_aside_is_not_found_without_the_reason():
     (file, _) = both("3_4", "gone", 100)
     aside = SetAside(rank=0, step=file.step, path=file.path, aside=f"{file.path}.superseded", manifest=file.manifest)
-    with pytest.raises(MissingInputError, match=r"step 3_4 of run gone.* was set aside .*\.superseded taken"):
+    with pytest.raises(MissingInputError, match=r"step 3_4 of run gone.* was set aside .*MS_RECOVER_RUN=gone"):
         plan(*PRESENT, aside=[aside], run="gone")
     made = plan(*PRESENT, both("2_8", "gone", 100, prefix="test_2"), aside=[aside], run="gone")
     assert made.step == Step(2, 8)
@@ -245,3 +246,41 @@ def test_a_circle_of_resumes_ends():
         record("b", 2, resumed_from=RunStep("a", Step(1, 2), 1)),
     )
     assert [one.run_id for one in found.members] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "expected"),
+    [
+        ("old", [record("old", 100, "3_4"), record("new", 200, "2_2")], "old"),
+        ("old", [record("old", 100, "3_4"), record("new", 200, "4_2", RunStep("old", Step(3, 4), 100))], "new"),
+        ("old", [record("old", 100, "3_4"), record("new", 200, "3_6", RunStep("old", Step(2, 8), 100))], "old"),
+        ("old", [record("new", 200, "4_2", RunStep("old", Step(3, 4), 100))], "new"),  # its slices were removed
+        (
+            "old",
+            [
+                record("old", 100, None, aside=Step(3, 4)),
+                record("new", 200, "4_2", RunStep("old", Step(3, 4), 100)),
+                record("late", 300, "4_8", RunStep("new", Step(4, 2), 200)),
+                record("other", 400, "1_8"),
+            ],
+            "late",
+        ),
+        (
+            "old@100",
+            [record("old", 100), record("old", 150), record("new", 200, "2_2", RunStep("old", Step(1, 8), 100))],
+            "new",
+        ),
+        ("gone", [record("old", 100)], "gone"),
+        ("gone", [], "gone"),
+        (
+            "a",
+            [
+                record("a", 100, "1_8", RunStep("b", Step(1, 8), 200)),
+                record("b", 200, "1_8", RunStep("a", Step(1, 8), 100)),
+            ],
+            "a",
+        ),
+    ],
+)
+def test_a_choice_that_stays_made_goes_on_and_not_back(name, runs, expected):
+    assert follow_choice(merge_run_records(runs), name) == expected

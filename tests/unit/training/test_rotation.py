@@ -127,6 +127,26 @@ def test_slices_are_counted_over_the_runs_that_training_went_on_from(tmp_path):
     ]
 
 
+def test_what_a_kill_has_left_without_a_manifest_goes(tmp_path):
+    """A removal that was cut off behind the manifest, or the slice; nothing that another program may have written."""
+    save_run(tmp_path, A, "test", "1_8")
+    save_run(tmp_path, B, "test_1", "1_2", "1_6", "2_8", "3_8", resumed_from=RunStep(A, Step(1, 8), STARTED[A]))
+    cut = {"test-1_2": True, "test-1_4": False, "test-3_8": True}  # with its slice, or its state alone
+    for name, whole in cut.items():
+        (tmp_path / f"{name}.ckpt{STATE_SUFFIX}").write_bytes(b"state")
+        if whole:
+            (tmp_path / f"{name}.ckpt").write_bytes(b"x")
+    for name in ("test-1_1", "other-1_2"):
+        (tmp_path / f"{name}.ckpt").write_bytes(b"x")
+    (tmp_path / f"other-1_2.ckpt{STATE_SUFFIX}").write_bytes(b"state")
+    rotate_runs(tmp_path, B, "test_1", keep(4), "2_8", RunStep(A, Step(1, 8), STARTED[A]))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert not {f"test-1_2.ckpt{end}" for end in ("", STATE_SUFFIX)} & names
+    assert f"test-1_4.ckpt{STATE_SUFFIX}" not in names
+    others = ("test-1_1.ckpt", "other-1_2.ckpt", f"other-1_2.ckpt{STATE_SUFFIX}", "test-3_8.ckpt")
+    assert names.issuperset((*others, f"test-3_8.ckpt{STATE_SUFFIX}"))
+
+
 def test_of_more_runs_the_newest_slices_stay(tmp_path):
     save_run(tmp_path, A, "test", "1_4", "1_8", "2_4")
     save_run(tmp_path, B, "test_1", "2_8", "3_4", "3_8", resumed_from=RunStep(A, Step(2, 4), STARTED[A]))
