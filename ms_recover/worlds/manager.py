@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import stream
+from ms_recover.worlds import arguments, stream
 from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
@@ -58,6 +58,8 @@ class WorldManager:
     """
 
     def __init__(self, *, heartbeat: float = 3.0, security: Security | None = None) -> None:
+        if not isinstance(security, Security | None):
+            raise UsageError(f"invalid security {security!r:.80}: it must be a Security")
         self._security = Security.from_environment() if security is None else security
         self.watchdog = WatchDog(heartbeat, self._peer_lost)
         self.communicator = WorldCommunicator(self._find)
@@ -65,25 +67,30 @@ class WorldManager:
         self._making: set[str] = set()
         self._epochs: dict[str, int] = {}
         self._callbacks: list[Callable[[BrokenWorldError], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> WorldManager:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._use_loop()
         worlds, self._worlds = self._worlds, {}
         try:
             await asyncio.gather(*(world.close(_LINGER_S) for world in worlds.values()))
         finally:
+            self._loop = None
             await self.watchdog.close()
 
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
-        made = [world for name, world in self._worlds.items() if name not in self._making]
+        made = [world for name, world in list(self._worlds.items()) if name not in self._making]
         return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
         """Call a function, in the event loop, with the error whenever a world breaks."""
+        if not callable(callback):
+            raise UsageError(f"invalid callback {callback!r:.80}: it must be a function of one error")
         self._callbacks.append(callback)
 
     async def initialize_world(
@@ -123,7 +130,13 @@ class WorldManager:
         BrokenWorldError
             When not all members joined in time, or rank 0 refused this member.
         """
-        self._check(name, rank, size, port, timeout)
+        self._use_loop()
+        rank, size, port = (arguments.whole(*at) for at in (("rank", rank), ("size", size), ("port", port)))
+        arguments.text("address", addr)
+        timeout = arguments.seconds("timeout", timeout)
+        if listener is not None and not (isinstance(listener, socket.socket) and listener.gettimeout() == 0):
+            raise UsageError("invalid listener: it must be a listening, non-blocking socket")
+        self._check(name, rank, size, port)
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         status = deque[str](maxlen=1)
@@ -134,7 +147,7 @@ class WorldManager:
             raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
         for address in addresses:
             self._security.allow(address)
-        self._check(name, rank, size, port, timeout)
+        self._check(name, rank, size, port)
         earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
         world = World(name, rank, size, self._world_ended, self.watchdog.forget)
@@ -172,20 +185,26 @@ class WorldManager:
             When there is no world of this name.
         """
         world = self._find(name)
+        self._use_loop()
         if name in self._making:
             raise UsageError(f"world {name!r} is still being made: cancel that instead")
         del self._worlds[name]
         await world.close(_LINGER_S)
 
-    def _check(self, name: str, rank: int, size: int, port: int, timeout: float) -> None:
-        if not 0 < len(name.encode()) <= MAX_NAME:
+    def _use_loop(self) -> None:
+        """Refuse another event loop than the one in which the worlds were made."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise UsageError("a WorldManager belongs to the event loop of its first world: use it there")
+
+    def _check(self, name: str, rank: int, size: int, port: int) -> None:
+        if not 0 < len(arguments.text("name", name).encode()) <= MAX_NAME:
             raise UsageError(f"a world's name has 1 to {MAX_NAME} bytes, not {len(name.encode())}")
         if not 0 <= rank < size <= MAX_SIZE:
             raise UsageError(f"invalid rank {rank} of {size}: the size is 1 to {MAX_SIZE}, and ranks are 0 to size - 1")
         if not 0 < port < 1 << 16:
             raise UsageError(f"invalid port {port}: ports are 1 to 65535")
-        if not timeout > 0:
-            raise UsageError(f"invalid timeout of {timeout} s: it must be more than 0 s")
         known = self._worlds.get(name)
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"world {name!r} exists already: remove it first")
@@ -194,9 +213,9 @@ class WorldManager:
         return self._epochs.get(name, -1) + 1
 
     def _find(self, name: str) -> World:
-        world = self._worlds.get(name)
+        world = self._worlds.get(name) if isinstance(name, str) else None
         if world is None:
-            raise UsageError(f"there is no world {name!r}")
+            raise UsageError(f"there is no world {name!r:.80}")
         return world
 
     async def _make(
@@ -253,6 +272,7 @@ class WorldManager:
             elif peer == accused and cause in ("heartbeat", "eof"):
                 silence = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
                 words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+                world.read_rest(peer)
                 world.handle(world.state.lost, peer, cause, words)
             else:
-                world.handle(world.state.reported, peer, accused, cause)
+                world.reported(peer, accused, cause)
