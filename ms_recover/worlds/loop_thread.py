@@ -30,6 +30,9 @@ class LoopThread:
         self._process = 0
 
     def __enter__(self) -> LoopThread:
+        if self._running is not None:
+            where = "in the process from which this one was forked" if self.forked else "already"
+            raise UsageError(f"{self._owner} is in use {where}: make another one")
         loop = self._loop_factory()
         thread = threading.Thread(target=_run, args=(loop,), name=f"ms_recover {self._owner}", daemon=True)
         thread.start()
@@ -40,6 +43,8 @@ class LoopThread:
     def __exit__(self, *_: object) -> None:
         if self._running is None:
             return
+        if self.here:
+            raise UsageError(f"leave {self._owner} from another thread: its own event loop cannot wait for itself")
         (loop, thread), self._running = self._running, None
         if self._process != os.getpid():
             return  # a forked child shares the loop's descriptors with its parent: closing them would stop the parent's
@@ -52,6 +57,11 @@ class LoopThread:
     def here(self) -> bool:
         """Whether the caller is the thread itself."""
         return self._running is not None and self._running[1] is threading.current_thread()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a fork of the process that started the thread, which is not in it."""
+        return self._running is not None and self._process != os.getpid()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]], check: Callable[[], None] | None = None) -> T:
         """Run the coroutine that `make` returns in the loop and wait for its result, from any other thread.
@@ -97,7 +107,7 @@ class LoopThread:
                 ended.set()
 
         try:
-            loop.call_soon_threadsafe(begin)
+            _hand_over(loop, begin, self._owner)
             while not ended.wait(_POLL_S):
                 if not thread.is_alive():
                     raise UsageError(f"{self._owner} was closed during a call")
@@ -114,6 +124,13 @@ class LoopThread:
                 loop.call_soon_threadsafe(cancel)
                 while not ended.wait(_POLL_S) and thread.is_alive():
                     pass
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, begin: Callable[[], None], owner: str) -> None:
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError as error:  # another thread has just closed it
+        raise UsageError(f"{owner} was closed during a call") from error
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -60,8 +60,10 @@ class SyncWorldCommunicator(_Waiting[WorldCommunicator]):
 class SyncWorldManager(_Waiting[WorldManager]):
     """`WorldManager` for code without an event loop; use it as a context manager.
 
-    Its methods wait for their results, and may be called from any thread. Ctrl-C during a call cancels it, which breaks
-    the world when data has begun to move.
+    Its methods wait for their results, and may be called from any thread but that of the event loop, in which callbacks
+    of `on_broken` run, and not in a forked child: they raise `UsageError` there. Ctrl-C during a call cancels it, which
+    breaks the world when a send or a collective has begun. A call that another thread makes while the manager is left
+    raises `UsageError` or `BrokenWorldError`.
 
     Parameters
     ----------
@@ -93,6 +95,9 @@ class SyncWorldManager(_Waiting[WorldManager]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._loop_thread.forked:  # the worlds belong to the other process
+            self._loop_thread.__exit__()
+            return
         try:
             self._loop_thread.run(self._target.__aexit__)
         finally:
