@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import select
 import socket
 import ssl
 import struct
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
+_LOOK_S = 60e-6
+_WAIT_S = 100e-6
+_MAX_IN_VAIN = 63
+_MAX_DESCRIPTOR = 1024  # of select, the only wait that knows microseconds
 _DRAINS_IN_A_ROW = 64
 _OF_A_DEPARTURE = (CAUSES.index("closed"), CAUSES.index("peer_reported"))
 
@@ -54,7 +59,9 @@ class Link:
         """Whether the other side has left in good order."""
         self._shut = False
         self.responsive = False
-        """Whether the last answer came so soon that polling for the next one is faster than sleeping."""
+        """Whether the last answer came so soon that waiting for the next one is faster than the event loop."""
+        self._in_vain = 0
+        self._looks_left_out = 0
 
     def start(self) -> None:
         """Begin to read."""
@@ -218,16 +225,36 @@ class Link:
         while not self.closed and not self._paused and self._read_once():
             pass
 
-    def poll(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Read for at most this time, or until `done`; the event loop is blocked meanwhile.
+    def poll(self, done: Callable[[], bool]) -> None:
+        """Wait for the peer's answer for a moment, until `done`, without the event loop, which is blocked meanwhile.
 
+        Looking again and again is fastest when the peer runs on another core; on the same core it would only keep the
+        peer from answering. So looks that were in vain are left out, more and more of them, and the kernel waits.
         Large payloads are left to the event loop: they take long, and arrive in larger pieces when reads wait.
         """
+        if self._looks_left_out:
+            self._looks_left_out -= 1
+        elif self._read_until(done, _LOOK_S, wait=False):
+            self._in_vain = 0
+            return
+        else:
+            self._in_vain = min(2 * self._in_vain + 1, _MAX_IN_VAIN)
+            self._looks_left_out = self._in_vain
+        if self._descriptor < _MAX_DESCRIPTOR:
+            self._read_until(done, _WAIT_S, wait=True)
+
+    def _read_until(self, done: Callable[[], bool], seconds: float, *, wait: bool) -> bool:
+        """Read until `done`, for at most this time; return whether that ended it."""
         until = self._loop.time() + seconds
-        while not (done() or self.closed or self._paused or self._loop.time() > until):
-            if self._target is not None and len(self._target) > _BUFFER:
-                return
+        while not done():
+            left = until - self._loop.time()
+            large = self._target is not None and len(self._target) > _BUFFER
+            if left < 0 or large or self.closed or self._paused:
+                return False
+            if wait:
+                select.select([self._descriptor], [], [], left)
             self._guard(self._read_once)
+        return True
 
     def _guard(self, handle: Callable[..., object], *args: object) -> object:
         """Handle an event; an error that the event loop would only log breaks the world."""

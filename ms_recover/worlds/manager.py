@@ -237,10 +237,11 @@ class WorldManager:
         self._epochs[world.name] = epoch
         with stream.closed_on_error(heartbeats):
             world.open(epoch, sockets)
+            await self.communicator.barrier(world=world.name)
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
         interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
+        # Last, because the start of the first helper takes as long as all the rest.
         self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
-        await self.communicator.barrier(world=world.name)
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""

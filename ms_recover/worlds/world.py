@@ -35,7 +35,6 @@ from ms_recover.worlds.wire import FrameKind, Header
 _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
-_POLL_S = 60e-6
 _SOON_S = 250e-6
 
 
@@ -217,7 +216,7 @@ class World:
         link = self._links.get(operation.peer)
         if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
             self._polls += 1
-            link.poll(_POLL_S, lambda: operation.ended)
+            link.poll(lambda: operation.ended)
             if operation.ended:
                 return
         self._polls = 0
