@@ -20,6 +20,7 @@ from ms_recover.worlds.world import Operation, World
 
 _SEGMENT = 1 << 22
 _CLOSING = 1 << 40
+_OPENING = 1 << 41
 _NOTHING = Raw("", (), memoryview(bytearray()))
 
 
@@ -34,6 +35,20 @@ class Call:
         self.operation = operation
         self._key = Key(FrameKind.PART, tag, world.next_call(tag))
         self._detail = _CODES[name] | OPERATIONS.index(operation) << 8 | root << 16
+        self._rooted = name in _ROOTED
+        self._opening: Operation | None = None
+
+    async def open(self) -> None:
+        """Pass collective, root and operation to the next rank, where there is a root, without waiting for an answer.
+
+        With different roots all members might wait for data of each other. In the ring of ranks there are two
+        neighbours that differ then, and the second of them breaks the world.
+        """
+        if self._rooted and self.size > 1:
+            detail, self._detail = self._detail, self._detail | _OPENING
+            self._opening = self.post((self.rank - 1) % self.size, _NOTHING)
+            await self.send((self.rank + 1) % self.size, _NOTHING)
+            self._detail = detail
 
     async def send(self, peer: int, tensor: Raw, part: memoryview | None = None) -> None:
         """Send a tensor or a part of it."""
@@ -54,6 +69,8 @@ class Call:
 
     async def close(self) -> None:
         """Run the barrier that ends the call."""
+        if self._opening is not None:
+            await self.received(self._opening)
         self._detail |= _CLOSING
         for after, before in schedules.barrier(self.rank, self.size):
             posted = self.post(before, _NOTHING)
@@ -144,6 +161,7 @@ COLLECTIVES: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "all_to_all": exchange,
 }
 """The code on the wire is the position here."""
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _CODES = {name: code for code, name in enumerate(COLLECTIVES)}
 
 

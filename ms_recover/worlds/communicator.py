@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from numbers import Integral
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import tensors
+from ms_recover.worlds import arguments, tensors
 from ms_recover.worlds.collectives import COLLECTIVES, Call
 from ms_recover.worlds.instructions import Expected, Fault, Key
 from ms_recover.worlds.tensors import OPERATIONS, Raw
-from ms_recover.worlds.wire import DTYPES, MAX_DIMENSIONS, FrameKind
+from ms_recover.worlds.wire import DTYPES, MAX_DIMENSIONS, MAX_LENGTH, FrameKind
 from ms_recover.worlds.world import World
 
 Tensor = Any
 """A numpy array, a ``mindspore.Tensor``, or bytes, a bytearray or a memoryview as an array of its elements."""
 Seconds = float | None
 """A time limit; None for no limit."""
+_NOBODY = object()
 
 
 class WorldCommunicator:
     """Sends and receives tensors in the worlds of a `WorldManager`.
 
     Every method takes `world`, a name; `tag`, an integer that separates streams of messages (or of collective calls);
-    and `timeout` in seconds, None for no limit. Methods raise `BrokenWorldError` when the world breaks. A timeout
-    breaks the world, and so does the cancellation of a call that has begun to move data. Invalid arguments raise
-    `UsageError` before any data moves.
+    and `timeout` in seconds, None for no limit. Methods raise `BrokenWorldError` when the world breaks. Invalid
+    arguments, and calls from another event loop than the one that made the world, raise `UsageError` before any data
+    moves.
+
+    A `recv` may be cancelled at any time, for example by ``asyncio.wait_for``: its message goes to the next `recv` with
+    this tag, in order, and only the contents of `out` are undefined then. With several pending ones, those that have
+    their message keep it. A `timeout` breaks the world, and so does the cancellation of a collective, or of a `send`
+    that the kernel has not taken whole.
 
     `send`, `recv` and `broadcast` take their arguments in the order of ``torch.distributed`` and
     ``mindspore.mint.distributed``, with the name of a world as the group. With `barrier` they may leave the world out
@@ -57,6 +64,7 @@ class WorldCommunicator:
     ) -> None:
         """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
         member = self._open(world, tag, dst)
+        timeout = arguments.optional_seconds("timeout", timeout)
         dtype, shape, data = _sendable(tensor)
         await member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data, timeout)
 
@@ -74,10 +82,12 @@ class WorldCommunicator:
         """Receive the next tensor from a rank with this tag: ``recv(src)``, or ``recv(tensor, src)`` to fill `tensor`.
 
         A given `tensor`, or `out`, an array, tensor or writable buffer, is filled and returned; another type or shape
-        than the sent tensor's breaks the world.
+        than the sent tensor's breaks the world. When a world broke because a member left in good order, messages that
+        had arrived before can still be received.
         """
         out, src = _destination(tensor, src, out)
-        member = self._open(world, tag, src)
+        member = self._open(world, tag, src, broken_too=True)
+        timeout = arguments.optional_seconds("timeout", timeout)
         expected, buffer, finish = Expected(), None, None
         if out is not None:
             (dtype, shape, buffer), finish = tensors.target(out)
@@ -176,14 +186,20 @@ class WorldCommunicator:
         """Wait until all members have called this."""
         await _run(self._open(world, tag), tag, "barrier", timeout=timeout)
 
-    def _open(self, world: str | None, tag: int, peer: int | None = None, *, self_too: bool = False) -> World:
+    def _open(
+        self, world: str | None, tag: int, peer: Any = _NOBODY, *, self_too: bool = False, broken_too: bool = False
+    ) -> World:
         member = self._find(world)
         world = member.name
-        if not member.is_open:
+        if asyncio.get_running_loop() is not member.loop:
+            raise UsageError(f"world {world!r} belongs to another event loop: use it in the one that made it")
+        if not member.is_open and not (broken_too and member.error):
             raise member.error or UsageError(f"world {world!r} is still being made")
-        if not 0 <= tag < 1 << 63:
+        if not 0 <= arguments.whole("tag", tag) < 1 << 63:
             raise UsageError(f"tag {tag} is out of range: tags are 0 to 2**63 - 1")
-        if peer is not None and (not 0 <= peer < member.size or (peer == member.rank and not self_too)):
+        if peer is _NOBODY:
+            return member
+        if not 0 <= arguments.whole("rank", peer) < member.size or (peer == member.rank and not self_too):
             raise UsageError(f"rank {peer} is no peer of rank {member.rank} in world {world!r} of size {member.size}")
         return member
 
@@ -203,9 +219,11 @@ async def _run(
     world: World, tag: int, name: str, *args: Any, root: int = 0, operation: str = "sum", timeout: Seconds
 ) -> Any:
     """Run a collective and the barrier that ends it; break the world when either fails."""
-    call = Call(world, tag, name, root, operation)
+    timeout = arguments.optional_seconds("timeout", timeout)
+    call = Call(world, int(tag), name, int(root), operation)
     timer = world.limit(None, timeout)
     try:
+        await call.open()
         result = await COLLECTIVES[name](call, *args)
         await call.close()
     except BrokenWorldError:
@@ -223,13 +241,15 @@ def _sendable(tensor: Tensor) -> Raw:
     sent = tensors.raw(tensor)
     if len(sent.shape) > MAX_DIMENSIONS:
         raise UsageError(f"tensor of {len(sent.shape)} dimensions, the limit is {MAX_DIMENSIONS}")
+    if len(sent.data) > MAX_LENGTH:
+        raise UsageError(f"tensor of {len(sent.data)} bytes, the limit is {MAX_LENGTH}")
     return sent
 
 
 def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callable[[], Tensor]]:
     """Return a copy of the tensor to reduce into, and a function that returns the result."""
-    if op not in OPERATIONS:
-        raise UsageError(f"invalid operation {op!r}: expected one of {', '.join(OPERATIONS)}")
+    if not isinstance(op, str) or op not in OPERATIONS:
+        raise UsageError(f"invalid operation {op!r:.80}: expected one of {', '.join(OPERATIONS)}")
     sent = _sendable(tensor)
     if sent.dtype.startswith("complex") and op in ("max", "min"):
         raise UsageError(f"invalid operation {op!r} for complex numbers")
@@ -239,13 +259,14 @@ def _reducible(tensor: Tensor, op: str, out: Tensor | None) -> tuple[Raw, Callab
     target, finish = tensors.target(out)
     if (target.dtype, target.shape) != (sent.dtype, sent.shape):
         raise UsageError(f"out is {target.dtype} {target.shape}, expected {sent.dtype} {sent.shape} as the tensor")
-    target.data[:] = sent.data
+    tensors.copy_bytes(target.data, sent.data)
     return target, finish
 
 
 def _one_each(given: Sequence[Tensor] | None, world: World) -> list[Raw]:
-    if given is None or len(given) != world.size:
-        raise UsageError(f"{0 if given is None else len(given)} tensors for {world.size} members: give one for each")
+    count = len(given) if isinstance(given, Sized) else 0
+    if given is None or count != world.size:
+        raise UsageError(f"{count} tensors for {world.size} members: give one for each")
     return [_sendable(tensor) for tensor in given]
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import math
 import os
 import select
 import selectors
@@ -109,6 +110,8 @@ class Helper:
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._last_check = self._next_alive = time.monotonic()
+        self._next_heartbeat = self._next_silence = 0.0
+        """The earliest moments at which a heartbeat is due, or a peer may have been silent for too long."""
         self._pidfd: int | None = None
         with contextlib.suppress(OSError, AttributeError):
             self._pidfd = os.pidfd_open(parent)
@@ -132,12 +135,7 @@ class Helper:
         return True
 
     def _wait(self) -> float:
-        now = time.monotonic()
-        moments = [now + _ALIVE_S]
-        for world in self._worlds.values():
-            moments.append(world.next_heartbeat)
-            moments += [last_received + world.limit for last_received in world.last_received.values()]
-        return max(0.0, min(moments) - now)
+        return max(0.0, min(self._next_alive, self._next_heartbeat, self._next_silence) - time.monotonic())
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -149,19 +147,31 @@ class Helper:
         if now >= self._next_alive:
             self._next_alive = now + _ALIVE_S
             self._report({"alive": os.getpid()})
+        if now >= self._next_heartbeat:
+            self._send_heartbeats(now)
+        if now >= self._next_silence:
+            self._find_silent(now)
+
+    def _send_heartbeats(self, now: float) -> None:
+        """Send those that are due; worlds with the same interval are due at the same moments, in one wake-up."""
         due = [world for world in self._worlds.values() if now >= world.next_heartbeat]
         stopped = bool(due) and _is_stopped(self._parent)
         for world in due:
-            world.next_heartbeat = max(world.next_heartbeat + world.interval, now)
+            world.next_heartbeat = (now // world.interval + 1) * world.interval
             if not stopped:
                 world.send(HEARTBEAT)
+        self._next_heartbeat = min((world.next_heartbeat for world in self._worlds.values()), default=math.inf)
+
+    def _find_silent(self, now: float) -> None:
+        """Report peers that have been silent for too long; what comes meanwhile only puts the next such moment off."""
+        self._next_silence = math.inf
         for world in self._worlds.values():
-            silent = [peer for peer, last in world.last_received.items() if now - last >= world.limit]
-            for peer in silent:
+            for peer in [peer for peer, last in world.last_received.items() if now - last >= world.limit]:
                 if self._report_lost(world, peer, "heartbeat", peer):
                     del world.last_received[peer]  # its address stays: it may still receive that the world broke
                 else:
                     world.last_received[peer] = now - world.limit + _ALIVE_S
+            self._next_silence = min([self._next_silence, *(at + world.limit for at in world.last_received.values())])
 
     def _read_datagrams(self, world: Watched) -> None:
         for _ in range(64):
@@ -199,6 +209,8 @@ class Helper:
         if order["do"] == "watch":
             sock = socket.socket(fileno=descriptors[0])
             world = self._worlds[place] = Watched(order, sock, time.monotonic())
+            self._next_heartbeat = world.next_heartbeat
+            self._next_silence = min(self._next_silence, world.next_heartbeat + world.limit)
             self._selector.register(sock, selectors.EVENT_READ, world)
         elif place in self._worlds and order["do"] == "forget":
             self._worlds[place].forget(int(order["peer"]))

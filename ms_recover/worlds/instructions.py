@@ -58,6 +58,14 @@ class KeepMessage(NamedTuple):
     header: Header
 
 
+class TakeBack(NamedTuple):
+    """Move the payload of this cancelled receive, as far as it has come, to own memory under this message number."""
+
+    peer: int
+    operation: int
+    message: int
+
+
 class PauseReading(NamedTuple):
     """Do not read from this peer until a `FillBuffer` or `KeepMessage`."""
 
@@ -86,17 +94,30 @@ class Notify(NamedTuple):
 
 
 class CloseLinks(NamedTuple):
-    """Close every connection and stop watching the peers; the fault is None after an orderly departure."""
+    """Close every connection and stop watching the peers; drop all messages but those that can still be received.
+
+    The fault is None after an orderly departure.
+    """
 
     fault: Fault | None
+    kept: frozenset[int] = frozenset()
 
 
 class ForgetPeer(NamedTuple):
-    """A peer left in good order: stop watching it."""
+    """A peer left in good order: stop watching it, and send nothing more."""
 
     peer: int
 
 
 Instruction = (
-    Transmit | FillBuffer | KeepMessage | PauseReading | Deliver | FailOperation | Notify | CloseLinks | ForgetPeer
+    Transmit
+    | FillBuffer
+    | KeepMessage
+    | TakeBack
+    | PauseReading
+    | Deliver
+    | FailOperation
+    | Notify
+    | CloseLinks
+    | ForgetPeer
 )

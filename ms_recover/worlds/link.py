@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import select
 import socket
 import ssl
 import struct
@@ -15,18 +16,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.worlds import wire
 from ms_recover.worlds.stream import AGAIN
-from ms_recover.worlds.wire import ProtocolError
+from ms_recover.worlds.wire import CAUSES, FrameKind, Header, ProtocolError
 
 if TYPE_CHECKING:
     from ms_recover.worlds.world import World  # which imports this module
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
-_TCP_CLOSE = 7
+_LOOK_S = 60e-6
+_WAIT_S = 100e-6
+_MAX_IN_VAIN = 63
+_MAX_DESCRIPTOR = 1024  # of select, the only wait that knows microseconds
+_DRAINS_IN_A_ROW = 64
+_OF_A_DEPARTURE = (CAUSES.index("closed"), CAUSES.index("peer_reported"))
 
 
 class _Outgoing(NamedTuple):
     views: list[bytes | memoryview]
+    size: int
     done: asyncio.Future[None]
 
 
@@ -48,8 +55,13 @@ class Link:
         """The rest of the memory of a payload."""
         self._paused = False
         self.closed = False
+        self.left = False
+        """Whether the other side has left in good order."""
+        self._shut = False
         self.responsive = False
-        """Whether the last answer came so soon that polling for the next one is faster than sleeping."""
+        """Whether the last answer came so soon that waiting for the next one is faster than the event loop."""
+        self._in_vain = 0
+        self._looks_left_out = 0
 
     def start(self) -> None:
         """Begin to read."""
@@ -69,21 +81,47 @@ class Link:
             if not views:
                 return None
             self._loop.add_writer(self._descriptor, self._guard, self._writable)
-        outgoing = _Outgoing(views, self._loop.create_future())
+        size = len(head) + (len(payload) if payload else 0)
+        outgoing = _Outgoing(views, size, self._loop.create_future())
         self._queue.append(outgoing)
         return outgoing.done
 
-    def send_last(self, head: bytes, *, leaving: bool) -> None:
-        """Send a header as the last frame if that goes without waiting, and stop reading when this member leaves."""
-        if leaving:
-            self.pause()
-        if self._queue:
-            return
-        if leaving:
-            self.send(head, None)
-        else:
+    def send_last(self, header: Header) -> None:
+        """Send a header as the last frame if that goes without waiting."""
+        if not self._queue:
             with contextlib.suppress(OSError):  # the other side is gone; its helper process is informed as well
-                self._push([head])
+                self._push([wire.encode(header)])
+
+    def leave(self, header: Header) -> None:
+        """Stop reading and send a header as the last frame, after those that were sent.
+
+        Of frames that wait the one that has begun is ended, from a copy, because their senders are informed that they
+        failed; the others are dropped.
+        """
+        self.pause()
+        dropped = 0
+        while self._queue and (len(self._queue) > 1 or not self._has_begun()):
+            self._queue.pop().done.cancel()
+            dropped += 1
+        for outgoing in self._queue:
+            outgoing.views[:] = [bytes(view) for view in outgoing.views]
+        self.send(wire.encode(header._replace(sequence=header.sequence - dropped)), None)
+
+    def _has_begun(self) -> bool:
+        views, size, _ = self._queue[0]
+        return self._tls or sum(map(len, views)) < size  # TLS may have begun a record without counting a byte
+
+    def finish(self) -> None:
+        """End this direction and read no more: the other side has left in good order."""
+        self.left = True
+        self.pause()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if not self._shut:
+            self._shut = True
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._sock, socket.SHUT_WR)  # the base class's: below TLS
 
     def fill(self, target: memoryview) -> None:
         """Read the next payload into this memory, of exactly its size."""
@@ -99,22 +137,42 @@ class Link:
             if self._tls:
                 self._loop.call_soon(self._guard, self._readable)
 
+    def move(self, old: memoryview, new: memoryview) -> None:
+        """Read the rest of the payload that is being read into other memory, and copy the part that has come."""
+        assert self._target is not None
+        count = len(old) - len(self._target)
+        new[:count] = old[:count]
+        self._target = new[count:]
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is read, because there is no place for the next payload."""
+        return self._paused
+
     def pause(self) -> None:
         """Do not read until the next `fill`."""
         self._paused = True
         self._loop.remove_reader(self._descriptor)
 
-    @property
-    def flushed(self) -> bool:
-        """Whether the other side's kernel has confirmed all bytes."""
-        if self.closed:
+    def drain(self) -> bool:
+        """After this member has left: drop what still comes; return whether the other side has all that was sent.
+
+        A close with bytes that were not read would reset the connection, and lose what is under way.
+        """
+        if self.closed or self.left:
             return True
         try:
-            waiting = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, b"\0" * 4)
-            disconnected = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+            if not self._queue:
+                self._shut_down()
+            for _ in range(_DRAINS_IN_A_ROW):
+                if not socket.socket.recv_into(self._sock, self._data):
+                    return True
+        except AGAIN:
+            pass
         except OSError:
             return True
-        return disconnected or (not self._queue and not struct.unpack("i", waiting)[0])
+        unconfirmed = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, b"\0" * 4)
+        return not self._queue and not struct.unpack("i", unconfirmed)[0]
 
     def close(self) -> None:
         """Close the connection; bytes that were not sent yet are dropped."""
@@ -143,7 +201,7 @@ class Link:
     def _writable(self) -> None:
         try:
             while self._queue:
-                views, done = self._queue[0]
+                views, _, done = self._queue[0]
                 self._push(views)
                 if views:
                     return
@@ -156,39 +214,66 @@ class Link:
         self._loop.remove_writer(self._descriptor)
 
     def _write_failed(self, error: OSError) -> None:
-        # The other side may have sent the reason before it closed.
-        while not self.closed and not self._paused and self._read():
-            pass
-        if not self.closed:
+        self.read_rest()  # the other side may have sent the reason, or have left, before it closed
+        if not self.closed and not self.left:
             self._lost("eof" if isinstance(error, BrokenPipeError) else "reset", str(error))
 
-    def poll(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Read for at most this time, or until `done`; the event loop is blocked meanwhile.
+    def read_rest(self) -> None:
+        """Read and keep all that has come: the connection has failed, or another member says that this peer has."""
+        if not self.closed and not self.left:
+            self._world.apply(self._world.state.rest_is_read(self.peer))
+        while not self.closed and not self._paused and self._read_once():
+            pass
 
+    def poll(self, done: Callable[[], bool]) -> None:
+        """Wait for the peer's answer for a moment, until `done`, without the event loop, which is blocked meanwhile.
+
+        Looking again and again is fastest when the peer runs on another core; on the same core it would only keep the
+        peer from answering. So looks that were in vain are left out, more and more of them, and the kernel waits.
         Large payloads are left to the event loop: they take long, and arrive in larger pieces when reads wait.
         """
-        until = self._loop.time() + seconds
-        while not (done() or self.closed or self._paused or self._loop.time() > until):
-            if self._target is not None and len(self._target) > _BUFFER:
-                return
-            self._guard(self._read)
+        if self._looks_left_out:
+            self._looks_left_out -= 1
+        elif self._read_until(done, _LOOK_S, wait=False):
+            self._in_vain = 0
+            return
+        else:
+            self._in_vain = min(2 * self._in_vain + 1, _MAX_IN_VAIN)
+            self._looks_left_out = self._in_vain
+        if self._descriptor < _MAX_DESCRIPTOR:
+            self._read_until(done, _WAIT_S, wait=True)
 
-    def _guard(self, handle: Callable[..., object], *args: object) -> None:
+    def _read_until(self, done: Callable[[], bool], seconds: float, *, wait: bool) -> bool:
+        """Read until `done`, for at most this time; return whether that ended it."""
+        until = self._loop.time() + seconds
+        while not done():
+            left = until - self._loop.time()
+            large = self._target is not None and len(self._target) > _BUFFER
+            if left < 0 or large or self.closed or self._paused:
+                return False
+            if wait:
+                select.select([self._descriptor], [], [], left)
+            self._guard(self._read_once)
+        return True
+
+    def _guard(self, handle: Callable[..., object], *args: object) -> object:
         """Handle an event; an error that the event loop would only log breaks the world."""
         try:
-            handle(*args)
+            return handle(*args)
         except Exception as error:
             self._world.failed(error)
+            return None
 
     def _readable(self) -> None:
         for _ in range(_READS_IN_A_ROW):
-            if self.closed or self._paused or not self._read():
+            # After a payload its receiver runs first: it may provide the buffer of the next one.
+            if self.closed or self._paused or not self._read_once() or not (self._tls or self._target is not None):
                 return
         if self._tls:
             self._loop.call_soon(self._guard, self._readable)  # TLS may have buffered more than the socket shows
 
-    def _read(self) -> bool:
-        """Read once; return whether there may be more."""
+    def _read_once(self) -> bool:
+        """Read once; return whether anything came."""
         if self._target is None and self._start:
             count = self._end - self._start
             if count:
@@ -213,8 +298,7 @@ class Link:
             if self._target:
                 return True
         self._parse()
-        # After a payload its receiver runs first: it may provide the buffer of the next one.
-        return self._tls or self._target is not None
+        return True
 
     def _lost(self, cause: str, words: str) -> None:
         # When the peer has left, the world goes on, and the closed socket would wake the event loop again and again.
@@ -230,6 +314,8 @@ class Link:
                     if header is None:
                         return
                     self._start += wire.FIXED_SIZE + 8 * len(header.shape)
+                    if header.kind is FrameKind.ABORT and header.detail in _OF_A_DEPARTURE and header.call != self.peer:
+                        self._world.read_rest(header.call)
                     self._world.apply(self._world.state.header_received(self.peer, header))
                 elif self._target:
                     return

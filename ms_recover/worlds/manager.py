@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import stream
+from ms_recover.worlds import arguments, stream
 from ms_recover.worlds.authentication import AcceptError, JoinError, OnStatus
 from ms_recover.worlds.communicator import WorldCommunicator
 from ms_recover.worlds.handshake import MAX_NAME, MAX_SIZE, Hello, Purpose
@@ -63,6 +63,8 @@ class WorldManager:
     """
 
     def __init__(self, *, heartbeat: float = 3.0, security: Security | None = None) -> None:
+        if not isinstance(security, Security | None):
+            raise UsageError(f"invalid security {security!r:.80}: it must be a Security")
         self._security = Security.from_environment() if security is None else security
         self.watchdog = WatchDog(heartbeat, self._peer_lost)
         self.communicator = WorldCommunicator(self._find)
@@ -71,11 +73,13 @@ class WorldManager:
         self._epochs: dict[str, int] = {}
         self._callbacks: list[Callable[[BrokenWorldError], None]] = []
         self._answered: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> WorldManager:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._use_loop()
         worlds, self._worlds = list(self._worlds.values()), {}
         for world in worlds:
             world.handle(world.state.closed)
@@ -84,16 +88,19 @@ class WorldManager:
         finally:
             for world in worlds:  # which a cancellation may have kept from it
                 await world.close(0.0)
+            self._loop = None
             await self.watchdog.close()
 
     @property
     def worlds(self) -> dict[str, WorldInfo]:
         """The worlds of this process, by name; broken ones too, until they are removed or made again."""
-        made = [world for name, world in self._worlds.items() if name not in self._making]
+        made = [world for name, world in list(self._worlds.items()) if name not in self._making]
         return {world.name: WorldInfo(world.name, world.epoch, world.rank, world.size, world.error) for world in made}
 
     def on_broken(self, callback: Callable[[BrokenWorldError], None]) -> None:
         """Call a function, in the event loop, with the error whenever a world breaks."""
+        if not callable(callback):
+            raise UsageError(f"invalid callback {callback!r:.80}: it must be a function of one error")
         self._callbacks.append(callback)
 
     async def initialize_world(
@@ -137,7 +144,13 @@ class WorldManager:
         BrokenWorldError
             When not all members joined in time, or rank 0 refused this member.
         """
-        self._check(name, rank, size, port, timeout)
+        self._use_loop()
+        rank, size, port = (arguments.whole(*at) for at in (("rank", rank), ("size", size), ("port", port)))
+        arguments.text("address", addr)
+        timeout = arguments.seconds("timeout", timeout)
+        if listener is not None and not (isinstance(listener, socket.socket) and listener.gettimeout() == 0):
+            raise UsageError("invalid listener: it must be a listening, non-blocking socket")
+        self._check(name, rank, size, port)
         self._answer(backend)
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
@@ -149,7 +162,7 @@ class WorldManager:
             raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
         for address in addresses:
             self._security.allow(address)
-        self._check(name, rank, size, port, timeout)
+        self._check(name, rank, size, port)
         earlier = self._worlds.pop(name, None)
         epoch = self._next_epoch(name)
         world = World(name, rank, size, self._world_ended, self.watchdog.forget)
@@ -187,6 +200,7 @@ class WorldManager:
             When there is no world of this name.
         """
         world = self._find(name)
+        self._use_loop()
         if name in self._making:
             raise UsageError(f"world {name!r} is still being made: cancel that instead")
         del self._worlds[name]
@@ -205,15 +219,20 @@ class WorldManager:
         leaving.add_done_callback(lambda _: atexit.unregister(finish))
         return leaving
 
-    def _check(self, name: str, rank: int, size: int, port: int, timeout: float) -> None:
-        if not 0 < len(name.encode()) <= MAX_NAME:
+    def _use_loop(self) -> None:
+        """Refuse another event loop than the one in which the worlds were made."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise UsageError("a WorldManager belongs to the event loop of its first world: use it there")
+
+    def _check(self, name: str, rank: int, size: int, port: int) -> None:
+        if not 0 < len(arguments.text("name", name).encode()) <= MAX_NAME:
             raise UsageError(f"a world's name has 1 to {MAX_NAME} bytes, not {len(name.encode())}")
         if not 0 <= rank < size <= MAX_SIZE:
             raise UsageError(f"invalid rank {rank} of {size}: the size is 1 to {MAX_SIZE}, and ranks are 0 to size - 1")
         if not 0 < port < 1 << 16:
             raise UsageError(f"invalid port {port}: ports are 1 to 65535")
-        if not timeout > 0:
-            raise UsageError(f"invalid timeout of {timeout} s: it must be more than 0 s")
         known = self._worlds.get(name)
         if name in self._making or (known is not None and known.error is None):
             raise UsageError(f"world {name!r} exists already: remove it first")
@@ -230,9 +249,9 @@ class WorldManager:
 
     def _find(self, name: str | None) -> World:
         name = only(self._worlds) if name is None else name
-        world = self._worlds.get(name)
+        world = self._worlds.get(name) if isinstance(name, str) else None
         if world is None:
-            raise UsageError(f"there is no world {name!r}")
+            raise UsageError(f"there is no world {name!r:.80}")
         return world
 
     async def _make(
@@ -254,10 +273,11 @@ class WorldManager:
         self._epochs[world.name] = epoch
         with stream.closed_on_error(heartbeats):
             world.open(epoch, sockets)
+            await self.communicator.barrier(world=world.name)
         peers = {peer: (at.host, at.heartbeat_port) for peer, at in enumerate(members) if peer != world.rank}
         interval = min(member.heartbeat for member in members) / 1000 / _HEARTBEATS_PER_LIMIT
+        # Last, because the start of the first helper takes as long as all the rest.
         self.watchdog.watch(world.identity, epoch, world.rank, key, peers, interval, heartbeats)
-        await self.communicator.barrier(world=world.name)
 
     def _discard(self, world: World, earlier: World | None, cause: str) -> None:
         """Forget a world that could not be made; the earlier one of its name stays broken."""
@@ -289,9 +309,10 @@ class WorldManager:
             elif peer == accused and cause in ("heartbeat", "eof"):
                 silence = f"rank {peer} was silent for {self.watchdog.heartbeat:g} s"
                 words = silence if cause == "heartbeat" else f"rank {peer} is dead"
+                world.read_rest(peer)
                 world.handle(world.state.lost, peer, cause, words)
             else:
-                world.handle(world.state.reported, peer, accused, cause)
+                world.reported(peer, accused, cause)
 
 
 def only(worlds: Collection[str]) -> str:

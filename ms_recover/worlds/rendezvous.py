@@ -23,7 +23,10 @@ from ms_recover.worlds.security import Security, describe, make_nonce, prove
 from ms_recover.worlds.wire import ProtocolError
 
 _MAC_BYTES = 32
+_FIRST_RETRY_S = 0.001
+"""Rank 0 may be about to listen: members are often started together."""
 _MAX_RETRY_S = 0.5
+_GROWTH = 1.5
 
 
 class Rendezvous(NamedTuple):
@@ -100,7 +103,7 @@ async def join_rendezvous(
     The addresses of rank 0 are tried in turn. `hello` gets its ports and nonce here. `on_status` is called with each
     failed attempt and each stage reached.
     """
-    pause = authentication.RETRY_S
+    pause = _FIRST_RETRY_S
     for address in itertools.cycle(addresses):
         try:
             sock, transcript, hello, listener, heartbeats = await _connect_first(address, port, hello, security)
@@ -108,7 +111,7 @@ async def join_rendezvous(
         except (OSError, ProtocolError, asyncio.TimeoutError) as error:  # nothing, or another program, answers
             on_status(f"the last attempt failed: {describe(error)}")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _MAX_RETRY_S)
+        pause = min(_GROWTH * pause, _MAX_RETRY_S)
     on_status("connected with rank 0, which waits for other members")
     sockets = {0: sock}
     try:

@@ -4,7 +4,7 @@ Every method of `WorldState` is an event. It returns the instructions that the s
 module has no sockets, tasks, clock or payloads: operations and kept messages are numbers.
 
 A world goes from forming to open, and from there to broken or closed; nothing leads back. Its end fails every pending
-operation.
+operation. When it broke because a member left in good order, messages that had arrived can still be received.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ms_recover.worlds.instructions import (
     Notify,
     PauseReading,
     Phase,
+    TakeBack,
     Transmit,
 )
 from ms_recover.worlds.wire import CAUSES, FrameKind, Header
@@ -35,8 +36,10 @@ SMALL = 1 << 16
 """Longest message, in bytes, that is kept although no receive is pending."""
 MAX_KEPT_UNASKED = 1 << 24
 """Bytes kept per peer while no receive from it is pending; beyond, its connection is not read until one is."""
-MAX_KEPT = 1 << 30
-"""Bytes kept per peer while a receive waits for a later message; more break the world."""
+MAX_KEPT = 1 << 26
+"""Bytes kept per peer while a receive waits for a later message; one longer message is kept when it is the only one."""
+COST = 512
+"""Bytes that a kept message counts at least: an empty one takes memory as well."""
 T = TypeVar("T")
 _KeyTuple = tuple[FrameKind, int, int]
 
@@ -54,7 +57,11 @@ class _Incoming:
     header: Header
     operation: int | None = None
     message: int | None = None
-    """Neither an operation nor a message: reading is paused."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the payload has no place yet."""
+        return self.operation is None and self.message is None
 
 
 @dataclass(slots=True)
@@ -62,6 +69,8 @@ class _PeerState:
     to_send: int = 0
     to_receive: int = 0
     left: bool = False
+    reading_rest: bool = False
+    """Everything is kept: the connection has failed, and only what had arrived before can still be read."""
     incoming: _Incoming | None = None
     waiting: dict[_KeyTuple, deque[int]] = field(default_factory=dict)
     kept: dict[_KeyTuple, deque[tuple[int, Header]]] = field(default_factory=dict)
@@ -85,6 +94,11 @@ class WorldState:
     def waiting_for(self) -> int:
         """Return the peer of the oldest pending operation, or this rank when there is none."""
         return next((pending.peer for pending in self._pending.values()), self.rank)
+
+    def is_blocked(self, peer: int) -> bool:
+        """Whether a receive from this peer waits for a message behind one for which there is no room."""
+        at = self._peers.get(peer)
+        return at is not None and bool(at.waiting) and at.incoming is not None and at.incoming.paused
 
     def formed(self, epoch: int) -> list[Instruction]:
         """Open the world: every connection stands."""
@@ -111,26 +125,25 @@ class WorldState:
 
     def receive_requested(self, operation: int, peer: int, key: Key, expected: Expected) -> list[Instruction]:
         """Receive the next frame with this key."""
-        if self.phase != "open":
+        peer_state = self._peers.get(peer)
+        if peer_state is None or self.phase not in ("open", "broken"):
             return [FailOperation(operation, self._ended())]
-        peer_state = self._peers[peer]
-        self._pending[operation] = _Pending(peer, key, expected)
         kept = _next(peer_state.kept, key)
+        if self.phase == "broken" and kept is None:
+            return [FailOperation(operation, self._ended())]
+        self._pending[operation] = _Pending(peer, key, expected)
         if kept is not None:
             message, header = kept
-            peer_state.kept_bytes -= header.length
-            return self._deliver(operation, header, message)
+            peer_state.kept_bytes -= _cost(header)
+            return self._deliver(operation, header, message) + self._resume(peer)
         incoming = peer_state.incoming
-        if incoming is not None and incoming.operation is None and incoming.message is None:
-            if _key(incoming.header) == key:
-                incoming.operation = operation
-                return self._fill(operation, peer, incoming.header)
-            peer_state.waiting.setdefault(key, deque()).append(operation)
-            return self._keep(peer, incoming)
+        if incoming is not None and incoming.paused and _key(incoming.header) == key:
+            incoming.operation = operation
+            return self._fill(operation, peer, incoming.header)
         if peer_state.left:
             return self.aborted(_closed_by(peer))
         peer_state.waiting.setdefault(key, deque()).append(operation)
-        return []
+        return self._resume(peer)
 
     def header_received(self, peer: int, header: Header) -> list[Instruction]:
         """Check the header of a frame and choose where its payload goes."""
@@ -150,10 +163,7 @@ class WorldState:
         incoming.operation = _next(peer_state.waiting, _key(header))
         if incoming.operation is not None:
             return self._fill(incoming.operation, peer, header)
-        unasked = header.length <= SMALL and peer_state.kept_bytes + header.length <= MAX_KEPT_UNASKED
-        if unasked or peer_state.waiting:
-            return self._keep(peer, incoming)
-        return [PauseReading(peer)]
+        return self._resume(peer) or [PauseReading(peer)]
 
     def payload_received(self, peer: int) -> list[Instruction]:
         """Deliver or keep the last frame from this peer, whose payload is complete."""
@@ -169,24 +179,51 @@ class WorldState:
         key = _key(incoming.header)
         operation = _next(peer_state.waiting, key)
         if operation is not None:
-            peer_state.kept_bytes -= incoming.header.length
+            peer_state.kept_bytes -= _cost(incoming.header)
             return self._deliver(operation, incoming.header, incoming.message)
-        peer_state.kept.setdefault(key, deque()).append((incoming.message, incoming.header))
+        _insert(peer_state.kept.setdefault(key, deque()), incoming.message, incoming.header)
         return []
 
     def cancelled(self, operation: int) -> list[Instruction]:
-        """Drop an operation that was cancelled; break the world when it has begun to move data."""
+        """Drop an operation that was cancelled: the message of a receive is kept, a send breaks the world."""
         pending = self._pending.get(operation)
         if pending is None or self.phase != "open":
             return []
-        waiting = self._peers[pending.peer].waiting
-        if pending.key and operation in waiting.get(pending.key, ()):
-            waiting[pending.key].remove(operation)
-            if not waiting[pending.key]:
-                del waiting[pending.key]
-            del self._pending[operation]
+        if pending.key is None:
+            return self.aborted(Fault(self.rank, "closed", "a send was cancelled after it began"))
+        peer_state = self._peers[pending.peer]
+        del self._pending[operation]
+        incoming = peer_state.incoming
+        if incoming is not None and incoming.operation == operation:
+            incoming.operation, incoming.message = None, self._next_message()
+            peer_state.kept_bytes += _cost(incoming.header)
+            return [TakeBack(pending.peer, operation, incoming.message)]
+        waiting = peer_state.waiting[pending.key]
+        waiting.remove(operation)
+        if not waiting:
+            del peer_state.waiting[pending.key]
+        return []
+
+    def returned(self, operation: int, peer: int, header: Header) -> list[Instruction]:
+        """Keep a message that was delivered to a receive, which was cancelled before it could return it."""
+        peer_state = self._peers.get(peer)
+        if peer_state is None:
             return []
-        return self.aborted(Fault(self.rank, "closed", "an operation was cancelled after it began"))
+        message, key = self._next_message(), _key(header)
+        taken = TakeBack(peer, operation, message)
+        other = _next(peer_state.waiting, key)
+        if other is not None:
+            return [taken, *self._deliver(other, header, message)]
+        peer_state.kept_bytes += _cost(header)
+        _insert(peer_state.kept.setdefault(key, deque()), message, header)
+        return [taken]
+
+    def rest_is_read(self, peer: int) -> list[Instruction]:
+        """Keep all that still comes from this peer, whose connection has failed: it may have left in good order."""
+        if self.phase != "open":
+            return []
+        self._peers[peer].reading_rest = True
+        return self._resume(peer)
 
     def aborted(self, fault: Fault) -> list[Instruction]:
         """Break the world: this member cannot continue, or a peer is at fault."""
@@ -215,10 +252,13 @@ class WorldState:
         informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase == "open" else []
         headers = tuple((peer, self._header(peer, last, "", (), 0, detail)) for peer in informed)
         failed = [FailOperation(operation, fault) for operation in self._pending]
+        accused = self._peers.get(fault.rank)
+        by_departure = phase == "broken" and accused is not None and accused.left
+        self._peers = {peer: _PeerState(kept=at.kept) for peer, at in self._peers.items() if by_departure}
+        kept = frozenset(message for at in self._peers.values() for queue in at.kept.values() for message, _ in queue)
         self.phase, self.fault = phase, fault
         self._pending.clear()
-        self._peers.clear()
-        return [Notify(headers), *failed, CloseLinks(fault if phase == "broken" else None)]
+        return [Notify(headers), *failed, CloseLinks(fault if phase == "broken" else None, kept)]
 
     def _peer_left(self, peer: int) -> list[Instruction]:
         peer_state = self._peers[peer]
@@ -236,27 +276,33 @@ class WorldState:
         peer_state.to_send += 1
         return Header(key.kind, dtype, shape, self.world, self.epoch, key.call, sequence, key.tag, length, detail)
 
-    def _keep(self, peer: int, incoming: _Incoming) -> list[Instruction]:
-        peer_state = self._peers[peer]
-        peer_state.kept_bytes += incoming.header.length
-        if peer_state.kept_bytes > MAX_KEPT:
-            words = f"rank {peer} sent more than {MAX_KEPT} bytes that are not received before the pending message"
-            return self.aborted(Fault(peer, "protocol", words))
-        self._messages += 1
-        incoming.message = self._messages
+    def _resume(self, peer: int) -> list[Instruction]:
+        """Keep the message whose payload has no place yet, when there is room for it."""
+        peer_state = self._peers.get(peer)
+        incoming = peer_state and peer_state.incoming
+        if not peer_state or not incoming or not incoming.paused or not _has_room(peer_state, incoming.header):
+            return []
+        peer_state.kept_bytes += _cost(incoming.header)
+        incoming.message = self._next_message()
         return [KeepMessage(peer, incoming.message, incoming.header)]
 
+    def _next_message(self) -> int:
+        self._messages += 1
+        return self._messages
+
     def _fill(self, operation: int, peer: int, header: Header) -> list[Instruction]:
-        return self._check_expected(operation, header) or [FillBuffer(peer, operation, header)]
+        fault = self._mismatch(operation, header)
+        return self.aborted(fault) if fault else [FillBuffer(peer, operation, header)]
 
     def _deliver(self, operation: int, header: Header, message: int) -> list[Instruction]:
-        mismatch = self._check_expected(operation, header)
-        if mismatch:
-            return mismatch
+        fault = self._mismatch(operation, header)
+        if fault and self.phase == "open":
+            return self.aborted(fault)
         del self._pending[operation]
-        return [Deliver(operation, header, message)]
+        return [FailOperation(operation, fault)] if fault else [Deliver(operation, header, message)]
 
-    def _check_expected(self, operation: int, header: Header) -> list[Instruction]:
+    def _mismatch(self, operation: int, header: Header) -> Fault | None:
+        """Return the fault when a frame is not what a receive requires."""
         pending = self._pending[operation]
         detail, dtype, shape, length = pending.expected
         if header.detail != detail:
@@ -266,8 +312,28 @@ class WorldState:
         elif length is not None and header.length != length:
             words = f"rank {pending.peer} sent {header.length} bytes, expected {length}"
         else:
-            return []
-        return self.aborted(Fault(pending.peer, "protocol", words))
+            return None
+        return Fault(pending.peer, "protocol", words)
+
+
+def _cost(header: Header) -> int:
+    return max(header.length, COST)
+
+
+def _has_room(peer_state: _PeerState, header: Header) -> bool:
+    """Whether a message that nobody has asked for is kept; otherwise its connection is not read for now."""
+    after = peer_state.kept_bytes + _cost(header)
+    if peer_state.waiting and (not peer_state.kept_bytes or after <= MAX_KEPT):
+        return True
+    return peer_state.reading_rest or (header.length <= SMALL and after <= MAX_KEPT_UNASKED)
+
+
+def _insert(kept: deque[tuple[int, Header]], message: int, header: Header) -> None:
+    """Insert a message in the order in which they were sent."""
+    place = len(kept)
+    while place and kept[place - 1][1].sequence > header.sequence:
+        place -= 1
+    kept.insert(place, (message, header))
 
 
 def _key(header: Header) -> _KeyTuple:

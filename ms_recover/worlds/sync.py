@@ -32,7 +32,7 @@ def _synchronous(
     """Return a coroutine method as a method that waits, with its signature and docstring."""
 
     def wait(self: _Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop_thread.run(method(self._target, *args, **kwargs))
+        return self._loop_thread.run(lambda: method(self._target, *args, **kwargs))
 
     functools.update_wrapper(wait, method)
     return wait
@@ -60,8 +60,10 @@ class SyncWorldCommunicator(_Waiting[WorldCommunicator]):
 class SyncWorldManager(_Waiting[WorldManager]):
     """`WorldManager` for code without an event loop; use it as a context manager.
 
-    Its methods wait for their results, and may be called from any thread. Ctrl-C during a call cancels it, which breaks
-    the world when data has begun to move.
+    Its methods wait for their results, and may be called from any thread but that of the event loop, in which callbacks
+    of `on_broken` run, and not in a forked child: they raise `UsageError` there. Ctrl-C during a call cancels it, which
+    breaks the world when a send or a collective has begun. A call that another thread makes while the manager is left
+    raises `UsageError` or `BrokenWorldError`.
 
     Parameters
     ----------
@@ -93,8 +95,11 @@ class SyncWorldManager(_Waiting[WorldManager]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._loop_thread.forked:  # the worlds belong to the other process
+            self._loop_thread.__exit__()
+            return
         try:
-            self._loop_thread.run(self._target.__aexit__())
+            self._loop_thread.run(self._target.__aexit__)
         finally:
             self._loop_thread.__exit__()
 

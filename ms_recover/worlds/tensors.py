@@ -71,6 +71,12 @@ def copied(source: Raw) -> Raw:
     return source._replace(data=data)
 
 
+def copy_bytes(into: memoryview, source: memoryview) -> None:
+    """Copy bytes to memory of their size, unless they are there already."""
+    if np.frombuffer(into, np.uint8).ctypes.data != np.frombuffer(source, np.uint8).ctypes.data:
+        into[:] = source
+
+
 def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
     """Return the memory to receive into for a given tensor or buffer, and a function that returns the filled tensor.
 
@@ -87,6 +93,8 @@ def target(out: Any) -> tuple[Raw, Callable[[], Any]]:
     if not is_tensor(out):
         raise UsageError(f"out is {type(out).__name__}, expected a numpy array, a mindspore.Tensor or a buffer")
     dtype, shape = str(out.dtype).lower(), tuple(out.shape)
+    if dtype not in DTYPES:
+        raise UsageError(f"tensors of {out.dtype} cannot be received")
     data = allocate(int(np.prod(shape, dtype=np.int64)) * DTYPES[dtype])
 
     def assign() -> Any:

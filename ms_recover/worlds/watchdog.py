@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ms_recover.errors import UsageError
-from ms_recover.worlds import stream
+from ms_recover.worlds import arguments, stream
 
 _log = logging.getLogger(__name__)
 _HELPER = Path(__file__).with_name("heartbeat.py")
 _MIN_HEARTBEAT_S = 0.2
+_MAX_HEARTBEAT_S = (1 << 32) / 1000
 _END_S = 2.0
 _RESTART_S = 1.0
 _FAILING_LIMITS = 5
@@ -41,7 +42,7 @@ class WatchDog:
     Parameters
     ----------
     heartbeat : float
-        Seconds of silence after which a peer is lost; at least 0.2.
+        Seconds of silence after which a peer is lost; at least 0.2, and less than 2**32 ms.
     lost : callable
         Called with the world (eight bytes), its epoch, the rank of the peer, the cause, and the rank at fault. With
         this member's own rank when no helper keeps running, so that peers are not watched.
@@ -49,13 +50,14 @@ class WatchDog:
     Raises
     ------
     UsageError
-        When `heartbeat` is too short.
+        When `heartbeat` is too short, too long or no number.
     """
 
     def __init__(self, heartbeat: float, lost: Callable[[bytes, int, int, str, int], None]) -> None:
-        if not heartbeat >= _MIN_HEARTBEAT_S:
-            raise UsageError(f"heartbeat is {heartbeat} s, the minimum is {_MIN_HEARTBEAT_S} s")
-        self.heartbeat = heartbeat
+        self.heartbeat = heartbeat = arguments.seconds("heartbeat", heartbeat)
+        if not _MIN_HEARTBEAT_S <= heartbeat < _MAX_HEARTBEAT_S:
+            limits = f"the minimum is {_MIN_HEARTBEAT_S} s, the maximum {_MAX_HEARTBEAT_S:.0f} s"
+            raise UsageError(f"heartbeat is {heartbeat} s, {limits}")
         self.replaced = 0
         """Number of times that the helper was replaced."""
         self._check_s = min(0.5, heartbeat / 6)

@@ -25,16 +25,16 @@ from ms_recover.worlds.instructions import (
     Key,
     Notify,
     PauseReading,
+    TakeBack,
     Transmit,
 )
 from ms_recover.worlds.link import Link
-from ms_recover.worlds.state import SMALL, WorldState
+from ms_recover.worlds.state import MAX_KEPT, SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header
 
 _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
-_POLL_S = 60e-6
 _SOON_S = 250e-6
 
 
@@ -45,6 +45,8 @@ class Operation:
     number: int
     peer: int
     buffer: memoryview | None
+    lent: bool = False
+    """Whether the buffer is the caller's memory."""
     header: Header | None = None
     fault: Fault | None = None
     future: asyncio.Future[None] | None = None
@@ -92,7 +94,9 @@ class World:
         self._calls: dict[int, int] = {}
         self._sends = 0
         self._polls = 0
-        self._loop = asyncio.get_running_loop()
+        self._blocked: set[int] = set()
+        """Peers about which there was a warning."""
+        self.loop = asyncio.get_running_loop()
 
     @property
     def epoch(self) -> int:
@@ -149,11 +153,16 @@ class World:
                 await asyncio.sleep(0)  # other tasks run during a loop of sends
             else:
                 self._sends += 1
-        except asyncio.CancelledError:
-            self.handle(self.state.cancelled, number)
+        except (asyncio.CancelledError, GeneratorExit):
+            if not self.loop.is_closed():
+                if operation.sending is not None and operation.sending.done():
+                    self._sent(number, operation.sending)  # it was done at the same moment
+                self.handle(self.state.cancelled, number)
             raise
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._operations.pop(number, None)
             if timer is not None:
@@ -162,7 +171,7 @@ class World:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
 
     def _begin(self, peer: int, buffer: memoryview | None) -> Operation:
-        operation = Operation(next(self._numbers), peer, buffer)
+        operation = Operation(next(self._numbers), peer, buffer, lent=buffer is not None)
         self._operations[operation.number] = operation
         return operation
 
@@ -171,20 +180,26 @@ class World:
         operation = self._begin(peer, buffer)
         try:
             self.apply(self.state.receive_requested(operation.number, peer, key, expected))
-        except Exception as error:
+        except BaseException as error:
             self.failed(error)
+            if not isinstance(error, Exception):
+                raise
         return operation
 
     async def received(self, operation: Operation, timeout: float | None = None) -> tuple[Header, memoryview]:
-        """Wait until a posted receive is done. Raises the `BrokenWorldError` of a broken world."""
+        """Wait until a posted receive is done; a cancelled one leaves its message to the next receive.
+
+        Raises the `BrokenWorldError` of a broken world.
+        """
         timer = self.limit(operation.peer, timeout)
         try:
             if not operation.ended:
                 await self._wait(operation)
-        except asyncio.CancelledError:
+        except BaseException:
             if operation.header is not None:
-                self.break_world(Fault(self.rank, "closed", "a receive was cancelled after its message arrived"))
-            self.handle(self.state.cancelled, operation.number)
+                self.handle(self.state.returned, operation.number, operation.peer, operation.header)
+            else:
+                self.handle(self.state.cancelled, operation.number)
             raise
         finally:
             self._operations.pop(operation.number, None)
@@ -201,16 +216,18 @@ class World:
         link = self._links.get(operation.peer)
         if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
             self._polls += 1
-            link.poll(_POLL_S, lambda: operation.ended)
+            link.poll(lambda: operation.ended)
             if operation.ended:
                 return
         self._polls = 0
-        began = self._loop.time()
-        operation.future = self._loop.create_future()
+        if link is not None and link.paused:
+            self._warn_if_blocked(operation.peer)
+        began = self.loop.time()
+        operation.future = self.loop.create_future()
         await operation.future
         if link is not None:
             small = operation.header is not None and operation.header.length <= SMALL
-            link.responsive = small and self._loop.time() - began < _SOON_S
+            link.responsive = small and self.loop.time() - began < _SOON_S
 
     def break_world(self, fault: Fault) -> None:
         """Break the world."""
@@ -218,7 +235,7 @@ class World:
 
     def limit(self, peer: int | None, timeout: float | None) -> asyncio.TimerHandle | None:
         """Break the world after this time, because of this peer or the one that is waited for, unless cancelled."""
-        return None if timeout is None else self._loop.call_later(timeout, self._expire, peer, timeout)
+        return None if timeout is None else self.loop.call_later(timeout, self._expire, peer, timeout)
 
     def _expire(self, peer: int | None, timeout: float) -> None:
         slow = self.state.waiting_for() if peer is None else peer
@@ -228,8 +245,9 @@ class World:
         """Leave in good order; wait at most `linger` seconds until the peers' kernels have received all bytes."""
         try:
             self.handle(self.state.closed)
-            deadline = self._loop.time() + linger
-            while self._loop.time() < deadline and not all(link.flushed for link in self._links.values()):
+            deadline = self.loop.time() + linger
+            links = list(self._links.values())
+            while (links := [link for link in links if not link.drain()]) and self.loop.time() < deadline:
                 await asyncio.sleep(0.001)
         finally:
             self._close_links()
@@ -239,7 +257,21 @@ class World:
         for link in links.values():
             link.close()
 
-    def failed(self, error: Exception) -> None:
+    def read_rest(self, peer: int) -> None:
+        """Read and keep all that has come from a peer that others have lost: it may have left in good order."""
+        link = self._links.get(peer)
+        if link is not None:
+            try:
+                link.read_rest()
+            except Exception as error:
+                self.failed(error)
+
+    def reported(self, peer: int, accused: int, cause: str) -> None:
+        """Break the world because the helper of a peer reports that it is broken."""
+        self.read_rest(accused)
+        self.handle(self.state.reported, peer, accused, cause)
+
+    def failed(self, error: BaseException) -> None:
         """Break the world because of an unexpected error of this process, such as missing memory."""
         _log.error("world %r failed", self.name, exc_info=error)
         fault = Fault(self.rank, "closed", f"an unexpected error: {type(error).__name__}: {error}")
@@ -281,8 +313,12 @@ class World:
                 peer, message, header = instruction
                 self._messages[message] = tensors.allocate(header.length)
                 self._links[peer].fill(self._messages[message])
+            elif isinstance(instruction, TakeBack):
+                peer, number, message = instruction
+                self._messages[message] = self._taken_back(peer, self._operations[number])
             elif isinstance(instruction, PauseReading):
                 self._links[instruction.peer].pause()
+                self._warn_if_blocked(instruction.peer)
             elif isinstance(instruction, FailOperation):
                 failed = self._operations.get(instruction.operation)
                 if failed is not None:
@@ -291,11 +327,13 @@ class World:
             elif isinstance(instruction, Notify):
                 for peer, header in instruction.headers:
                     if peer in self._links:
-                        self._links[peer].send_last(wire.encode(header), leaving=header.kind is FrameKind.LEAVE)
+                        link = self._links[peer]
+                        (link.leave if header.kind is FrameKind.LEAVE else link.send_last)(header)
             elif isinstance(instruction, ForgetPeer):
+                self._links[instruction.peer].finish()
                 self._peer_left(self.identity, self.epoch, instruction.peer)
             else:
-                self._messages.clear()
+                self._messages = {message: self._messages[message] for message in instruction.kept}
                 if instruction.fault is not None:
                     self._close_links()
                 self._ended(self, None if instruction.fault is None else self.error)
@@ -303,6 +341,24 @@ class World:
     def _sent(self, number: int, sending: asyncio.Future[None]) -> None:
         if not sending.cancelled():
             self.handle(self.state.send_done, number)
+
+    def _warn_if_blocked(self, peer: int) -> None:
+        if peer not in self._blocked and self.state.is_blocked(peer):
+            self._blocked.add(peer)
+            words = "world %r: a receive from rank %d waits behind %d MiB of other messages that nobody receives"
+            _log.warning(words, self.name, peer, MAX_KEPT >> 20)
+
+    def _taken_back(self, peer: int, operation: Operation) -> memoryview:
+        """Return memory of our own with the payload of a receive, as far as it has come."""
+        assert operation.buffer is not None
+        if not operation.lent:
+            return operation.buffer
+        own = tensors.allocate(len(operation.buffer))
+        if operation.ended:
+            own[:] = operation.buffer
+        else:
+            self._links[peer].move(operation.buffer, own)
+        return own
 
     def _deliver(self, number: int, header: Header, message: int | None) -> None:
         operation = self._operations[number]

@@ -18,6 +18,7 @@ from ms_recover.worlds.instructions import (
     Key,
     Notify,
     PauseReading,
+    TakeBack,
     Transmit,
 )
 from ms_recover.worlds.state import SMALL, WorldState
@@ -48,6 +49,8 @@ class Member:
         self.ended = Counter()
         self.reading = {}
         self.kept = {}
+        self.taken = {}
+        self.cancels_next = False
         self.numbers = 0
 
     def do(self, instructions, token=None):
@@ -59,6 +62,12 @@ class Member:
                     self.reading[peer] = ("operation", operation, self.reading[peer][-1])
                 case KeepMessage(peer, message, _):
                     self.reading[peer] = ("message", message, self.reading[peer][-1])
+                case TakeBack(peer, operation, message):
+                    if operation in self.taken:
+                        self.kept[message] = self.taken.pop(operation)
+                    else:
+                        assert self.reading[peer][:2] == ("operation", operation)
+                        self.reading[peer] = ("message", message, self.reading[peer][-1])
                 case PauseReading(peer):
                     self.reading[peer] = ("held", None, self.reading[peer][-1])
                 case Deliver(operation, _, message):
@@ -68,8 +77,10 @@ class Member:
                 case Notify(headers):
                     for peer, header in headers:
                         self.simulated.channels[self.rank, peer].append((header, None))
-                case CloseLinks(_):
+                case CloseLinks(_, kept):
                     self.reading.clear()
+                    assert kept <= set(self.kept)
+                    self.kept = {message: self.kept[message] for message in kept}
                     self.simulated.disconnect(self.rank)
                 case ForgetPeer(_):
                     pass
@@ -82,8 +93,16 @@ class Member:
     def deliver(self, operation, token):
         peer, key = self.end(operation)
         delivered = self.simulated.delivered
+        if self.cancels_next:  # before its task runs: the message goes back
+            self.cancels_next = False
+            self.taken[operation] = token
+            self.do(self.state.returned(operation, peer, self.header(token)))
+            return
         assert token == (peer, self.rank, key, delivered[peer, self.rank, key]), "a wrong delivery"
         delivered[peer, self.rank, key] += 1
+
+    def header(self, token):
+        return self.simulated.headers[token]
 
     def send(self, peer, key, length):
         number = self.numbers = self.numbers + 1
@@ -93,6 +112,7 @@ class Member:
         instructions = self.state.send_requested(number, peer, key, 0, "uint8", (length,), length)
         if any(isinstance(instruction, Transmit) for instruction in instructions):
             sent[self.rank, peer, key] += 1
+            self.simulated.headers[token] = instructions[0].header
         self.do(instructions, token)
         return number
 
@@ -138,6 +158,7 @@ class Simulated:
         self.identity = world_id(name)
         self.channels = {(a, b): deque() for a in range(size) for b in range(size) if a != b}
         self.sent, self.delivered = Counter(), Counter()
+        self.headers = {}
         self.hurt = False
         self.members = [Member(self, rank) for rank in range(size)]
 
@@ -217,17 +238,20 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def cancel(self, data):
-        world, member = self.pick(data)
+        _, member = self.pick(data)
         receives = [number for number, (_, key) in member.operations.items() if key is not None]
         if receives:
             number = data.draw(st.sampled_from(receives))
-            peer = member.operations[number][0]
-            begun = member.reading.get(peer, ("",))[:2] == ("operation", number)
+            was_open = member.state.phase == "open"
             member.do(member.state.cancelled(number))
-            world.hurt |= begun
-            assert begun == (number not in member.operations)
-            if not begun:
-                member.end(number)
+            assert member.state.phase == "open" or not was_open
+            member.end(number)
+            assert number not in member.state._pending
+
+    @rule(data=st.data())
+    def cancel_on_delivery(self, data):
+        _, member = self.pick(data)
+        member.cancels_next = not member.dead
 
     @precondition(lambda self: self.faults)
     @rule(data=st.data())
@@ -318,7 +342,8 @@ class Worlds(RuleBasedStateMachine):
                     assert not member.operations
                 for peer, (what, *_) in member.reading.items():
                     waiting = [op for op, (at, key) in member.operations.items() if at == peer and key is not None]
-                    assert what != "held" or not waiting
+                    # behind a full store of other messages a receive waits as well
+                    assert what != "held" or not waiting or member.state._peers[peer].kept_bytes
 
     @invariant()
     def unhurt_worlds_are_well(self):

@@ -163,6 +163,25 @@ def test_different_collectives_break_the_world(together):
     assert "protocol" in together(work)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("call", ["broadcast", "reduce", "gather", "scatter"])
+@pytest.mark.parametrize("elements", [1, 200_000])
+def test_different_roots_end_in_an_error_on_all_members(together, size, call, elements):
+    async def work(manager, rank):
+        c, mine = manager.communicator, np.zeros(elements)
+        root = 1 if rank == 0 else 0
+        given = [mine] * size if call == "scatter" and root == rank else mine
+        if call == "scatter" and root != rank:
+            given = None
+        with pytest.raises(BrokenWorldError) as caught:
+            await getattr(c, call)(given, root, world="w")
+        return caught.value.cause
+
+    causes = together(work, size, limit=20)
+    assert "protocol" in causes
+    assert set(causes) <= {"protocol", "peer_reported", "eof", "reset"}
+
+
 def test_collectives_with_different_tags_run_at_once(together):
     async def work(manager, rank):
         async def one(tag):
@@ -291,8 +310,8 @@ def test_what_was_sent_before_leaving_arrives(together):
 
 def test_a_peer_that_has_left_does_not_keep_the_loop_busy(together, monkeypatch):
     reads = []
-    read = Link._read
-    monkeypatch.setattr(Link, "_read", lambda link: reads.append(link) or read(link))
+    read = Link._read_once
+    monkeypatch.setattr(Link, "_read_once", lambda link: reads.append(link) or read(link))
 
     async def work(manager, rank):
         if rank == 0:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ms_recover.errors import BrokenWorldError, UsageError
-from ms_recover.worlds import WorldManager, authentication, stream
+from ms_recover.worlds import WorldManager, rendezvous, stream
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_connecting_member_tries_each_address_of_a_name(port, monkeypatch, hos
 
 @pytest.mark.processes
 def test_a_listening_socket_accepts_the_members_of_one_world_after_the_other(monkeypatch):
-    monkeypatch.setattr(authentication, "RETRY_S", 3600.0)  # no connection is refused in between
+    monkeypatch.setattr(rendezvous, "_FIRST_RETRY_S", 3600.0)  # no connection is refused in between
 
     async def main():
         with stream.listen("127.0.0.1", 0) as listener:

@@ -1,3 +1,5 @@
+import pytest
+
 from ms_recover.worlds.instructions import (
     CloseLinks,
     Deliver,
@@ -10,9 +12,10 @@ from ms_recover.worlds.instructions import (
     Key,
     Notify,
     PauseReading,
+    TakeBack,
     Transmit,
 )
-from ms_recover.worlds.state import MAX_KEPT_UNASKED, SMALL, WorldState
+from ms_recover.worlds.state import COST, MAX_KEPT, MAX_KEPT_UNASKED, SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header, world_id
 
 WORLD = world_id("w")
@@ -129,11 +132,40 @@ def test_a_report_names_the_accused():
     assert state.fault == Fault(2, "peer_reported", "rank 1 reports heartbeat of rank 2")
 
 
+LEAVE = frame(1, 0, Key(FrameKind.LEAVE, 0), dtype="", shape=())
+
+
+def kept_frame(state, sequence=0, key=KEY):
+    """A small frame that nobody has asked for."""
+    state.header_received(1, frame(sequence, key=key))
+    assert state.payload_received(1) == []
+
+
+def test_a_message_taken_back_comes_before_later_ones():
+    state = opened()
+    for sequence in range(3):
+        kept_frame(state, sequence)
+    for operation in range(3):
+        assert isinstance(state.receive_requested(operation, 1, KEY, Expected())[0], Deliver)
+    for operation in (1, 2, 0):  # however their cancellation is ordered
+        assert state.returned(operation, 1, frame(operation)) == [TakeBack(1, operation, state._messages)]
+    for sequence in range(3):
+        assert state.receive_requested(9, 1, KEY, Expected())[0].header == frame(sequence)
+
+
+def test_a_message_taken_back_goes_to_a_receive_that_waits():
+    state = opened()
+    kept_frame(state)
+    state.receive_requested(1, 1, KEY, Expected())
+    state.receive_requested(2, 1, KEY, Expected())
+    assert state.returned(1, 1, frame(0)) == [TakeBack(1, 1, 2), Deliver(2, frame(0), 2)]
+    assert state.phase == "open"
+
+
 def test_what_a_peer_sent_before_it_left_can_be_received():
     state = opened()
-    state.header_received(1, frame(0))
-    state.payload_received(1)
-    assert state.header_received(1, frame(1, 0, Key(FrameKind.LEAVE, 0), dtype="", shape=())) == [ForgetPeer(1)]
+    kept_frame(state)
+    assert state.header_received(1, LEAVE) == [ForgetPeer(1)]
     assert state.lost(1, "eof") == []
     assert state.receive_requested(1, 1, KEY, Expected()) == [Deliver(1, frame(0), 1)]
     assert state.phase == "open"
@@ -141,12 +173,76 @@ def test_what_a_peer_sent_before_it_left_can_be_received():
     assert (state.phase, state.fault[:2]) == ("broken", (1, "closed"))
 
 
-def test_cancelling_a_receive_breaks_the_world_only_after_its_frame_began():
+@pytest.mark.parametrize("needed", ["send", "receive", "report"])
+def test_what_came_stays_receivable_when_the_world_breaks_because_a_peer_left(needed):
+    state = opened()
+    kept_frame(state)
+    state.header_received(1, LEAVE)
+    if needed == "send":
+        told = state.send_requested(7, 1, KEY, 0, "uint8", (4,), 4)
+    elif needed == "receive":
+        told = state.receive_requested(7, 1, OTHER, Expected())
+    else:
+        told = state.reported(2, 1, "closed")
+    assert next(one for one in told if isinstance(one, CloseLinks)).kept == {1}
+    assert state.phase == "broken"
+    wrong = state.receive_requested(8, 2, KEY, Expected())
+    assert wrong == [FailOperation(8, state.fault)]
+    assert state.receive_requested(9, 1, KEY, Expected()) == [Deliver(9, frame(0), 1)]
+    assert state.returned(9, 1, frame(0)) == [TakeBack(1, 9, 2)]
+    assert state.receive_requested(9, 1, KEY, Expected()) == [Deliver(9, frame(0), 2)]
+    assert state.receive_requested(9, 1, KEY, Expected()) == [FailOperation(9, state.fault)]
+
+
+def test_nothing_stays_receivable_when_a_peer_was_lost():
+    state = opened()
+    kept_frame(state)
+    assert state.lost(1, "eof")[-1] == CloseLinks(state.fault)
+    assert state.receive_requested(1, 1, KEY, Expected()) == [FailOperation(1, state.fault)]
+
+
+def test_a_cancelled_receive_leaves_its_message_to_the_next_one():
     state = opened()
     state.receive_requested(1, 1, KEY, Expected())
     assert state.cancelled(1) == []
-    assert state.phase == "open"
     state.receive_requested(2, 1, KEY, Expected())
     state.header_received(1, frame(0))
+    assert state.cancelled(2) == [TakeBack(1, 2, 1)]  # in the middle of its payload
+    state.receive_requested(3, 1, KEY, Expected())
+    assert state.payload_received(1) == [Deliver(3, frame(0), 1)]
+    assert state.phase == "open"
+
+
+def test_cancelling_a_send_breaks_the_world_only_before_its_end():
+    state = opened()
+    for number in (1, 2):
+        state.send_requested(number, 1, KEY, 0, "uint8", (4,), 4)
+    state.send_done(1)
+    assert state.cancelled(1) == []
     state.cancelled(2)
     assert (state.phase, state.fault.cause) == ("broken", "closed")
+
+
+def test_a_receive_with_another_tag_keeps_the_back_pressure():
+    """The first message is kept whatever its size; then up to the limit; then nothing is read, and nothing breaks."""
+    state, size = opened(), MAX_KEPT // 4
+    state.receive_requested(1, 1, OTHER, Expected())
+    for sequence in range(4):
+        assert isinstance(state.header_received(1, frame(sequence, size))[0], KeepMessage)
+        state.payload_received(1)
+    assert state.header_received(1, frame(4, size)) == [PauseReading(1)]
+    assert state.is_blocked(1)
+    again = state.receive_requested(2, 1, KEY, Expected())
+    assert again == [Deliver(2, frame(0, size), 1), KeepMessage(1, 5, frame(4, size))]
+    state.payload_received(1)
+    assert isinstance(state.header_received(1, frame(5, key=OTHER))[0], FillBuffer)
+    assert state.phase == "open"
+
+
+def test_an_empty_message_counts_as_much_as_a_short_one():
+    state = opened()
+    for sequence in range(MAX_KEPT_UNASKED // COST):
+        assert isinstance(state.header_received(1, frame(sequence, 0))[0], KeepMessage)
+        state.payload_received(1)
+    assert state.header_received(1, frame(sequence + 1, 0)) == [PauseReading(1)]
+    assert isinstance(state.receive_requested(1, 1, KEY, Expected())[1], KeepMessage)
