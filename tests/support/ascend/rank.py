@@ -77,9 +77,7 @@ def recover(folder, layout):
     return {
         "early": early,
         "step": str(resumed.step),
-        "source": resumed.source_rank,
         "digests": digests_of(model.train_network),
-        "init_step": saver.saver.committed and str(saver.saver.committed),
     }
 
 
