@@ -5,6 +5,7 @@ A job is a function of this module and a layout, as ``save:mp4``; what it found 
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def save(folder, layout):
     model, fill = model_of(folder, layout), Fill()
     model.train(1, rows(), callbacks=[fill, checkpoint(folder)], dataset_sink_mode=True)
     return {"digests": fill.digests}
+
+
+def lose(folder, layout):
+    """Remove everything that this rank has."""
+    shutil.rmtree(own(folder))
+    return {}
 
 
 def recover(folder, layout):
