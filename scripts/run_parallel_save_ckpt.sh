@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Train the sample transformer from the start; each rank saves only its own slice.
+# Train the sample transformer from the start, 4 epochs unless --epochs says otherwise; each rank saves only its own
+# slice.
 #
 #   [RANK_SIZE=8] [MP=4] [OUTPUT_DIR=.] run_parallel_save_ckpt.sh DATASET_PATH [arguments, such as --epochs 2]
 #

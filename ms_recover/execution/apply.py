@@ -21,10 +21,11 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.slice_source import LocalSource, SliceSource
+from ms_recover.execution.strategy_files import write_strategy_file
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, waves_of
+from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, StrategyWrite, waves_of
 from ms_recover.storage.atomic import leftovers, remove_unlocked
 from ms_recover.storage.directories import DirectorySyncs
 from ms_recover.storage.local import StoppedError
@@ -33,7 +34,7 @@ from ms_recover.storage.threads import in_threads
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
-_WriteT = TypeVar("_WriteT", GroupWrite, MetaWrite)
+_WriteT = TypeVar("_WriteT", GroupWrite, MetaWrite, StrategyWrite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ def apply_plan(
         metas = [meta for meta in plan.meta_files if meta.rank not in failed and (ranks is None or meta.rank in ranks)]
         renewed, wrong = _write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
         others += wrong
+        strategies = [one for one in plan.strategy_files if one.rank not in failed]
+        strategies = [one for one in strategies if ranks is None or one.rank in ranks]
+        copied, wrong = _write_small(strategies, lambda one: write_strategy_file(plan.root, one, syncs=syncs), jobs)
+        others += wrong
         others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         documents: list[str] = []
         if not failed and not others and ranks is None:
@@ -123,6 +128,7 @@ def apply_plan(
         group_files=tuple(written),
         documents=tuple(documents),
         meta_files=tuple(renewed),
+        strategy_files=tuple(copied),
         verified=verify,
         errors=tuple(problem.text for problem in others),
         exit_code=max(codes, default=0),

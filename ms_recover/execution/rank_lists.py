@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.targets import check_place
-from ms_recover.formats.group_info import encode_group_info, read_group_info
+from ms_recover.formats.group_info import encode_restore_list, read_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.plan import GroupWrite
 from ms_recover.storage.atomic import write_small
@@ -26,9 +26,9 @@ def write_group_info(
 
     The `restore_ranks` are the global ranks that hold the same slice, the owner among them, and are written in
     ascending order. MindSpore's own files have mode 0600. Other parameters and errors are those of
-    `ms_recover.storage.atomic.write_small` and `encode_group_info`.
+    `ms_recover.storage.atomic.write_small` and `encode_restore_list`.
     """
-    data = encode_group_info(GroupInfo(tuple(sorted(restore_ranks))))
+    data = encode_restore_list(tuple(sorted(restore_ranks)))
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)
 
 

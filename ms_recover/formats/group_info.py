@@ -18,6 +18,9 @@ from ms_recover.model.groups import GroupInfo, RankGroup
 MAX_RANK = 1 << 24
 """Ranks are smaller than this."""
 
+_NO_GROUPS = b"\x0a\x00"
+"""An item without the fields that it must have, as the only one of a file."""
+
 
 def read_group_info(
     path: str | os.PathLike[str],
@@ -46,7 +49,7 @@ def read_group_info(
     if kind != "group_info":
         raise FormatError(f"{name}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
     try:
-        message = parse("ParallelGroupMap", data)
+        message = parse("ParallelGroupMap", data.removesuffix(_NO_GROUPS))
         items = message.parallel_group_item
         groups = tuple(RankGroup(item.group_name, tuple(item.parallel_group_ranks.dim)) for item in items)
         info = GroupInfo(tuple(message.ckpt_restore_rank_list.dim), groups)
@@ -73,6 +76,19 @@ def encode_group_info(info: GroupInfo) -> bytes:
     message.ckpt_restore_rank_list.dim.extend(info.restore_ranks)
     data: bytes = message.SerializeToString()
     return data
+
+
+def encode_restore_list(ranks: tuple[int, ...]) -> bytes:
+    """Return a file that holds a restore list, and no communication groups because nobody knows them.
+
+    With MS_COMPILER_CACHE_ENABLE MindSpore makes its groups from GROUP_INFO_FILE instead of compiling. A file that has
+    none leaves it without groups; one that it cannot parse makes it compile. Its parser in C++ refuses an item without
+    name and ranks, which protobuf's Python, and so ``mindspore.restore_group_info_list``, passes over
+    (``CreateGroupsByCkptFile``, ``mindspore/ccsrc/frontend/parallel/step_parallel.cc``).
+
+    UsageError when the list is empty or invalid.
+    """
+    return encode_group_info(GroupInfo(ranks)) + _NO_GROUPS
 
 
 def _check(info: GroupInfo, owner: int | None, world_size: int | None) -> None:

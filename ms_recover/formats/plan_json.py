@@ -51,6 +51,7 @@ from ms_recover.model.plan import (
     Plan,
     RankVerdict,
     RejectedStep,
+    StrategyWrite,
     waves_of,
 )
 from ms_recover.model.steps import Step
@@ -75,6 +76,16 @@ class GroupWriteFields(Fields):
     rank: Rank
     target: Path
     restore_ranks: tuple[Rank, ...]
+
+
+class StrategyWriteFields(Fields):
+    """A strategy file that is written because the rank's directory had lost it: a copy of another rank's."""
+
+    rank: Rank
+    target: Path
+    source_rank: Rank
+    source: Path
+    digest: str
 
 
 class DocumentWriteFields(Fields):
@@ -162,6 +173,7 @@ class PlanFields(Fields, kw_only=True):
     notes: tuple[NoteFields, ...]
     documents: tuple[DocumentWriteFields, ...] | UnsetType = UNSET
     meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
+    strategy_files: tuple[StrategyWriteFields, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -215,6 +227,7 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             rejected_steps=rejected_fields(plan.rejected_steps),
             documents=tuple(map(_document_fields, plan.documents)) if _is_of_iteration(plan) else UNSET,
             meta_files=plan.meta_files or UNSET,
+            strategy_files=plan.strategy_files or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -284,6 +297,7 @@ def _plan(fields: PlanFields) -> Plan:
         ranks=tuple(_verdict(one) for one in fields.ranks),
         documents=tuple(_document(one) for one in fields.documents or ()),
         meta_files=make(tuple[MetaWrite, ...], fields.meta_files or ()),
+        strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
@@ -331,7 +345,7 @@ def _check(plan: Plan) -> None:
     """Refuse a plan whose parts contradict each other."""
     every: tuple[Action, ...] = (*plan.actions, *plan.partials)
     small = [write.target for write in plan.group_files] + [write.target for write in plan.meta_files]
-    small += [write.target for write in plan.documents]
+    small += [write.target for write in plan.documents] + [write.target for write in plan.strategy_files]
     targets = [action.target for action in every] + small
     written = set(targets)
     if len(written) != len(targets):

@@ -17,6 +17,7 @@ from ms_recover.file_names import (
     META_NAME,
     METADATA_NAME,
     PARTIAL_MARK,
+    STRATEGY_NAME,
     TRACKER_NAME,
     last_named_rank,
     marked,
@@ -69,6 +70,14 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         if write.target.rpartition("/")[2] != GROUP_INFO_NAME:
             yield use, write.target, f"is not called {GROUP_INFO_NAME}"
         yield use, write.target, name_problem(write.target, write.rank, None)
+    for strategy in plan.strategy_files:
+        for use, path, rank in (
+            (f"write the strategy file of rank {strategy.rank}", strategy.target, strategy.rank),
+            (f"read the strategy file of rank {strategy.source_rank}", strategy.source, strategy.source_rank),
+        ):
+            if path.rpartition("/")[2] != STRATEGY_NAME:
+                yield use, path, f"is not called {STRATEGY_NAME}"
+            yield use, path, name_problem(path, rank, None)
     for meta in plan.meta_files:
         use, folder = f"write the meta.json of rank {meta.rank}", meta.target.rpartition("/")[0]
         if meta.target.rpartition("/")[2] != META_NAME:
@@ -95,6 +104,8 @@ def _names_of_iteration(plan: Plan, step: Step) -> Iterator[tuple[str, str, str 
                 yield use, replica.path, f"is no {kind} file, for the {kind} file {target!r}"
     for group in plan.group_files:
         yield f"write the rank list of rank {group.rank}", group.target, "is no file of an iteration"
+    for strategy in plan.strategy_files:
+        yield f"write the strategy file of rank {strategy.rank}", strategy.target, "is no file of an iteration"
     for write in plan.documents:
         yield "write a document", write.target, _document_problem(plan.root, write.target, step)
         if isinstance(write.value, int) and write.value != step.step:

@@ -196,6 +196,7 @@ class OutcomeFields(Fields):
     rejected_steps: tuple[RejectedFields, ...]
     documents: tuple[str, ...] | UnsetType = UNSET
     meta_files: tuple[str, ...] | UnsetType = UNSET
+    strategy_files: tuple[str, ...] | UnsetType = UNSET
 
 
 class StartedFields(Fields, tag_field="event", tag="started"):
@@ -310,6 +311,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         results=tuple(map(_result_fields, outcome.results)),
         rejected_steps=rejected,
         meta_files=metas,
+        strategy_files=outcome.strategy_files or UNSET,
     )
     if not outcome.step.is_iteration:
         fields.documents = UNSET

@@ -61,6 +61,8 @@ class Outcome:
     """Documents of MindFormers that were written, relative to the root."""
     meta_files: tuple[str, ...] = ()
     """``meta.json`` of MindFormers that were written, relative to the root."""
+    strategy_files: tuple[str, ...] = ()
+    """Strategy files that were written, relative to the root."""
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

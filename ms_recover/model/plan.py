@@ -86,6 +86,20 @@ class GroupWrite:
     restore_ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyWrite:
+    """Write the strategy file that a recovered directory had lost: that of another rank of its stage."""
+
+    rank: int
+    target: str
+    """Path relative to the root."""
+    source_rank: int
+    source: str
+    """Path relative to the root."""
+    digest: str
+    """Of the bytes of the source."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaWrite:
     """Write the ``meta.json`` of MindFormers that names a rank's slice of the planned step."""
@@ -178,6 +192,8 @@ class Plan:
     """By rank; where a MindFormers tree is to resume from the planned step."""
     hints: tuple[str, ...] = ()
     """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
+    strategy_files: tuple[StrategyWrite, ...] = ()
+    """By rank."""
 
     @property
     def changes_anything(self) -> bool:

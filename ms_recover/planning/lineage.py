@@ -303,7 +303,7 @@ def _may_follow(run: RunRecord, last: RunRecord) -> bool:
 
 
 def _chosen(records: tuple[RunRecord, ...], name: str) -> RunRecord:
-    found = [one for one in records if name == one.run_id or name == _name(one, records)]
+    found = [one for one in records if name in (one.run_id, _name(one, records), f"{one.run_id}@{one.started}")]
     if len(found) == 1:
         return found[0]
     named = sorted((one for one in (found or records) if one.run_id), key=_age, reverse=True)

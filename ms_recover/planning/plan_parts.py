@@ -244,6 +244,7 @@ def _join(parts: Parts, tried: _Tried, rejected: tuple[RejectedStep, ...], *, fo
         step=tried.step if found else None,
         actions=tuple(actions) if found else (),
         group_files=(),
+        strategy_files=(),
         ranks=_join_ranks(tried),
         rejected_steps=rejected,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),

@@ -29,6 +29,7 @@ from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
+from ms_recover.planning.strategy_writes import plan_strategy_files
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
@@ -173,13 +174,14 @@ def make_plan(
     """Return the plan for the step that was found, or one without actions that shows the ranks of another."""
     facts = compared.facts
     actions = found.actions if found else ()
+    lists = _group_writes(facts, found)
     return Plan(
         root=facts.inventory.root,
         world_size=facts.world.ranks,
         world_size_from=facts.world.source,
         step=found.step if found else None,
         actions=actions,
-        group_files=_group_writes(facts, found),
+        group_files=lists,
         ranks=shown.ranks,
         rejected_steps=rejected,
         notes=_notes(facts, actions),
@@ -189,6 +191,7 @@ def make_plan(
         considered=shown.step,
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
+        strategy_files=plan_strategy_files(facts, actions, lists),
         warnings=_warnings(facts, found, rejected),
         hints=_hints(facts, found, shown, rejected),
     )

@@ -192,6 +192,9 @@ def cut_down(
         partials=tuple(action for action in plan.partials if lives_here(action.rank)),
         group_files=tuple(write for write in plan.group_files if lives_here(write.rank)),
         meta_files=tuple(write for write in plan.meta_files if lives_here(write.rank)),
+        strategy_files=tuple(
+            write for write in plan.strategy_files if lives_here(write.rank) and lives_here(write.source_rank)
+        ),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),
     )

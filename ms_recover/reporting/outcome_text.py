@@ -28,6 +28,9 @@ def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = No
     lines += given_up_lines(outcome.given_up, outcome.step, width)
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
+    if outcome.strategy_files:
+        written = list_some(outcome.strategy_files, _MOST_NAMED)
+        lines += ["", f"Strategy files written again: {written}"]
     if outcome.documents:
         lines += ["", f"Documents of MindFormers written again: {', '.join(outcome.documents)}"]
     if outcome.meta_files:

@@ -33,6 +33,9 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
+    if plan.strategy_files:
+        written = list_some((write.target for write in plan.strategy_files), _MOST_ROWS)
+        lines += ["", f"Lost strategy files that will be written again: {written}"]
     lines += _document_lines(plan, width)
     metas = [(str(write.rank), write.target, write.reason) for write in plan.meta_files[:_MOST_ROWS]]
     title = f"{len(plan.meta_files)} meta.json to be written, so that MindFormers resumes from step {plan.step}"

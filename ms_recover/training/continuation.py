@@ -22,6 +22,7 @@ from ms_recover.training.generators import (
     restore_generators,
 )
 from ms_recover.training.job import TrainingJob, device_target
+from ms_recover.training.loss_monitor import continue_loss_monitors
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.run_state import RunState, named, warn_of_operators
 from ms_recover.training.sample_memory import SampleMemory, called_by_threads
@@ -123,8 +124,11 @@ class Continuation(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, run_context: Any) -> None:
         """Set the number of steps done, and have the rest follow when all callbacks have begun."""
-        run_context.original_args().cur_step_num = self._done
-        self._samples = SampleMemory(getattr(run_context.original_args(), "train_dataset", None))
+        params = run_context.original_args()
+        params.cur_step_num = self._done
+        self._samples = SampleMemory(getattr(params, "train_dataset", None))
+        sinks = getattr(params, "dataset_sink_mode", False)
+        continue_loss_monitors(self._callbacks, self._done, params.batch_num if sinks else 1)
         manager = calling_manager()
         if manager is None:
             _log.warning(

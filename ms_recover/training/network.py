@@ -10,6 +10,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore.experimental import MapParameter
+from mindspore.parallel._utils import _clear_auto_parallel_context, _init_auto_parallel_context
+from mindspore.parallel.auto_parallel import AutoParallel
 
 from ms_recover.errors import InputError, VerificationError
 from ms_recover.file_names import format_of
@@ -68,7 +70,8 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
     if sink and device_target() == "Ascend":
         model.build(train_dataset=dataset, epoch=epochs, sink_size=sink_size)
     elif ms.get_context("mode") == ms.GRAPH_MODE and _is_cut_by_compiler(model):
-        before = generator_states()
+        before, wrapped = generator_states(), getattr(model, "_network", None)
+        _init_auto_parallel_context(wrapped)
         try:
             columns = zip(dataset.output_shapes(), dataset.output_types(), strict=True)
             batch = [ms.Tensor(np.zeros(shape, dtype)) for shape, dtype in columns]
@@ -77,6 +80,7 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
             network.phase = "train"
             network.compile(*batch)
         finally:
+            _clear_auto_parallel_context(wrapped)
             restore_generators(before, ("python", "numpy"))
 
 
@@ -84,6 +88,7 @@ def _is_cut_by_compiler(model: Any) -> bool:
     """Whether the parameters change when the network is compiled; they may also be broadcast from another rank."""
     mode = ms.get_auto_parallel_context("parallel_mode")
     cut = mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
+    cut = cut or isinstance(getattr(model, "_network", None), AutoParallel)
     return cut or bool(getattr(model, "_parameter_broadcast", False))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
@@ -15,6 +14,7 @@ from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_NAME, rank_in_folder
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.strategy import Layout
+from ms_recover.training.compiled_files import CompiledFiles
 from ms_recover.training.job import TrainingJob, device_target
 from ms_recover.training.layouts import write_strategy
 from ms_recover.training.options import check_place, listed_layouts, restore_ranks
@@ -58,6 +58,7 @@ class RankFiles:
         self.group_info = self.directory / GROUP_INFO_NAME
         self._layouts = listed_layouts(layouts, job.size)
         self._group = restore_ranks(group, self._layouts, job)
+        self._compiled: CompiledFiles | None = None
         with self._explained():
             check_place(self.directory)
         if rank_in_folder(self.directory.name, self.directory.parent.name) is None:
@@ -69,7 +70,7 @@ class RankFiles:
             )
         if self._group is None and device_target() != "CPU":
             self.make()
-            os.environ["GROUP_INFO_FILE"] = str(self.group_info)
+            self._compiled = CompiledFiles(self.group_info)
         elif self._group is None:
             _log.warning(
                 "rank %d: the ranks that hold the same slice are unknown; give the group or the layouts", job.rank
@@ -85,6 +86,8 @@ class RankFiles:
 
         StorageError when the file system refuses, UsageError when the layouts do not fit the network.
         """
+        if self._compiled is not None:
+            self._compiled.belong_to(network)
         if self._group is not None:
             with self._explained():
                 write_group_info(str(self.group_info), self._group)

@@ -179,6 +179,18 @@ class RankView:
             withdrawn=older,
         )
 
+    def narrowed(self, step: Step) -> RankView:
+        """Return the view in which no other step is available."""
+        if not self.has_slices:
+            return self
+        why = f"step {step} was chosen"
+        reasons = {one: why for one in (*self.assessments, *self.withdrawn) if one != step}
+        reasons[step] = self.withdrawn.get(step, "there is no slice of it")
+        if step not in self.assessments or step in self.withdrawn:
+            return replace(self, assessments={}, withdrawn=reasons)
+        del reasons[step]
+        return replace(self, assessments={step: self.assessments[step]}, withdrawn=reasons)
+
     def withdraw(self, step: Step, reason: str, *, outdated: bool = False) -> RankView:
         """Return the view in which a step is not available."""
         return replace(self, withdrawn={**self.withdrawn, step: reason}, outdated=self.outdated or outdated)

@@ -14,6 +14,7 @@ from mindspore.train import Callback
 
 from ms_recover.errors import InputError, UsageError
 from ms_recover.model.rank_local import RankLocalChoice
+from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
@@ -43,10 +44,11 @@ def recover_train(
     model: Any,
     dataset: Any,
     root: str | os.PathLike[str],
-    epochs: int,
+    epochs: int | None = None,
     callbacks: Any = None,
     sink_mode: bool | None = None,
     *,
+    more_epochs: int | None = None,
     sink_size: int = -1,
     valid_dataset: Any = None,
     valid_frequency: int | Iterable[int] = 1,
@@ -54,6 +56,8 @@ def recover_train(
     pattern: str | None = None,
     group_info: Paths = (),
     strategy: Paths = (),
+    step: Step | str | tuple[int, int] | None = None,
+    ckpt_file: str | os.PathLike[str] | None = None,
     run: str | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
@@ -97,7 +101,9 @@ def recover_train(
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``; ``~`` is the home directory.
     epochs : int
-        Epochs in total, as in that training.
+        Epochs in total, as in that training. Give either this or `more_epochs`.
+    more_epochs : int
+        Epochs behind the one that the slice was saved in.
     callbacks : Callback or list of Callback, optional
         For `Model.train` or `Model.fit`, such as a `SliceCheckpoint`.
     sink_mode : bool, optional
@@ -112,6 +118,12 @@ def recover_train(
         Sink this dataset to the device; by default as `sink_mode`.
     pattern, group_info, strategy
         Layout of the tree, and evidence outside it, as in `ScanOptions`.
+    step : Step, str or tuple of int, optional
+        The step to resume from, as slices name it: ``"2_77"``, or ``(epoch, step)``. It is proven and obtained like the
+        newest one, which is resumed from by default; there is no going back to another step.
+    ckpt_file : str or path, optional
+        The same by one of its slices, such as ``ckpt_dir{rank}/test-2_77.ckpt`` or the file of any rank; a slice that
+        was set aside may be named. The run that saved it is resumed.
     run : str, optional
         The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
         goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
@@ -159,7 +171,9 @@ def recover_train(
     MsRecoverError
         When another rank failed; its log says why.
     """
-    epochs = whole_number("epochs", epochs, 1)
+    if (epochs is None) == (more_epochs is None):
+        raise UsageError("give epochs, the number in total, or more_epochs, those behind the slice; one of them")
+    limit = whole_number("more_epochs", more_epochs, 1) if epochs is None else whole_number("epochs", epochs, 1)
     listed = _checked(model, dataset, callbacks, sink_mode, sink_size)
     check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
     frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
@@ -175,18 +189,19 @@ def recover_train(
         options |= {"valid_dataset": valid_dataset, "valid_dataset_sink_mode": valid_sink}
         options["valid_frequency"] = frequency
 
-    found = find_slice(job, search)
+    found = find_slice(job, search.choosing(step, ckpt_file))
     if found is None:
-        train(epochs, dataset, callbacks=listed, **options)
-        return Resumption(None, None, None, epochs, True)
+        train(limit, dataset, callbacks=listed, **options)
+        return Resumption(None, None, None, limit, True)
     own = found.own
     feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
     batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
+    last = limit if epochs is not None else -(-done // batch_num) + limit
     state = agree_state(job, own, found.state())
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
-    if done >= epochs * batch_num:
-        ended = f"all {epochs} epochs are done"
-    resumed = Resumption(own.step, own.path, found.source_rank, epochs, ended is None, found.lost)
+    if done >= last * batch_num:
+        ended = f"all {last} epochs are done"
+    resumed = Resumption(own.step, own.path, found.source_rank, last, ended is None, found.lost)
 
     def load() -> None:
         if state is not None and resumed.trained and not allow_dataset_change:
@@ -194,7 +209,7 @@ def recover_train(
         parameters = load_slice(own)
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
-        compile_network(model, dataset, epochs, sink and resumed.trained, sink_size)
+        compile_network(model, dataset, last, sink and resumed.trained, sink_size)
         compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
         load_into(model.train_network, parameters, own, found.initial, in_place=not compiled)
 
@@ -209,7 +224,7 @@ def recover_train(
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(done)
         train(
-            epochs,
+            last,
             dataset,
             callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
             initial_epoch=done // batch_num,

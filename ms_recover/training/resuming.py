@@ -19,6 +19,7 @@ from ms_recover.planning.lineage import RUN, Lineage, find_lineage, follow_choic
 from ms_recover.training.arguments import check_type, path_text, path_texts, texts
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.cells import as_cell
+from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
 from ms_recover.training.generators import restore_generators
 from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
@@ -67,10 +68,27 @@ class Search:
     rank_local: RankLocalChoice = "refuse"
     from_environment: bool = False
     """Whether the run was chosen by a variable, which stays when the training is started again."""
+    step: Step | None = None
+    """The step that was chosen; None for the newest one."""
+    ckpt_file: str | None = None
+    """The slice that it was chosen by, whose run is resumed."""
 
-    def choosing(self, run: str) -> Search:
-        """Return the search for another run."""
-        return replace(self, judging=replace(self.judging, run=run))
+    def choosing(self, step: Any, ckpt_file: Any) -> Search:
+        """Return the search for one step; UsageError when an argument is invalid."""
+        if ckpt_file is None:
+            return replace(self, step=step_of(step))
+        if step is not None or self.judging.run is not None:
+            raise UsageError("ckpt_file names the step and the run to resume: leave step and run out")
+        return replace(self, step=step_in_name(ckpt_file), ckpt_file=path_text("ckpt_file", ckpt_file))
+
+    def agreed(self, job: TrainingJob) -> Search:
+        """Return the search in the run of the chosen slice; all ranks call it together."""
+        run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
+        return self if run is None else self.in_run(run)
+
+    def in_run(self, run: str) -> Search:
+        """Return the search in another run."""
+        return replace(self, judging=replace(self.judging, run=run), from_environment=False)
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,8 @@ def resume(
     pattern: str | None = None,
     group_info: Paths = (),
     strategy: Paths = (),
+    step: Step | str | tuple[int, int] | None = None,
+    ckpt_file: str | os.PathLike[str] | None = None,
     run: str | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
@@ -135,7 +155,7 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, run, newest, tolerate, rank_local
+    pattern, group_info, strategy, step, ckpt_file, run, newest, tolerate, rank_local
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
@@ -158,7 +178,7 @@ def resume(
     """
     job, network = current_job(), as_cell(parameters)
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
-    found = find_slice(job, search)
+    found = find_slice(job, search.choosing(step, ckpt_file))
     if found is None:
         return Resumption(None, None, None)
     load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
@@ -222,13 +242,14 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     if wait_for_tasks():
         _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
     forget_resumed()
+    search = search.agreed(job)
     view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
         _warn_of_newer_steps(view, own)
         _warn_of_other_runs(view, own)
         return Found(job, view, own)
     aside = "; ".join(texts_of_aside(view.known_runs))
-    if search.fresh == "refuse":
+    if search.fresh == "refuse" or search.step is not None:
         seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
             f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
@@ -256,14 +277,15 @@ def _look(job: TrainingJob, search: Search) -> RankView:
         view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
     if search.from_environment and search.judging.run is not None:
-        search = search.choosing(follow_choice(runs, search.judging.run))
+        search = search.in_run(follow_choice(runs, search.judging.run))
     chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
     if chosen is not None:
         brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))
         if any(count for (count,) in job.gather([brought])):
             view = job.run_together("scanning the tree", scan)
             runs = gather_runs(job, view.runs)
-    return job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
+    view = job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
+    return view if search.step is None else view.narrowed(search.step)
 
 
 def _folders(view: RankView) -> set[str]:

@@ -20,6 +20,7 @@ from mindspore.train import Callback, Model
 from model import Sizes, Transformer, optimizer_groups
 from options import world_size
 from parallel import ExplicitTrainStep
+from rank_table import device_of
 
 from ms_recover.training import SliceCheckpoint
 
@@ -44,16 +45,19 @@ class LossLog(Callback):
     ----------
     path : Path
         File to append to.
+    micro : int
+        Micro batches of a step, whose losses MindSpore adds up.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, micro: int) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._micro = path, micro
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Record the loss of the step that just ended; in sink mode, of the last step of the sink."""
         params = run_context.original_args()
-        loss = float(params.net_outputs.asnumpy())
+        outputs = params.net_outputs
+        loss = float(outputs.asnumpy() if isinstance(outputs, ms.Tensor) else outputs) / self._micro
         step = (params.cur_step_num - 1) % params.batch_num + 1
         print(f"epoch: {params.cur_epoch_num} step: {step}, loss is {loss:.6f}", flush=True)
         record = {"epoch": params.cur_epoch_num, "step": step, "loss": loss.hex(), "process": os.getpid()}
@@ -70,7 +74,11 @@ def prepare(options: argparse.Namespace) -> Job:
     logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
     semi_auto = options.device_target == "Ascend"
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device(options.device_target)
+    table = os.environ.get("RANK_TABLE_FILE")
+    if semi_auto and table:
+        ms.set_device(options.device_target, device_of(table, int(os.environ.get("RANK_ID") or 0)))
+    else:
+        ms.set_device(options.device_target)
     ms.set_seed(options.seed)
     distributed = world_size() > 1
     if distributed:
@@ -100,7 +108,6 @@ def prepare(options: argparse.Namespace) -> Job:
     micro = options.micro_batch_num or options.pipeline_stage
     sizes = Sizes(
         batch=options.batch_size // shards // micro,
-        micro=micro,
         src_len=options.src_len,
         tgt_len=options.tgt_len,
         vocab=options.vocab_size,
@@ -130,7 +137,7 @@ def prepare(options: argparse.Namespace) -> Job:
         layouts=None if semi_auto else layout.layouts(),
         format=options.format,
     )
-    loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl")
+    loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl", micro)
     dataset = create_dataset(pairs, options.batch_size, shards, shard, options.seed)
     print(f"rank {rank} of {ranks}: mp {layout.mp}, dp {layout.dp}, {options.device_target}", flush=True)
     return Job(model, dataset, [loss_log, checkpoint], sink_mode=semi_auto)

@@ -25,8 +25,6 @@ class Sizes:
     ----------
     batch : int
         Sentence pairs per call of the network.
-    micro : int
-        Number of such batches in a step; their losses are added.
     src_len, tgt_len : int
         Tokens of a source and of a target sentence.
     vocab : int
@@ -38,7 +36,6 @@ class Sizes:
     """
 
     batch: int
-    micro: int
     src_len: int
     tgt_len: int
     vocab: int
@@ -179,7 +176,8 @@ class Transformer(nn.Cell):
     """The whole network with its loss: the cross entropy per target position, padding counted as zero.
 
     Dividing by the number of positions, not by the number of words, makes the loss of a batch the plain average of
-    the losses of its data-parallel shares.
+    the losses of its data-parallel shares, and of its micro batches: MindSpore adds the losses of these up and divides
+    their gradients by their number (``_TrainGradAccuStepCell``, ``mindspore/nn/wrap/cell_wrapper.py``).
     """
 
     def __init__(self, sizes: Sizes, layout: Layout, seed: int) -> None:
@@ -199,7 +197,7 @@ class Transformer(nn.Cell):
         self.weigh = layout.sharded(ops.Mul(), (dp,), (dp,))
         self.sum = layout.sharded(ops.ReduceSum(), (dp,))
         self.positions = (sizes.batch * sizes.tgt_len,)
-        self.share = 1.0 / (sizes.batch * sizes.micro * sizes.tgt_len)
+        self.share = 1.0 / (sizes.batch * sizes.tgt_len)
         self.vocab = sizes.vocab
         self.on, self.off = Tensor(1.0), Tensor(0.0)
         if layout.stages > 1:

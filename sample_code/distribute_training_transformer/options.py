@@ -14,8 +14,11 @@ def world_size() -> int:
     return int(os.environ.get("RANK_SIZE") or os.environ.get("MS_WORKER_NUM") or 1)
 
 
-def parse_options(description: str, arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read and check the command line; ends the process with 2 and a message when it makes no sense."""
+def parse_options(description: str, arguments: list[str] | None = None, *, resumes: bool = False) -> argparse.Namespace:
+    """Read and check the command line; ends the process with 2 and a message when it makes no sense.
+
+    The script that `resumes` has an option more: the slice to resume from.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--file_path", required=True, help="tab-separated two-language text file (make_dataset.py writes one)")
@@ -44,7 +47,12 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
     )
     add("--pipeline_stage", type=int, default=1, help="pipeline stages (more than 1: Ascend only)")
     add("--micro_batch_num", type=int, default=0, help="micro batches of the pipeline; 0: one per stage")
-    add("--epochs", type=int, default=4, help="epochs in total, those before a resume included")
+    add(
+        "--epochs",
+        type=int,
+        default=None,
+        help="epochs in total, those before a resume included; None: 4, and 2 more when a training is resumed",
+    )
     add("--batch_size", type=int, default=32, help="sentence pairs per step over all ranks")
     add("--lr", type=float, default=1e-3, help="learning rate")
     add("--weight_decay", type=float, default=1e-2, help="weight decay of all but norms and biases")
@@ -61,6 +69,12 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
     add("--format", choices=("ckpt", "safetensors"), default="ckpt", help="format of the slices")
     add("--async_save", action="store_true", help="go on training while slices are written")
     add("--seed", type=int, default=1, help="seed of the initial weights and of the shuffling")
+    if resumes:
+        add(
+            "--ckpt_file",
+            default=None,
+            help="slice to resume from, of any rank, such as ckpt_dir0/test-2_77.ckpt; None: the newest that all have",
+        )
     options = parser.parse_args(arguments)
     problem = _problem(options, world_size())
     if problem:
@@ -70,13 +84,21 @@ def parse_options(description: str, arguments: list[str] | None = None) -> argpa
 
 def _problem(options: argparse.Namespace, ranks: int) -> str | None:
     """Say what is wrong with the options on a world of `ranks` processes."""
-    sizes = ("mp", "pipeline_stage", "epochs", "batch_size", "src_len", "tgt_len", "hidden_size", "ffn_size", "heads",
+    sizes = ("mp", "pipeline_stage", "batch_size", "src_len", "tgt_len", "hidden_size", "ffn_size", "heads",
              "encoder_layers", "decoder_layers")  # fmt: skip
+    if options.epochs is not None and options.epochs < 1:
+        return f"--epochs must be at least 1, not {options.epochs}"
     for name in sizes:
         if getattr(options, name) < 1:
             return f"--{name} must be at least 1, not {getattr(options, name)}"
     if options.device_target == "CPU" and options.pipeline_stage > 1:
         return "--pipeline_stage above 1 needs MindSpore's parallel compiler, which runs on Ascend only; use 1 on CPU"
+    layers = options.encoder_layers + options.decoder_layers
+    if options.pipeline_stage > layers:
+        return (
+            f"--pipeline_stage {options.pipeline_stage} is more than the {layers} layers of encoder and decoder, so "
+            "that a stage would have none"
+        )
     if ranks % (options.mp * options.pipeline_stage):
         return (
             f"{ranks} rank(s) cannot be divided into --pipeline_stage {options.pipeline_stage} x --mp {options.mp}; "
@@ -88,6 +110,8 @@ def _problem(options: argparse.Namespace, ranks: int) -> str | None:
     if options.optimizer_shards < 0 or (options.optimizer_shards and dp % options.optimizer_shards):
         return f"--optimizer_shards {options.optimizer_shards} does not divide {dp} data-parallel rank(s)"
     micro = options.micro_batch_num or options.pipeline_stage
+    if micro > 1 and options.pipeline_stage == 1:
+        return f"--micro_batch_num {micro} needs --pipeline_stage above 1: micro batches are those of a pipeline"
     if micro < options.pipeline_stage:
         return f"--micro_batch_num {micro} is smaller than --pipeline_stage {options.pipeline_stage}"
     if options.batch_size % (dp * micro):

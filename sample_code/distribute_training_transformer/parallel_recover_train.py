@@ -1,4 +1,4 @@
-"""Go on with the training of parallel_save_ckpt_train.py from the newest step that every rank can be brought to."""
+"""Go on with the training of parallel_save_ckpt_train.py, from the newest step that every rank can be brought to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from options import parse_options
 from ms_recover.errors import MsRecoverError
 from ms_recover.training import recover_train
 
+MORE_EPOCHS = 2
+"""Without --epochs: behind the epoch of the slice."""
+
 
 def main() -> int:
     """Resume; a missing slice is copied from a rank that holds the same bytes."""
-    options = parse_options("Resume the training of a transformer from the slices of its ranks.")
+    options = parse_options("Resume the training of a transformer from the slices of its ranks.", resumes=True)
     try:
         job = prepare(options)
         resumed = recover_train(
@@ -21,6 +24,8 @@ def main() -> int:
             job.dataset,
             options.output_dir,
             options.epochs,
+            more_epochs=MORE_EPOCHS if options.epochs is None else None,
+            ckpt_file=options.ckpt_file,
             callbacks=job.callbacks,
             sink_mode=job.sink_mode,
         )

@@ -9,13 +9,16 @@ from options import parse_options
 
 from ms_recover.errors import MsRecoverError
 
+EPOCHS = 4
+"""Without --epochs."""
+
 
 def main() -> int:
     """Train from the start."""
     options = parse_options("Train a transformer over several ranks, each saving its own slice.")
     try:
         job = prepare(options)
-        job.model.train(options.epochs, job.dataset, callbacks=job.callbacks, dataset_sink_mode=job.sink_mode)
+        job.model.train(options.epochs or EPOCHS, job.dataset, callbacks=job.callbacks, dataset_sink_mode=job.sink_mode)
     except MsRecoverError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

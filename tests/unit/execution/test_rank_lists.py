@@ -24,7 +24,7 @@ def test_written_files_read_back(tmp_path):
     path = tmp_path / NAME
     write_group_info(path, {7, 3, 300})
     assert read_group_info(path, owner=7) == GroupInfo((3, 7, 300))
-    assert path.read_bytes() == b"\x12\x07\x08\x03\x08\x07\x08\xac\x02"
+    assert path.read_bytes() == b"\x12\x07\x08\x03\x08\x07\x08\xac\x02" + b"\x0a\x00"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     write_group_info(path, [1], mode=0o640)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640

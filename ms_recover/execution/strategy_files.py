@@ -1,0 +1,40 @@
+"""Writing the strategy files of a plan."""
+
+from __future__ import annotations
+
+import os
+
+from ms_recover.errors import VerificationError
+from ms_recover.execution.targets import check_place
+from ms_recover.formats.reading import read_small
+from ms_recover.model.plan import StrategyWrite
+from ms_recover.storage.atomic import write_small
+from ms_recover.storage.digest import Digester
+from ms_recover.storage.directories import DirectorySyncs
+
+
+def write_strategy_file(root: str, write: StrategyWrite, *, syncs: DirectorySyncs | None = None) -> bool:
+    """Copy a strategy file, whole or not at all; return False when the same one is there already.
+
+    Raises
+    ------
+    VerificationError
+        When the source is not what the plan saw, or something else lies at the target.
+    FormatError
+        When the target's directory leads elsewhere through a link.
+    StorageError, MissingInputError
+        As `ms_recover.storage.atomic.write_small` and `ms_recover.formats.reading.read_small`.
+    """
+    check_place(root, write.target, write.rank)
+    source, path = os.path.join(root, write.source), os.path.join(root, write.target)
+    data = read_small(source, "a strategy file")
+    digester = Digester()
+    digester.update(memoryview(data))
+    if digester.digests().file != write.digest:
+        raise VerificationError(f"{source} changed after the plan was made: plan again")
+    if os.path.lexists(path):
+        if os.path.isfile(path) and read_small(path, "a strategy file") == data:
+            return False
+        raise VerificationError(f"{path} appeared or changed after the plan was made; nothing was replaced: plan again")
+    write_small(path, data, mode=0o600, owner_of=os.path.dirname(path), syncs=syncs)
+    return True
