@@ -63,6 +63,21 @@ def find_position(step: Step, manifest: Manifest | None, feed: Feed, *, allow_ch
     return position
 
 
+def check_feed(manifest: Manifest | None, feed: Feed) -> None:
+    """Raise InputError when the dataset is another one than that which a loop gave to its saver."""
+    training = manifest.training if manifest is not None else None
+    before = training.epoch_steps if training is not None else None
+    epoch = None
+    if before is not None and before != feed.epoch_steps:
+        epoch = f"an epoch of this dataset has {feed.epoch_steps} steps, and had {before} when the slice was saved"
+    change = "; ".join(one for one in (epoch, _batch_change(training, feed)) if one is not None)
+    if change:
+        raise InputError(
+            f"{change}: training would not go on where it stopped; give the dataset and batch size that the slice was "
+            "saved with, or none to resume(), which then compares nothing"
+        )
+
+
 def _find_position(step: Step, manifest: Manifest | None, feed: Feed, allow_change: bool) -> Position:
     training = manifest.training if manifest is not None else None
     before = _epoch_steps_before(step, manifest)

@@ -25,10 +25,12 @@ from ms_recover.training.held_directories import hold_directories, holding_direc
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
+from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
 from ms_recover.training.run import forget_resumed, note_resumed
 from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
+from ms_recover.training.sample_order import check_order, loop_doubts
 from ms_recover.training.set_aside import bring_back
 
 _log = logging.getLogger(__name__)
@@ -142,6 +144,7 @@ def resume(
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
     rank_local: RankLocalChoice = "refuse",
+    dataset: Any = None,
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
 
@@ -159,6 +162,10 @@ def resume(
         As for `recover_train`.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
+    dataset : mindspore.dataset.Dataset, optional
+        The dataset of the loop, not yet used, where the `SliceSaver` was given its own: another length of an epoch,
+        batch size, shuffle or seed is refused, and what keeps its samples from going on exactly is named. The loop
+        itself passes over the samples that were trained (``dataset.set_init_step``).
 
     Returns
     -------
@@ -181,9 +188,13 @@ def resume(
     found = find_slice(job, search.choosing(step, ckpt_file))
     if found is None:
         return Resumption(None, None, None)
-    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
     state = found.state()
+    if dataset is not None:
+        job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
+    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
     warn_of_operators(found.own, network, state)
+    for doubt in loop_doubts(found.own.step, dataset, state) if dataset is not None else ():
+        _log.warning("%s: %s", found.own, doubt)
     if state is not None:
         restore_generators(state.generators)
     return Resumption(
@@ -193,6 +204,15 @@ def resume(
         rank_local_lost=found.lost,
         extra=state.extra if state is not None else None,
     )
+
+
+def _check_dataset(found: Found, dataset: Any, state: RunState | None) -> None:
+    try:
+        check_feed(found.manifest, Feed.of(dataset))
+    except InputError as error:
+        raise InputError(f"{found.own}: {error}") from error
+    if state is not None:
+        check_order(state.order, dataset, "without a dataset for resume(), which then compares nothing")
 
 
 def make_search(

@@ -14,7 +14,10 @@ import mindspore.dataset as ds
 from mindspore.dataset.engine.samplers import DistributedSampler
 
 from ms_recover.errors import InputError
-from ms_recover.training.sample_memory import nodes
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
+from ms_recover.training.run_state import RunState
+from ms_recover.training.sample_memory import SampleMemory, nodes
 
 UNSEEDED = 5489
 """``std::mt19937::default_seed``."""
@@ -30,21 +33,21 @@ def sample_order(dataset: Any) -> dict[str, Any]:
     return {"seed": ds.config.get_seed(), "shuffled": _is_shuffled(dataset), "made": made_by(dataset)}
 
 
-def check_order(saved: Mapping[str, Any], dataset: Any) -> None:
-    """Raise InputError when the training that is resumed had its samples in another order."""
+def check_order(saved: Mapping[str, Any], dataset: Any, otherwise: str = "with allow_dataset_change=True") -> None:
+    """Raise InputError when the training that is resumed had its samples in another order; `otherwise` it may go on."""
     now = sample_order(dataset)
     if saved and saved["shuffled"] != now["shuffled"]:
         raise InputError(
             f"the dataset is {'' if now['shuffled'] else 'not '}shuffled, and was "
             f"{'' if saved['shuffled'] else 'not '}when the slice was saved, so other samples would follow: give the "
-            "dataset of that training, or go on with allow_dataset_change=True"
+            f"dataset of that training, or go on {otherwise}"
         )
     if now["shuffled"] and saved and saved["seed"] != now["seed"]:
         raise InputError(
             f"the dataset shuffles with the seed {_seed(now['seed'])}, but when the slice was saved it was "
             f"{_seed(saved['seed'])}, so other samples would follow: call "
-            f"mindspore.dataset.config.set_seed({saved['seed']}) before the dataset is made, or go on with "
-            "allow_dataset_change=True"
+            f"mindspore.dataset.config.set_seed({saved['seed']}) before the dataset is made, or go on "
+            f"{otherwise}"
         )
 
 
@@ -76,6 +79,21 @@ def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
                 f"they draw any, go on otherwise than in the interrupted training; {exact}"
             )
     return found
+
+
+def loop_doubts(step: Step, dataset: Any, state: RunState | None) -> list[str]:
+    """Return why a loop that was resumed behind a step may see other samples than the interrupted one."""
+    epoch_steps = dataset.get_dataset_size()
+    found = doubts(dataset, (step.epoch - 1) * epoch_steps + step.step, epoch_steps)
+    if state is None:
+        return found
+    if state.remembered and (ds.config.get_fast_recovery() or SampleMemory(dataset).differs(state.remembered)):
+        found.append(
+            f"samples may depend on what the dataset's own code keeps ({list_some(sorted(state.remembered), 8)}); it "
+            "goes on otherwise than in the interrupted training; it is exact with a dataset that is made anew, and "
+            "mindspore.dataset.config.set_fast_recovery(False), where one thread draws"
+        )
+    return [*doubts_of_change(state.order, dataset), *found]
 
 
 def doubts_of_change(saved: Mapping[str, Any], dataset: Any) -> list[str]:

@@ -32,6 +32,8 @@ from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import resumes
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.sample_memory import SampleMemory
+from ms_recover.training.sample_order import sample_order
 from ms_recover.training.snapshot import (
     Contents,
     HostMemory,
@@ -86,6 +88,8 @@ class SliceSaver:
         Format of the slices, and the ending of their names. A training may be resumed with the other one.
     keep_runs : int
         Keep so many slices of each of the last `keep_runs` runs, the present one included.
+    dataset : mindspore.dataset.Dataset, optional
+        The dataset of the loop, not yet used: manifests and states describe it, so that `resume` can compare it.
 
     Attributes
     ----------
@@ -127,6 +131,7 @@ class SliceSaver:
         layouts: Iterable[Layout] | None = None,
         format: SliceFormat = "ckpt",  # noqa: A002 (as MindSpore calls it)
         keep_runs: int = 1,
+        dataset: Any = None,
     ) -> None:
         self._job = current_job()
         check_type("async_save", async_save, bool, "True or False")
@@ -143,6 +148,8 @@ class SliceSaver:
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
+        self._dataset = dataset
+        self._samples = None if dataset is None else SampleMemory(dataset)
         self._places: dict[str, int] = {}
         self._replaced = False
         self._rank_local = RankLocal(self._job)
@@ -186,6 +193,8 @@ class SliceSaver:
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
         self._job.run_connected("beginning to save", self._prepare)
+        if feed is None and self._dataset is not None:
+            feed = Feed.of(self._dataset)
         run = self._place.begin(owner, first, save_steps, stride)
         self.run_id = run.run_id
         self._training = TrainingRecord(
@@ -235,7 +244,9 @@ class SliceSaver:
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        state = encode_run_state(current_state(extra=extra))
+        samples = {} if self._samples is None else {"remembered": self._samples.changed()}
+        order = {} if self._dataset is None else {"order": sample_order(self._dataset)}
+        state = encode_run_state(current_state(extra=extra, **order, **samples))
         if not self._begun or self._resumes != resumes():
             self.begin(first=named)
         if named <= self._newest:

@@ -1,5 +1,7 @@
 """Training loops without Model: saved and resumed in one process, compared to the last bit."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from ms_recover.model.steps import Step
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
+import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn, value_and_grad  # noqa: E402
 
 from ms_recover import SliceSaver, resume  # noqa: E402
@@ -141,6 +144,43 @@ def test_the_optimizer_that_was_not_saved_is_missed(tmp_path, caplog):
     assert "rank 0: no optimizer is among the parameters" in caplog.text
     with pytest.raises(InputError, match=r"the slice lacks parameters .*global_step"):
         resume(loop.parameters, tmp_path)
+
+
+class Counting:
+    """Samples of two kinds in turns."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.read += 1
+        return (np.full(3, index + self.read % 2, np.float32),)
+
+
+def test_the_dataset_that_a_saver_was_given_is_compared(tmp_path, caplog):
+    def samples(batch=2, shuffle=False, source=None):
+        return ds.GeneratorDataset(source or np.zeros((8, 3), np.float32), ["x"], shuffle=shuffle).batch(batch)
+
+    loop, dataset = Loop(), samples(source=Counting())
+    batches = dataset.create_tuple_iterator(num_epochs=2)
+    with SliceSaver(loop.parameters, f"{tmp_path}/ckpt_dir{{rank}}", "test", dataset=dataset) as saver:
+        for step, _ in enumerate(itertools.chain(batches, batches), 1):
+            loop.step(step)
+            if step in (4, 6):
+                saver.save(step)
+    with pytest.raises(
+        InputError, match=r"step 1_6.*an epoch of this dataset has 8 steps, and had 4.*or none to resume"
+    ):
+        resume(loop.parameters, tmp_path, dataset=samples(batch=1))
+    with pytest.raises(InputError, match=r"the dataset is shuffled, and was not .* or go on without a dataset"):
+        resume(loop.parameters, tmp_path, dataset=samples(shuffle=True))
+    resumed = resume(loop.parameters, tmp_path, dataset=samples(source=Counting()))
+    assert resumed.step == Step(1, 6)
+    assert "samples may depend on what the dataset's own code keeps (Counting.read)" in caplog.text
+    assert resume(loop.parameters, tmp_path).step == Step(1, 6)
 
 
 def test_steps_grow(tmp_path):
