@@ -1,9 +1,9 @@
 """Time worlds against raw sockets, the cost of further worlds, all_reduce, and the detection of faults.
 
 All processes are real. The measurements that are compared alternate, so that other load on the machine affects both.
-Against raw sockets a figure is the best of its turns (lowest round trip, highest throughput), because other load only
-adds time. The cost of further worlds is the median over rounds. In each round a world with others is compared with the
-same world alone, directly before and after, in the same two processes. Zero further worlds show the noise.
+Figures are medians with their spread. The cost of further worlds is the median over rounds. In each round a world with
+others is compared with the same world alone, directly before and after, in the same two processes. Zero further worlds
+show the noise.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
+import bench_worlds_costs
 import numpy as np
 
 from ms_recover.worlds import BrokenWorldError, WorldManager
@@ -197,21 +198,21 @@ def process(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         child.wait()
 
 
-class Best:
-    """The best round trip in seconds and throughput in bytes per second, by size."""
+class Turns:
+    """Round trips in seconds and throughputs in bytes per second, by size: one figure for each turn."""
 
     def __init__(self) -> None:
-        self.trip = dict.fromkeys(SIZES, float("inf"))
-        self.flow = dict.fromkeys(SIZES, 0.0)
+        self.trips: dict[str, list[float]] = {size: [] for size in SIZES}
+        self.flows: dict[str, list[float]] = {size: [] for size in SIZES}
 
     def took(self, size: str, echo: bool, times: int, seconds: float) -> None:
         if echo:
-            self.trip[size] = min(self.trip[size], seconds / times)
+            self.trips[size].append(seconds / times)
         else:
-            self.flow[size] = max(self.flow[size], times * SIZES[size] / seconds)
+            self.flows[size].append(times * SIZES[size] / seconds)
 
 
-def raw_turn(sock: socket.socket, best: Best) -> None:
+def raw_turn(sock: socket.socket, turns: Turns) -> None:
     for name, size in SIZES.items():
         buffer = np.zeros(size, np.uint8).data
         for echo in (True, False):
@@ -224,10 +225,10 @@ def raw_turn(sock: socket.socket, best: Best) -> None:
                     fill(sock, buffer)
             if not echo:
                 sock.recv(1)
-            best.took(name, echo, times, time.perf_counter() - start)
+            turns.took(name, echo, times, time.perf_counter() - start)
 
 
-async def loop_turn(sock: socket.socket, best: Best) -> None:
+async def loop_turn(sock: socket.socket, turns: Turns) -> None:
     loop = asyncio.get_running_loop()
     for name, size in SIZES.items():
         buffer, times = np.zeros(size, np.uint8).data, rounds(size)
@@ -236,7 +237,7 @@ async def loop_turn(sock: socket.socket, best: Best) -> None:
         for _ in range(times):
             await loop.sock_sendall(sock, buffer)
             await loop_fill(sock, buffer)
-        best.took(name, True, times, time.perf_counter() - start)
+        turns.took(name, True, times, time.perf_counter() - start)
 
 
 async def world_seconds(manager: WorldManager, size: int, times: int, do: Do) -> float:
@@ -253,10 +254,10 @@ async def world_seconds(manager: WorldManager, size: int, times: int, do: Do) ->
     return (time.perf_counter() - start) / times
 
 
-async def world_turn(manager: WorldManager, best: Best) -> None:
+async def world_turn(manager: WorldManager, turns: Turns) -> None:
     for name, size in SIZES.items():
         for echo in (True, False):
-            best.took(name, echo, 1, await world_seconds(manager, size, rounds(size), Do(echo)))
+            turns.took(name, echo, 1, await world_seconds(manager, size, rounds(size), Do(echo)))
 
 
 @contextmanager
@@ -271,8 +272,8 @@ def raw_connection(role: str) -> Iterator[socket.socket]:
             sock.sendall(END.tobytes())
 
 
-async def against_raw(turns: int) -> tuple[Best, Best, Best]:
-    raw, loop, ours, port = Best(), Best(), Best(), free_port()
+async def against_raw(turns: int) -> tuple[Turns, Turns, Turns]:
+    raw, loop, ours, port = Turns(), Turns(), Turns(), free_port()
     with raw_connection("raw") as blocking, raw_connection("loop") as waited, process("world", port):
         waited.setblocking(False)
         async with WorldManager() as manager:
@@ -373,16 +374,23 @@ async def detect(kills: int, how: signal.Signals, heartbeat: float) -> list[floa
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def ratio_rows(raw: Best, loop: Best, ours: Best) -> list[str]:
+def ratio_rows(raw: Turns, loop: Turns, ours: Turns) -> list[str]:
     rows = [
         "| size | raw round trip | bare asyncio | worlds | raw one way | worlds | worlds / raw |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in SIZES:
-        trips = " | ".join(f"{best.trip[name] * 1e3:.3f} ms" for best in (raw, loop, ours))
-        flows = " | ".join(f"{best.flow[name] / 1e9:.2f} GB/s" for best in (raw, ours))
-        rows.append(f"| {name} | {trips} | {flows} | {ours.flow[name] / raw.flow[name]:.2f} |")
+        trips = " | ".join(f"{middle(turns.trips[name], 1e3, 3)} ms" for turns in (raw, loop, ours))
+        flows = " | ".join(f"{middle(turns.flows[name], 1e-9, 2)} GB/s" for turns in (raw, ours))
+        share = statistics.median(ours.flows[name]) / statistics.median(raw.flows[name])
+        rows.append(f"| {name} | {trips} | {flows} | {share:.2f} |")
     return rows
+
+
+def middle(values: list[float], scale: float, digits: int) -> str:
+    """Return the median, and the lowest and highest in brackets."""
+    low, high = min(values) * scale, max(values) * scale
+    return f"{statistics.median(values) * scale:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def more_rows(changes: Changes) -> list[str]:
@@ -406,7 +414,7 @@ async def measure(options: argparse.Namespace) -> str:
     raw, loop, ours = await against_raw(options.turns)
     changes = await with_more_worlds(options.rounds)
     seconds = await reduce_time(3 * options.turns)
-    bound = 2 * 2 / 3 * SIZES["64 MiB"] * 3 / raw.flow["64 MiB"] / min(3, os.cpu_count() or 1)
+    bound = 2 * 2 / 3 * SIZES["64 MiB"] * 3 / statistics.median(raw.flows["64 MiB"]) / min(3, os.cpu_count() or 1)
     killed = await detect(options.kills, signal.SIGKILL, 3.0)
     frozen = {beat: await detect(options.freezes, signal.SIGSTOP, beat) for beat in (1.0, 3.0)}
     lines = [
@@ -418,7 +426,7 @@ async def measure(options: argparse.Namespace) -> str:
         "## Against raw sockets",
         "",
         "Between two processes: blocking `sendall` and `recv_into`, asyncio's `sock_sendall` and `sock_recv_into`, and",
-        f"worlds, {options.turns} turns; best of each.",
+        f"worlds: the median of {options.turns} turns, and the lowest and highest.",
         "",
         *ratio_rows(raw, loop, ours),
         "",
@@ -429,6 +437,13 @@ async def measure(options: argparse.Namespace) -> str:
         "same is measured twice: what is no more than that is chance.",
         "",
         *more_rows(changes),
+        "",
+        "## Start, placement and idling",
+        "",
+        f"{options.costs} rounds of `benchmarks/bench_worlds_costs.py`: both members are started together;",
+        "heartbeats are those of the default, ten in 3 s; the idle worlds were made at different moments.",
+        "",
+        *bench_worlds_costs.table(options.costs),
         "",
         "## all_reduce of 64 MiB over 3 processes",
         "",
@@ -453,6 +468,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--costs", type=int, default=5)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--freezes", type=int, default=5)
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} beside this file")

@@ -158,6 +158,8 @@ class Helper:
         stopped = bool(due) and _is_stopped(self._parent)
         for world in due:
             world.next_heartbeat = (now // world.interval + 1) * world.interval
+            if world.next_heartbeat - now < world.interval / 2:
+                world.next_heartbeat += world.interval
             if not stopped:
                 world.send(HEARTBEAT)
         self._next_heartbeat = min((world.next_heartbeat for world in self._worlds.values()), default=math.inf)

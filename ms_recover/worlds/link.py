@@ -37,6 +37,25 @@ class _Outgoing(NamedTuple):
     done: asyncio.Future[None]
 
 
+class _Attempts:
+    """Attempts that are left out when they were in vain: one, then three, then seven, and so on."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._in_vain = 0
+
+    def due(self) -> bool:
+        """Whether to make the next attempt."""
+        self.left_out -= 1
+        return self.left_out < 0
+
+    def helped(self, success: bool) -> bool:
+        """Record whether an attempt helped, and return that."""
+        self._in_vain = 0 if success else min(2 * self._in_vain + 1, _MAX_IN_VAIN)
+        self.left_out = self._in_vain
+        return success
+
+
 class Link:
     """A connected non-blocking socket, plain or TLS, on the running event loop; the link owns it from now on."""
 
@@ -60,8 +79,8 @@ class Link:
         self._shut = False
         self.responsive = False
         """Whether the last answer came so soon that waiting for the next one is faster than the event loop."""
-        self._in_vain = 0
-        self._looks_left_out = 0
+        self._looks = _Attempts()
+        self._waits = _Attempts()
 
     def start(self) -> None:
         """Begin to read."""
@@ -229,19 +248,14 @@ class Link:
         """Wait for the peer's answer for a moment, until `done`, without the event loop, which is blocked meanwhile.
 
         Looking again and again is fastest when the peer runs on another core; on the same core it would only keep the
-        peer from answering. So looks that were in vain are left out, more and more of them, and the kernel waits.
+        peer from answering, and the kernel waits instead. What was in vain is left out, more and more often, as when
+        the peer is in this event loop.
         Large payloads are left to the event loop: they take long, and arrive in larger pieces when reads wait.
         """
-        if self._looks_left_out:
-            self._looks_left_out -= 1
-        elif self._read_until(done, _LOOK_S, wait=False):
-            self._in_vain = 0
+        if self._looks.due() and self._looks.helped(self._read_until(done, _LOOK_S, wait=False)):
             return
-        else:
-            self._in_vain = min(2 * self._in_vain + 1, _MAX_IN_VAIN)
-            self._looks_left_out = self._in_vain
-        if self._descriptor < _MAX_DESCRIPTOR:
-            self._read_until(done, _WAIT_S, wait=True)
+        if self._descriptor < _MAX_DESCRIPTOR and self._waits.due():
+            self._waits.helped(self._read_until(done, _WAIT_S, wait=True))
 
     def _read_until(self, done: Callable[[], bool], seconds: float, *, wait: bool) -> bool:
         """Read until `done`, for at most this time; return whether that ended it."""

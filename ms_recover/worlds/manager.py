@@ -156,7 +156,7 @@ class WorldManager:
         deadline = clock() + timeout
         status = deque[str](maxlen=1)
         try:
-            addresses = await asyncio.wait_for(stream.resolve(addr), timeout)
+            addresses = await stream.in_time(stream.resolve(addr), timeout)
         except asyncio.TimeoutError as error:
             words = f"looking up {addr!r} took longer than {round(timeout, 3):g} s"
             raise BrokenWorldError(name, self._next_epoch(name), 0, "timeout", words) from error
@@ -170,7 +170,7 @@ class WorldManager:
         self._worlds[name] = world
         try:
             making = self._make(world, addresses, port, listener, status.append)
-            await asyncio.wait_for(making, max(deadline - clock(), 0.001))
+            await stream.in_time(making, max(deadline - clock(), 0.001))
         except (JoinError, OSError, ValueError, asyncio.TimeoutError) as error:
             accused, cause, words = 0, "protocol", str(error)
             if isinstance(error, asyncio.TimeoutError):

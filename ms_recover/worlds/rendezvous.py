@@ -140,7 +140,8 @@ async def _connect_first(
         ports = {"port": listener.getsockname()[1], "heartbeat_port": heartbeats.getsockname()[1]}
         hello = hello._replace(nonce=make_nonce(), **ports)
         connecting = connect(address, port, hello, security.token, security)
-        sock, transcript = await asyncio.wait_for(connecting, authentication.HANDSHAKE_S)
+        in_time = stream.in_time(connecting, authentication.HANDSHAKE_S, lambda connected: connected[0].close())
+        sock, transcript = await in_time
         return sock, transcript, hello, listener, heartbeats
 
 

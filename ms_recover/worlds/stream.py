@@ -7,15 +7,36 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
 
 T = TypeVar("T")
 AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
 """Raised by a read that would block."""
+
+
+async def in_time(work: Coroutine[Any, Any, T], seconds: float, drop: Callable[[T], object] | None = None) -> T:
+    """Return the result of a coroutine; raises `asyncio.TimeoutError` and cancels it when it takes longer.
+
+    A cancellation is never lost, as by ``asyncio.wait_for`` before Python 3.12 when the work ends at the same moment.
+    `drop` is called with a result that nobody gets then.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError
+    except (asyncio.CancelledError, asyncio.TimeoutError):
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        if drop is not None and not task.cancelled() and task.exception() is None:
+            drop(task.result())
+        raise
 
 
 async def when_ready(sock: socket.socket, call: Callable[[], T], *, writing: bool = False) -> T:

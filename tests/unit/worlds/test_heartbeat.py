@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import socket
@@ -113,3 +114,67 @@ def test_a_heartbeat_that_is_too_short_is_refused():
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError):
             WatchDog(wrong, lambda *_: None)
+
+
+class Recorded(heartbeat.Watched):
+    def send(self, kind, *_, **__):
+        self.sent.append((time.monotonic(), kind))
+
+
+def test_the_heartbeats_of_all_worlds_go_out_in_one_wake_up(monkeypatch):
+    """Worlds are made at different moments; from then on their heartbeats are due together, none more than once."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        theirs.setblocking(False)
+        helper = heartbeat.Helper(theirs, os.getpid())
+        moments = set()
+        for step in range(5000):  # 10 s in steps of 2 ms
+            clock[0] = 1000 + 0.002 * step
+            if step % 13 == 0 and len(helper._worlds) < 64:
+                order = {"world": wire.world_id(str(step)).hex(), "epoch": 0, "rank": 0, "key": KEY.hex()}
+                order |= {"interval": 0.3, "limit": 3.0, "peers": {"1": ["127.0.0.1", 9]}}
+                world = Recorded(order, sock, clock[0])
+                world.sent, helper._worlds[world.place], helper._next_heartbeat = [], world, 0.0
+            for world in helper._worlds.values():
+                world.last_received[1] = clock[0]
+            if helper._wait() == 0:
+                helper._check()
+                ours.recv(512) if step % 125 == 0 else None
+        for world in helper._worlds.values():
+            times = [at for at, kind in world.sent]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
+            assert max(gaps) < 0.46
+            assert all(0.29 < gap < 0.31 for gap in gaps[1:])
+            moments |= {round(at, 3) for at in times if at > 1003}
+        assert len(helper._worlds) == 64
+        assert len(moments) <= 7 / 0.3 + 1
+
+
+def test_a_silent_peer_is_found_at_its_limit_among_others_that_are_heard(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        helper = heartbeat.Helper(theirs, os.getpid())
+        for number in range(3):
+            order = {"world": wire.world_id(str(number)).hex(), "epoch": 0, "rank": 0, "key": KEY.hex()}
+            order |= {"interval": 0.1, "limit": 1.0, "peers": {"1": ["127.0.0.1", 9]}}
+            world = Recorded(order, sock, clock[0])
+            world.sent, helper._worlds[world.place] = [], world
+        silent = list(helper._worlds.values())[1]
+        ours.setblocking(False)
+        found, heard = [], 0.0
+        while not found:
+            for world in helper._worlds.values():
+                if world is not silent or clock[0] < 1002:
+                    world.last_received[1] = clock[0]
+                    heard = clock[0] if world is silent else heard
+            wait = helper._wait()
+            assert wait <= 0.25
+            clock[0] += wait + 1e-4
+            helper._check()
+            found = losses(ours)
+        assert found == [(1, "heartbeat", 1)]
+        assert 1.0 <= clock[0] - heard < 1.01

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ms_recover.errors import BrokenWorldError
+from ms_recover.worlds import manager
 
 pytestmark = pytest.mark.processes  # every world has a helper process
 COUNT = 20
@@ -27,14 +28,14 @@ async def receive_all(c, src, lengths, **options):
 def test_what_was_sent_arrives_although_the_one_who_left_has_unread_data(together, end, length, first):
     """The other side learns of the departure by a send that fails, or by its receives."""
 
-    async def work(manager, rank):
-        c = manager.communicator
+    async def work(made, rank):
+        c = made.communicator
         if rank:
             await c.barrier(world="w")
             for number in range(3):
                 await c.send(np.full(length, number), 0, world="w", tag=1)
             if not end:
-                await manager.remove_world("w")
+                await made.remove_world("w")
             return
         for _ in range(COUNT):
             await c.send(np.zeros(1000), 1, world="w", tag=2)  # nobody receives them
@@ -53,8 +54,8 @@ def test_what_was_sent_arrives_although_the_one_who_left_has_unread_data(togethe
 
 
 def test_what_was_sent_arrives_although_a_receive_with_another_tag_waits(together):
-    async def work(manager, rank):
-        c = manager.communicator
+    async def work(made, rank):
+        c = made.communicator
         if rank:
             for number in range(3):
                 await c.send(np.full(50_000, number), 0, world="w")
@@ -68,8 +69,8 @@ def test_what_was_sent_arrives_although_a_receive_with_another_tag_waits(togethe
 
 @pytest.mark.parametrize("length", [10, 100_000])
 def test_what_was_sent_arrives_although_a_third_member_breaks_the_world_first(together, length):
-    async def work(manager, rank):
-        c = manager.communicator
+    async def work(made, rank):
+        c = made.communicator
         if rank == 0:
             await c.send(np.zeros(length), 2, world="w")
             return
@@ -86,20 +87,21 @@ def test_what_was_sent_arrives_although_a_third_member_breaks_the_world_first(to
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_send_that_waits_when_its_member_leaves_fails_and_no_changed_byte_arrives(together, begun):
+def test_a_send_that_waits_when_its_member_leaves_fails_and_no_changed_byte_arrives(together, begun, monkeypatch):
     """Its memory belongs to the caller again, who writes into it; the message that had begun may arrive as it was."""
+    monkeypatch.setattr(manager, "_LINGER_S", 60.0)
 
-    async def work(manager, rank):
-        c = manager.communicator
+    async def work(made, rank):
+        c = made.communicator
         if rank == 0:
             await c.send(np.zeros(1), 1, world="w")
-            big = np.full(8_000_000 if begun else 1000, 7.0)
+            big = np.full(2_000_000 if begun else 1000, 7.0)
             if not begun:  # the connection is full of another message
-                other = asyncio.ensure_future(c.send(np.full(8_000_000, 7.0), 1, world="w"))
+                other = asyncio.ensure_future(c.send(np.full(2_000_000, 7.0), 1, world="w"))
                 await asyncio.sleep(0.1)
             sending = asyncio.ensure_future(c.send(big, 1, world="w"))
             await asyncio.sleep(0.1)
-            leaving = asyncio.ensure_future(manager.remove_world("w"))
+            leaving = asyncio.ensure_future(made.remove_world("w"))
             with pytest.raises(BrokenWorldError):
                 await sending
             big[:] = -1
@@ -116,19 +118,19 @@ def test_a_send_that_waits_when_its_member_leaves_fails_and_no_changed_byte_arri
             await c.recv(0, world="w")
         return len(got)
 
-    assert together(work, limit=20)[1] == 8_000_000
+    assert together(work, limit=20)[1] == 2_000_000
 
 
 def test_leaving_does_not_wait_for_a_member_that_receives_nothing(together):
-    async def work(manager, rank):
-        c = manager.communicator
+    async def work(made, rank):
+        c = made.communicator
         if rank:
             await asyncio.sleep(1)
             assert len(await c.recv(0, world="w")) == 10_000
             return 0.0
         await c.send(np.zeros(10_000), 1, world="w")
         began = time.monotonic()
-        await manager.remove_world("w")
+        await made.remove_world("w")
         return time.monotonic() - began
 
     assert together(work, limit=20)[0] < 0.9

@@ -1,6 +1,7 @@
 """Making worlds: invalid arguments, the message when members are missing, and addresses that are names."""
 
 import asyncio
+import itertools
 import socket
 import subprocess
 import sys
@@ -205,3 +206,69 @@ async def main():
         process.kill()
         process.communicate()
     assert (error.cause, error.rank) == ("closed", 1)
+
+
+def test_a_member_that_knocks_first_knocks_again_at_once_and_then_more_and_more_seldom(port, monkeypatch):
+    pauses, sleep = [], asyncio.sleep
+
+    async def recorded(seconds, *args):
+        pauses.append(seconds)
+        return await sleep(seconds if seconds < 0.01 else 0)
+
+    monkeypatch.setattr(rendezvous.asyncio, "sleep", recorded)
+    assert fails(1, port(), 0.2).cause == "timeout"
+    grown = [pause for pause in pauses if pause]
+    assert grown[0] <= 0.001
+    assert sum(grown[:8]) < 0.05
+    assert all(before <= after <= 1.6 * before for before, after in itertools.pairwise(grown))
+    assert max(grown) == 0.5
+
+
+def test_a_cancellation_is_not_lost_when_a_connection_is_refused_at_the_same_moment(port, monkeypatch):
+    """``asyncio.wait_for`` before Python 3.12 lost it: the member then knocked for ever, and its thread hung."""
+
+    async def main():
+        async def refused(*_):
+            making.cancel()
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(rendezvous, "connect", refused)
+        async with WorldManager() as manager:
+            making = asyncio.ensure_future(manager.initialize_world("w", 1, 2, port=port(), timeout=600))
+            done, _ = await asyncio.wait([making], timeout=10)
+            assert done, "it still knocks"
+            assert making.cancelled()
+            assert not manager.worlds
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_result_that_comes_with_the_cancellation_is_dropped(late):
+    async def main():
+        dropped = []
+
+        async def work():
+            try:
+                await asyncio.sleep(0 if not late else 60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.01)
+            return "result"
+
+        waiting = asyncio.ensure_future(stream.in_time(work(), 60, dropped.append))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(asyncio.TimeoutError):
+            await stream.in_time(asyncio.sleep(60), 0.01)
+        with pytest.raises(ZeroDivisionError):
+            await stream.in_time(divide(), 60)
+        assert await stream.in_time(asyncio.sleep(0, "in time"), 60) == "in time"
+        return dropped
+
+    async def divide():
+        return 1 // 0
+
+    assert asyncio.run(main()) == ["result"]

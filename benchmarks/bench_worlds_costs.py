@@ -1,0 +1,180 @@
+"""Time the start of worlds, round trips wherever the scheduler puts the members, and the helper of idle worlds.
+
+All processes are real. Both members of a world are children, so that `--against` can run the code of another tree in
+turn with this one (A B A B). Figures are medians with the tenth and the ninetieth percentile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from ms_recover.worlds import WorldManager
+
+HERE = Path(__file__).resolve()
+LIMIT = 60.0
+PLACES = {"as the scheduler likes": (None, None), "on one core": (0, 0), "on two cores": (0, 1)}
+WORLDS = 64
+STARTS = 6
+_APART_S = 0.2
+Figures = dict[str, list[float]]
+"""Seconds, or a share of a core, by what was measured."""
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as probes:
+        found = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in found:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in found]
+
+
+# --- the members -----------------------------------------------------------------------------------------------------
+
+
+async def trips(rank: int, port: int, core: int | None, times: int) -> Figures:
+    """Send 1 KiB there and back; return the seconds of each round trip."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    buffer, taken = np.zeros(1024, np.uint8), []
+    async with WorldManager() as manager:
+        await manager.initialize_world("w", rank, 2, port=port, timeout=LIMIT)
+        await asyncio.sleep(_APART_S)  # both helpers have started
+        c = manager.communicator
+        for _ in range(times):
+            start = time.perf_counter()
+            if rank == 0:
+                await c.send(buffer, 1, world="w")
+            await c.recv(1 - rank, world="w", out=buffer)
+            if rank == 1:
+                await c.send(buffer, 0, world="w")
+            taken.append(time.perf_counter() - start)
+    return {"": taken}
+
+
+async def starts(rank: int, ports: list[int], at: float) -> Figures:
+    """Make single worlds and then many together, at the same moments as the other member."""
+    found: Figures = {}
+    async with WorldManager() as manager:
+
+        async def make(number: int, name: str, *own: int) -> None:
+            await asyncio.sleep(max(0.0, at + number * _APART_S - time.monotonic()))
+            start = time.perf_counter()
+            making = [manager.initialize_world(f"w{port}", rank, 2, port=port, timeout=LIMIT) for port in own]
+            await asyncio.gather(*making)
+            found.setdefault(name, []).append(time.perf_counter() - start)
+
+        for number in range(STARTS):
+            await make(number, "the first world of a process" if number == 0 else "a further world", ports[number])
+        await make(STARTS, f"{WORLDS} worlds together", *ports[STARTS:])
+    return found
+
+
+async def idle(rank: int, ports: list[int], seconds: float) -> Figures:
+    """Make worlds one after the other and leave them idle; return the share of a core that the helper needs."""
+    async with WorldManager() as manager:
+        for port in ports:
+            await manager.initialize_world(f"w{port}", rank, 2, port=port, timeout=LIMIT)
+            await asyncio.sleep(0.004)  # so that the moments of their heartbeats differ
+        await asyncio.sleep(0.5)
+        helper = manager.watchdog.pid
+        assert helper is not None
+        before, began = processor_time(helper), time.monotonic()
+        await asyncio.sleep(seconds)
+        return {"": [(processor_time(helper) - before) / (time.monotonic() - began)]}
+
+
+def processor_time(process: int) -> float:
+    """Return the processor time that a process has used, in seconds."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def members(tree: Path, role: str, *arguments: list[object]) -> list[Figures]:
+    """Run one child for each list of arguments, with the code of a tree; return what they found."""
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, HERE, "--be", json.dumps([role, *own])], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for own in arguments
+    ]
+    try:
+        return [json.loads(child.communicate(timeout=2 * LIMIT)[0]) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def measure(tree: Path, times: int, seconds: float) -> Figures:
+    """Take every measurement once."""
+    found: Figures = {}
+    for name, cores in PLACES.items():
+        port = free_ports(1)[0]
+        first, _ = members(tree, "trips", *([rank, port, core, times] for rank, core in enumerate(cores)))
+        found[f"round trip of 1 KiB, {name}"] = first[""]
+    ports, at = free_ports(STARTS + WORLDS), time.monotonic() + 1.5
+    for name, taken in members(tree, "starts", *([rank, ports, at] for rank in (0, 1)))[1].items():
+        found[f"start of {name}"] = taken
+    ports = free_ports(WORLDS)
+    first, _ = members(tree, "idle", *([rank, ports, seconds] for rank in (0, 1)))
+    found[f"helper of {WORLDS} idle worlds"] = first[""]
+    return found
+
+
+def rows(trees: list[Path], all_found: list[list[Figures]]) -> list[str]:
+    """Return the table: a row for each measurement, a column for each tree."""
+    lines = ["| median (10 % to 90 %) |" + "".join(f" {name} |" for name in ("these", "those of before")[: len(trees)])]
+    lines.append("|---|" + "---|" * len(trees))
+    for name in all_found[0][0]:
+        cells = [spread([value for found in of_tree for value in found[name]], name) for of_tree in all_found]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def spread(values: list[float], name: str) -> str:
+    scale, unit, digits = (100, "% of a core", 2) if "helper" in name else (1e3, "ms", 1 if "start" in name else 3)
+    ordered = sorted(value * scale for value in values)
+    low, high = ordered[len(ordered) // 10], ordered[min(len(ordered) - 1, len(ordered) * 9 // 10)]
+    return f"{statistics.median(ordered):.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) {unit}"
+
+
+def table(rounds: int, against: Path | None = None, times: int = 2000, seconds: float = 5.0) -> list[str]:
+    """Measure, in turn with another tree when one is given; return the table."""
+    trees = [HERE.parent.parent, *([against] if against else [])]
+    all_found: list[list[Figures]] = [[] for _ in trees]
+    for _ in range(rounds):
+        for tree, found in zip(trees, all_found, strict=True):
+            found.append(measure(tree, times, seconds))
+    return rows(trees, all_found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", type=Path, help="another tree of this project, measured in turn with this one")
+    parser.add_argument("--be", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.be:
+        role, *arguments = json.loads(options.be)
+        print(json.dumps(asyncio.run({"trips": trips, "starts": starts, "idle": idle}[role](*arguments))))
+    else:
+        print("\n".join(table(options.rounds, options.against)))
+
+
+if __name__ == "__main__":
+    main()
