@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover import api
@@ -67,8 +68,8 @@ class Peers:
         self._loop_thread.__enter__()
         try:
             for address in self._addresses:
-                self.peers.append(self.wait(self._make(address)))
-            self.served = [self.wait(peer.inventory()) for peer in self.peers]
+                self.peers.append(self.wait(partial(self._make, address)))
+            self.served = [self.wait(peer.inventory) for peer in self.peers]
             for peer, inventory in zip(self.peers, self.served, strict=True):
                 _log.info("%s serves %d slices of %d ranks", peer.name, len(inventory.slices), len(inventory.ranks))
         except BaseException:
@@ -79,7 +80,7 @@ class Peers:
     def __exit__(self, *_: object) -> None:
         try:
             with suppress(asyncio.TimeoutError):
-                self._loop_thread.run(asyncio.wait_for(self._close(), _GOODBYE_S))
+                self._loop_thread.run(lambda: asyncio.wait_for(self._close(), _GOODBYE_S))
         finally:
             self._loop_thread.__exit__()
 
@@ -89,8 +90,8 @@ class Peers:
     async def _make(self, address: Address) -> Peer:
         return Peer(address, self._security, self._timeout)
 
-    def wait(self, work: Coroutine[Any, Any, _T], stop: Callable[[], bool] = lambda: False) -> _T:
-        """Run a coroutine in the event loop and wait for it, from any thread.
+    def wait(self, make: Callable[[], Coroutine[Any, Any, _T]], stop: Callable[[], bool] = lambda: False) -> _T:
+        """Run the coroutine that `make` returns in the event loop and wait for it, from any other thread.
 
         Raises
         ------
@@ -102,7 +103,7 @@ class Peers:
             if stop():
                 raise StoppedError
 
-        return self._loop_thread.run(work, check)
+        return self._loop_thread.run(make, check)
 
     def plan(
         self,
@@ -139,7 +140,7 @@ class Peers:
                 theirs = [file for file in files if union.holders.get(file.path) == number]
                 if theirs:
                     expect_bytes(progress, sum(file.size for file in theirs))
-                    found = found.merged(self.wait(peer.digests(theirs, progress)))
+                    found = found.merged(self.wait(partial(peer.digests, theirs, progress)))
             return found
 
         planned, contents = api.plan_with_evidence(union.inventory, options, read=read)

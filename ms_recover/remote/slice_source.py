@@ -69,7 +69,7 @@ class RemoteSlice(OpenSlice):
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Ask for a range of bytes; see `OpenSlice.read_range`."""
         request = SliceRequest(self._file.path, self._expected, start, end)
-        self._mode = self._peers.wait(self._peer.fetch(request, take), stop)
+        self._mode = self._peers.wait(lambda: self._peer.fetch(request, take), stop)
 
     def read(self, offset: int, into: memoryview) -> int:
         """Read from the block at hand, or ask for the next one; see `OpenSlice.read`."""
@@ -98,7 +98,7 @@ class RemoteSlice(OpenSlice):
     def digest(self, stop: Stop) -> str:
         """Let the server read the slice; see `OpenSlice.digest`."""
         file = replace(self._file, size=self._expected.bytes, mtime_ns=self._expected.mtime_ns)
-        contents = self._peers.wait(self._peer.digests([file], None), stop)
+        contents = self._peers.wait(lambda: self._peer.digests([file], None), stop)
         if file.path not in contents.digests:
             raise VerificationError(f"{self.name} cannot be read: {contents.problems.get(file.path)}")
         return contents.digests[file.path].file

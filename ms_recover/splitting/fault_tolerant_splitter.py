@@ -58,4 +58,4 @@ class FaultTolerantModelSplitter(ModelSplitter):
 
     def reset_device_states(self) -> None:
         """Bring every device back, weights included, and wait until each is at work or lost again."""
-        self._wait_for(self._engine.reset())
+        self._wait_for(self._engine.reset)

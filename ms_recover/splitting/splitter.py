@@ -165,7 +165,7 @@ class ModelSplitter:
             for number, part in enumerate(parts):
                 held = part.slice_values(number)
                 self._store.save(number, partial(stages.save_values, held), held)
-            self._wait_for(self._engine.begin())
+            self._wait_for(self._engine.begin)
         except BaseException:
             self.close()
             raise
@@ -239,7 +239,7 @@ class ModelSplitter:
             When a part raises on these inputs.
         """
         batch = batches.Batch(args, kwargs)
-        return self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
+        return self._wait_for(lambda: self._engine.forward(batch, self._cuts(batch.rows)))
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""
@@ -278,13 +278,12 @@ class ModelSplitter:
     def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
         return self.spans, self.events, tuple(self._history.reports)
 
-    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+    def _wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""
         if not self._close.alive:
-            work.close()
             raise UsageError("this splitter is closed")
         _restore_interrupt_handler()
-        return self._loop_thread.run(work)
+        return self._loop_thread.run(make)
 
     def _cuts(self, rows: int) -> list[Rows]:
         if self._options.chunk_rows is not None:
@@ -302,7 +301,7 @@ def _close(loop_thread: LoopThread, engine: Engine, store: SliceStore, process: 
         return
     try:
         _restore_interrupt_handler()
-        loop_thread.run(engine.close())
+        loop_thread.run(engine.close)
     finally:
         loop_thread.__exit__()
         store.close()

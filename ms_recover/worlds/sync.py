@@ -32,7 +32,7 @@ def _synchronous(
     """Return a coroutine method as a method that waits, with its signature and docstring."""
 
     def wait(self: _Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop_thread.run(method(self._target, *args, **kwargs))
+        return self._loop_thread.run(lambda: method(self._target, *args, **kwargs))
 
     functools.update_wrapper(wait, method)
     return wait
@@ -94,7 +94,7 @@ class SyncWorldManager(_Waiting[WorldManager]):
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._loop_thread.run(self._target.__aexit__())
+            self._loop_thread.run(self._target.__aexit__)
         finally:
             self._loop_thread.__exit__()
 
