@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
-from ms_recover.splitting import batches, nested
+from ms_recover.splitting import nested
+from ms_recover.splitting.batches import Batch, Whole
 from ms_recover.splitting.devices import Chunk, Devices
 from ms_recover.splitting.events import Rows, place_text
 from ms_recover.splitting.instructions import FailForward, FailureKind
@@ -49,8 +50,11 @@ class Engine:
         if failure := self.state.start_fault():
             raise self._error(failure)
 
-    async def forward(self, batch: batches.Batch, cuts: Sequence[Rows], parts: range | None = None) -> Any:
-        """Send a batch in chunks through these parts, by default all; return the output or raise as `ModelSplitter`."""
+    async def forward(self, batch: Batch | Whole, cuts: Sequence[Rows], parts: range | None = None) -> tuple[Any, bool]:
+        """Send a batch in chunks through these parts, by default all; raise as `ModelSplitter.forward`.
+
+        Returns the output, and whether it has all rows.
+        """
         async with self._turn:
             self._check_open()
             if parts is None:
@@ -73,7 +77,8 @@ class Engine:
                     raise self._error(result)
                 done = [chunks[number] for number in numbers if number not in self.state.forward.dropped]
                 outputs = [nested.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
-                return batches.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
+                joined = batch.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
+                return joined, len(done) == len(numbers)
             finally:
                 self.state.abandoned()
                 self.devices.result = None
