@@ -173,6 +173,15 @@ class _Self:
             return MethodType(trace.recording(value.__func__), self)
         return trace.wrap(value, name)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_Called(vars(self)["own_model"], "self", vars(self)["own_trace"]))
+
+    def __getitem__(self, key: Any) -> Any:
+        return _Called(vars(self)["own_model"], "self", vars(self)["own_trace"])[key]
+
+    def __len__(self) -> int:
+        return len(vars(self)["own_model"])
+
     def __setattr__(self, name: str, value: object) -> None:
         raise vars(self)["own_trace"].refuse(f"sets the cell's attribute {name}")
 

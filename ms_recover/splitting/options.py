@@ -69,8 +69,8 @@ class Options:
         _check_type("check", self.check, bool, "True or False")
         if self.split == "batch" and (self.stages is not None or self.cut_at is not None):
             raise UsageError('stages and cut_at are for split="layers": with "batch" every device holds all')
-        if self.device_target is not None:
-            _check_type("device_target", self.device_target, str, "MindSpore's name, such as 'CPU' or 'Ascend'")
+        if self.device_target not in (None, "CPU", "GPU", "Ascend"):
+            raise UsageError(f"invalid device_target {self.device_target!r:.60}: expected 'CPU', 'GPU' or 'Ascend'")
         if self.device_ids is not None:
             local = self.num_devices - self.remote
             _check_type("device_ids", self.device_ids, (list, tuple, range), "a list of whole numbers")

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ms_recover.errors import UsageError
+from ms_recover.splitting.batches import to_host, to_tensor
 from ms_recover.splitting.comparison import same_weights
+from ms_recover.splitting.nested import flatten, unflatten
 from ms_recover.splitting.options import Options
 from ms_recover.splitting.partition import cut_before, partition
 from ms_recover.splitting.slices import SliceStore
@@ -71,4 +73,6 @@ def find_costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any)
         return costs
     if sample is None or len(cells) == 1:
         return estimated_costs(cells)
-    return measured_costs(cells, sample if isinstance(sample, tuple) else (sample,))
+    given = sample if isinstance(sample, tuple) else (sample,)
+    skeleton, leaves = flatten(given, set())
+    return measured_costs(cells, unflatten(skeleton, [to_tensor(to_host(leaf)) for leaf in leaves]))

@@ -239,6 +239,18 @@ def test_a_construct_replaced_on_the_instance_is_what_counts():
     assert trace_chain(model) == []
 
 
+def test_a_sequence_with_a_replaced_construct_is_what_that_calls():
+    model = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4))
+
+    def backwards(self, x):
+        for cell in list(self)[::-1]:
+            x = cell(x)
+        return self[len(self) - 1](x)
+
+    model.construct = backwards.__get__(model)
+    assert [stage.cell for stage in stages.stages_of(model)] == [model[2], model[1], model[0], model[2]]
+
+
 def test_a_cell_with_a_hook_does_more_than_its_construct():
     model = model_of(one_after_the_other)
     model.register_forward_hook(lambda cell, inputs, output: output * 2)

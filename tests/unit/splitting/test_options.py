@@ -65,6 +65,7 @@ VALID: dict[str, Any] = {
         ("check", 1),
         ("check", None),
         ("device_target", 0),
+        ("device_target", "cpu"),
         ("device_ids", 3),
         ("device_ids", [0]),
         ("device_ids", "01"),
