@@ -15,7 +15,7 @@
     ├── VerificationError     (RuntimeError)  5  digest mismatch
     ├── BrokenWorldError   (ConnectionError)  6  a world broke: a peer died, froze, left or failed
     └── DeviceLostError    (RuntimeError)     7  a device of a split model died, froze or failed
-        ├── PartError                            a part of a split model raises on every device
+        ├── PartError                            a part of a split model fails on these inputs
         └── NoDeviceLeftError                    no device is left
 
 Each message names the fault, its place (rank, step, path) and the next thing to do.
@@ -169,7 +169,7 @@ class DeviceLostError(MsRecoverError, RuntimeError):
 
 
 class PartError(DeviceLostError):
-    """A part of a split model raises on these inputs on every device: the inputs or the model are at fault."""
+    """A part of a split model raises on these inputs, or they end every process: they or the model are at fault."""
 
     exit_code = 7
 

@@ -26,8 +26,9 @@ _PAUSE_S = 1.0
 class _FactoryPartRunner(PartRunner):
     """Runs parts of a model that this process made itself."""
 
-    def __init__(self, job: Job, control: ControlThread, stages: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, job: Job, control: ControlThread, model: Any, stages: Mapping[str, Sequence[Any]]) -> None:
         super().__init__(job, control)
+        self._model = model
         self._stages = stages
 
     def make_part(self, message: Message) -> Any:
@@ -38,7 +39,9 @@ class _FactoryPartRunner(PartRunner):
 
         fields = message.fields
         mindspore.set_context(mode=fields["mode"])
-        part = stages.ModelPart(self._stages[fields["split"]][slice(*fields["stages"])])
+        named = fields.get("names_of_stages")
+        found = self._stages[fields["split"]] if named is None else stages.stages_of(self._model, named)
+        part = stages.ModelPart(found[slice(*fields["stages"])])
         held = dict(zip(fields["names"], map(batches.to_tensor, message.tensors), strict=True))
         part.load(held, "the splitter's message")
         return part
@@ -61,7 +64,7 @@ def _serve(options: argparse.Namespace) -> int:
     security = Security.from_environment()
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
-    stages = _stages_by_split(options.factory)
+    model, stages = _stages_by_split(options.factory)
     world = remote_world_name(options.port)
     until = time.monotonic() + options.timeout
     while True:
@@ -79,7 +82,7 @@ def _serve(options: argparse.Namespace) -> int:
         control = ControlThread(job, security, lasting=True)
         control.start()
         if control.wait_until_joined():
-            _FactoryPartRunner(job, control, stages).serve()
+            _FactoryPartRunner(job, control, model, stages).serve()
             until = time.monotonic() + options.timeout
         control.join()
         if isinstance(control.error, BrokenWorldError) and control.error.cause == "closed":
@@ -90,8 +93,8 @@ def _serve(options: argparse.Namespace) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _stages_by_split(factory: str) -> dict[str, Sequence[Any]]:
-    """Make the model; return its stages for each kind of split."""
+def _stages_by_split(factory: str) -> tuple[Any, dict[str, Sequence[Any]]]:
+    """Make the model; return it, and its stages for each kind of split."""
     from ms_recover.splitting import pickling, stages
 
     model = pickling.from_factory(factory)
@@ -100,7 +103,7 @@ def _stages_by_split(factory: str) -> dict[str, Sequence[Any]]:
         found["layers"] = stages.stages_of(model)
     except UsageError:  # a model that cannot be cut still serves whole
         found["layers"] = found["batch"]
-    return found
+    return model, found
 
 
 def _parser() -> argparse.ArgumentParser:

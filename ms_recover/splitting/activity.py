@@ -10,7 +10,7 @@ from ms_recover.splitting.events import Event, Rows, Span
 
 
 class Outage(NamedTuple):
-    """The loss of a device, and the event that ended it; None while it lasts."""
+    """The loss of a device, or that it was taken out, and the event that ended it; None while it lasts."""
 
     loss: Event
     end: Event | None
@@ -41,16 +41,16 @@ def busy_times(spans: Sequence[Span]) -> BusyTimes:
 def outages(events: Iterable[Event]) -> dict[int, list[Outage]]:
     """Return the outages of each device, from events in order of time.
 
-    An outage ends with ``recovered`` or ``ready``, or with the next ``lost``: a fresh process that was never ready.
+    An outage ends with ``recovered`` or ``ready``, or with the next loss: a fresh process that was never ready.
     """
     found: dict[int, list[Outage]] = defaultdict(list)
     for event in events:
         if event.device is None:
             continue
         own = found[event.device]
-        if event.kind in ("lost", "recovered", "ready") and own and own[-1].end is None:
+        if event.kind in ("lost", "removed", "recovered", "ready") and own and own[-1].end is None:
             own[-1] = Outage(own[-1].loss, event)
-        if event.kind == "lost":
+        if event.kind in ("lost", "removed"):
             own.append(Outage(event, None))
     return found
 

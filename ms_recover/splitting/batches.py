@@ -9,7 +9,7 @@ import numpy as np
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.events import Rows
-from ms_recover.splitting.nested import flatten, is_leaf
+from ms_recover.splitting.nested import flatten, is_leaf, unflatten
 from ms_recover.worlds.schedules import chunks
 from ms_recover.worlds.tensors import is_tensor
 
@@ -29,14 +29,48 @@ class Batch:
         """Length of axis 0."""
 
     def cut(self, start: int, stop: int) -> tuple[Any, list[Any]]:
-        """Return the call with rows `start` to `stop` of each tensor, taken apart as by `nested.flatten`."""
+        """Return the call with rows `start` to `stop` of each tensor, taken apart as by `nested.flatten`.
+
+        Of an empty batch it has one row of zeros: operators need not know tensors without any.
+        """
         leaves = list(self._leaves)
         for index, leaf in self._cuttable():
-            leaves[index] = leaf[start:stop]
+            leaves[index] = leaf[start:stop] if self.rows else _one_row(leaf)
         return self._skeleton, leaves
+
+    def join(self, outputs: Sequence[Any], rows: Sequence[int]) -> Any:
+        """Join the outputs of chunks as `join`; the output of an empty batch loses its one row."""
+        if self.rows:
+            return join(outputs, rows)
+        skeleton, leaves = flatten(join(outputs, [1]))
+        return unflatten(skeleton, [to_tensor(to_host(leaf)[:0]) for leaf in leaves])
 
     def _cuttable(self) -> list[tuple[int, Any]]:
         return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
+
+
+class Whole:
+    """A call that is not cut: its output need not have the batch as axis 0.
+
+    The arguments are as of `Batch`; `single` is for a part that is not the first, which gets one value.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, single: bool) -> None:
+        if single and (len(args) != 1 or kwargs):
+            raise UsageError("this part takes one argument, the output of the part before")
+        self._skeleton, leaves = flatten(args[0] if single else (tuple(args), dict(kwargs)), set())
+        self._leaves = [to_host(leaf) for leaf in leaves]
+        self.rows = next((leaf.shape[0] for leaf in self._leaves if leaf.shape), 0)
+        """Length of axis 0 of the first tensor that has one."""
+
+    def cut(self, start: int, stop: int) -> tuple[Any, list[Any]]:
+        """Return the call, taken apart as by `nested.flatten`."""
+        return self._skeleton, list(self._leaves)
+
+    def join(self, outputs: Sequence[Any], rows: Sequence[int]) -> Any:
+        """Return the only output."""
+        skeleton, leaves = flatten(outputs[0])
+        return unflatten(skeleton, [to_tensor(leaf) for leaf in leaves])
 
 
 def join(pieces: Sequence[Any], rows: Sequence[int], where: str = "output") -> Any:
@@ -106,9 +140,17 @@ def _common_rows(shapes: Sequence[tuple[int, ...]]) -> int:
     rows = {shape[0] for shape in shapes}
     if len(rows) > 1:
         raise UsageError(f"tensors of shapes {', '.join(map(str, shapes))} differ in axis 0, the batch: {advice}")
-    if rows == {0}:
-        raise UsageError("the batch has no rows")
     return rows.pop()
+
+
+def _one_row(leaf: Any) -> Any:
+    """Return a row of zeros like those of a tensor without rows."""
+    shape = (1, *tuple(leaf.shape)[1:])
+    if isinstance(leaf, np.ndarray):
+        return np.zeros(shape, leaf.dtype)
+    import mindspore as ms
+
+    return ms.ops.zeros(shape, leaf.dtype)
 
 
 def _array(leaf: Any) -> Any:

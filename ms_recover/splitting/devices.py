@@ -31,6 +31,9 @@ from ms_recover.splitting.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.05
+_LOAD_POLL_S = 0.5
+_STALL_S = 1.0
+"""A sleep that lasts so much longer was one of the whole process, which counts against no device."""
 _EXIT_POLLS = 50
 _EXIT_POLL_S = 0.001
 """The end of a connection is seen before the end of its process: so often, so long is waited for the latter."""
@@ -176,6 +179,9 @@ class Devices:
             _log_unexpected(error)
             self.apply(self.state.lost(device, generation, "start", str(error)))
             return
+        if not self.state.awaits(device, generation):  # it was taken out meanwhile
+            await self.pool.end(worker)
+            return
         placement = _Placement(device, generation, worker, ready_at=self.history.now)
         self._placements[device] = placement
         self.apply(self.state.ready(device, generation))
@@ -248,14 +254,24 @@ class Devices:
             self._lose_by(error, placement, "weights")
             return
         limit = self._jobs.local.timeout
-        await asyncio.sleep(limit)
-        if self._is_current(placement) and part not in self.state.devices[placement.device].held:
-            self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+        waited = 0.0
+        while self._is_current(placement) and part not in self.state.devices[placement.device].held:
+            if waited > limit:
+                self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+                return
+            before = self.history.now
+            await asyncio.sleep(min(_LOAD_POLL_S, limit))
+            waited += min(self.history.now - before, _STALL_S)
 
     async def _watch_clocks(self) -> None:
         """Lose devices that take too long for a chunk, and replace dead spares."""
         while True:
+            before = self.history.now
             await asyncio.sleep(_WATCH_S)
+            stall = self.history.now - before
+            if stall > _STALL_S:  # this process was stopped: the answers that came meanwhile are not read yet
+                for placement in self._placements.values():
+                    placement.since = placement.since and placement.since + stall
             for placement in list(self._placements.values()):
                 if placement.since is not None and self.history.now - placement.since > self._chunk_limit:
                     self._lose(placement, "timeout", f"a chunk took longer than {self._chunk_limit:g} s")

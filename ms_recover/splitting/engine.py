@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
-from ms_recover.splitting import batches, nested
+from ms_recover.splitting import nested
+from ms_recover.splitting.batches import Batch, Whole
 from ms_recover.splitting.devices import Chunk, Devices
 from ms_recover.splitting.events import Rows, place_text
 from ms_recover.splitting.instructions import FailForward, FailureKind
 
+_log = logging.getLogger(__name__)
 _CLOSED = "this splitter was closed while it worked"
 _FAILURES: dict[FailureKind, tuple[type[DeviceLostError], str]] = {
-    "lost": (
-        DeviceLostError,
-        "the answer is incomplete; bring the devices back (reset_device_states) or make a new splitter",
-    ),
+    "start": (DeviceLostError, "the splitter did not start; see what its process printed, or raise start_timeout"),
+    "lost": (DeviceLostError, "the answer is incomplete; bring the devices back with reset_device_states"),
     "part": (PartError, "check the inputs and the model"),
     "none left": (
         NoDeviceLeftError,
         "no row of the answer could be computed; bring the devices back with reset_device_states",
     ),
 }
+_PLAIN_LOSS = "the answer is incomplete; make a new splitter, or use FaultTolerantModelSplitter, which goes on"
 
 
 class Engine:
@@ -46,12 +48,19 @@ class Engine:
         self.devices.begin()
         await self._settle()
         if failure := self.state.start_fault():
-            raise _error(failure)
+            raise self._error(failure)
 
-    async def forward(self, batch: batches.Batch, cuts: Sequence[Rows]) -> Any:
-        """Send a batch in chunks through the parts; return the output or raise as `ModelSplitter.forward`."""
+    async def forward(self, batch: Batch | Whole, cuts: Sequence[Rows], parts: range | None = None) -> tuple[Any, bool]:
+        """Send a batch in chunks through these parts, by default all; raise as `ModelSplitter.forward`.
+
+        Returns the output, and whether it has all rows.
+        """
         async with self._turn:
             self._check_open()
+            if parts is None:
+                for device in self.state.devices:
+                    if not device.serving:
+                        _log.warning("Skipping device %d due to previous failure", device.number)
             history = self.devices.history
             began = history.now
             history.call += 1
@@ -61,14 +70,15 @@ class Engine:
             try:
                 for number, rows in numbers.items():
                     chunks[number] = Chunk(rows, *batch.cut(*rows))
-                self.devices.apply(self.state.asked(list(numbers)))
+                self.devices.apply(self.state.asked(list(numbers), parts))
                 result = await self.devices.result
                 history.add_report(numbers, began, self.state.forward, result)
                 if isinstance(result, FailForward):
-                    raise _error(result)
+                    raise self._error(result)
                 done = [chunks[number] for number in numbers if number not in self.state.forward.dropped]
                 outputs = [nested.unflatten(chunk.skeleton, chunk.leaves) for chunk in done]
-                return batches.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
+                joined = batch.join(outputs, [stop - start for start, stop in (chunk.rows for chunk in done)])
+                return joined, len(done) == len(numbers)
             finally:
                 self.state.abandoned()
                 self.devices.result = None
@@ -82,6 +92,13 @@ class Engine:
             self.devices.pool.start_spares()
             await self._settle()
 
+    async def set_states(self, states: Mapping[int, bool]) -> None:
+        """Bring devices back or take them out, and wait until each that comes is at work or lost again."""
+        self._check_open()
+        for device, wanted in sorted(states.items(), key=lambda pair: not pair[1]):  # who comes can take over parts
+            self.devices.apply(self.state.brought_back(device) if wanted else self.state.taken_out(device))
+        await self._settle()
+
     async def close(self) -> None:
         """End every worker."""
         self._closing = True
@@ -91,6 +108,7 @@ class Engine:
         async with self._turn:  # forwards that wait for their turn fail first
             pass
         await self.devices.close()
+        self.state.closed()
         await asyncio.get_running_loop().shutdown_default_executor()
 
     async def _settle(self) -> None:
@@ -104,8 +122,9 @@ class Engine:
         if self._closing:
             raise UsageError(_CLOSED)
 
-
-def _error(failure: FailForward) -> DeviceLostError:
-    error, advice = _FAILURES[failure.kind]
-    why = ": ".join(filter(None, (place_text(failure.device, failure.part), failure.cause, failure.words)))
-    return error(f"{why}; {advice}", failure.device, failure.part, failure.cause)
+    def _error(self, failure: FailForward) -> DeviceLostError:
+        error, advice = _FAILURES[failure.kind]
+        if failure.kind == "lost" and self.state.policy == "plain":
+            advice = _PLAIN_LOSS
+        why = ": ".join(filter(None, (place_text(failure.device, failure.part), failure.cause, failure.words)))
+        return error(f"{why}; {advice}", failure.device, failure.part, failure.cause)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-EventKind = Literal["ready", "lost", "recovered", "retired", "moved", "redone", "dropped", "repaired", "reset"]
+EventKind = Literal[
+    "ready", "lost", "recovered", "retired", "moved", "redone", "dropped", "repaired", "reset", "removed"
+]
 """ready: a device can work for the first time. lost: it died, froze, timed out or raised. recovered: a fresh process
 serves it. retired: it failed too often. moved: a part went to a surviving device. redone: a chunk runs again. dropped:
-a chunk is given up. repaired: a slice was restored from a replica. reset: all devices are brought back."""
+a chunk is given up. repaired: a slice was restored from a replica. reset: a device, or all of them, are brought back.
+removed: the caller set its state to False."""
 LossCause = Literal[
     "eof", "reset", "heartbeat", "timeout", "protocol", "closed", "peer_reported", "start", "weights", "raised", ""
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 from ms_recover.errors import UsageError
+from ms_recover.splitting.device_states import DeviceStates
 from ms_recover.splitting.options import Failures, OnFailure, Split
 from ms_recover.splitting.splitter import ModelSplitter
 
@@ -19,7 +22,8 @@ class FaultTolerantModelSplitter(ModelSplitter):
     on_failure : {"recover", "skip", "raise"}
         recover: a fresh process takes over with the weights of the part's slice, lost work runs again, and the answer
         is complete. skip: the output lacks the rows that could not be computed, `last_report` lists them with the
-        cause; a lost device stays away until `reset_device_states`. raise: `DeviceLostError`.
+        cause; a lost device stays away until `reset_device_states`, and a survivor takes over its part. raise:
+        `DeviceLostError`.
     max_restarts : int
         Fresh processes of a device before it retires and its part moves to a survivor; of those at most three in a row
         may fail to start or die over the same chunk. `reset_device_states` starts the count again.
@@ -52,10 +56,20 @@ class FaultTolerantModelSplitter(ModelSplitter):
         return self
 
     @property
-    def device_states(self) -> list[bool]:
-        """For each device whether it is at work."""
-        return [device.alive for device in self._devices.state.devices]
+    def device_states(self) -> DeviceStates:
+        """For each device whether it is at work; all False after `close`.
+
+        Set one to False to take a device out, and to True to bring it back with the current weights. A list sets all.
+        """
+        return DeviceStates(self._devices.state.devices, self._set_states)
+
+    @device_states.setter
+    def device_states(self, states: Sequence[bool]) -> None:
+        self.device_states.assign(states)
 
     def reset_device_states(self) -> None:
         """Bring every device back, weights included, and wait until each is at work or lost again."""
         self._wait_for(self._engine.reset)
+
+    def _set_states(self, states: Mapping[int, bool]) -> None:
+        self._wait_for(partial(self._engine.set_states, states))

@@ -48,7 +48,7 @@ class History:
         """
         now = self.now
         lost_at = now if event.device is None else self._lost_at.get(event.device, now)
-        if event.device is not None and event.kind == "lost":
+        if event.device is not None and event.kind in ("lost", "removed"):
             self._lost_at[event.device] = now
         phases: tuple[tuple[str, float], ...] = ()
         if ready_at is not None:

@@ -7,8 +7,9 @@ from typing import Literal
 
 from ms_recover.splitting.events import EventKind, LossCause
 
-FailureKind = Literal["lost", "part", "none left"]
-"""lost: a device with unfinished work is lost. part: a part raised on these inputs. none left: no device is left."""
+FailureKind = Literal["start", "lost", "part", "none left"]
+"""start: a device did not start. lost: a device with unfinished work is lost. part: a part raised on these inputs, or
+these inputs end every process. none left: no device is left."""
 
 
 @dataclass(frozen=True)

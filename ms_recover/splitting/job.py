@@ -44,6 +44,12 @@ class Job:
     """Cores reserved for each device; empty when there are too few."""
     parent: int = 0
     """Process id of the splitter."""
+    device_ids: tuple[int, ...] = ()
+    """The accelerator of each device; by default their numbers."""
+
+    def device_id(self, device: int) -> int:
+        """Return the number of a device's accelerator."""
+        return self.device_ids[device] if self.device_ids else device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +72,13 @@ def remote_world_name(port: int) -> str:
     return f"ms_recover.splitting.{port}"
 
 
-def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]) -> WorkerJobs:
-    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages."""
+def make_jobs(
+    options: Options, pickled: Sequence[bytes], parts: Sequence[range], names: Sequence[str] | None = None
+) -> WorkerJobs:
+    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
+
+    `names` are those of all stages, where the model itself does not say which they are.
+    """
     local = _local_job(options, tuple(pickled))
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)
@@ -79,7 +90,8 @@ def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]
         },
         remote_security=_remote_security(options),
         part_fields=tuple(
-            {"split": options.split, "stages": [part.start, part.stop], "mode": local.mode} for part in parts
+            {"split": options.split, "stages": [part.start, part.stop], "mode": local.mode, "names_of_stages": names}
+            for part in parts
         ),
     )
 
@@ -87,7 +99,7 @@ def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]
 def _local_job(options: Options, pickled: tuple[bytes, ...]) -> Job:
     import mindspore
 
-    target = mindspore.get_context("device_target")
+    target = options.device_target or mindspore.get_context("device_target")
     local_devices = options.num_devices - options.remote
     cores = sorted(os.sched_getaffinity(0))
     threads = options.threads
@@ -110,6 +122,7 @@ def _local_job(options: Options, pickled: tuple[bytes, ...]) -> Job:
         target=target,
         threads=threads,
         cores=reserved,
+        device_ids=tuple(options.device_ids or ()),
     )
 
 

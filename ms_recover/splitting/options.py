@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.state import Policy
 
 Split = Literal["layers", "batch"]
 OnFailure = Literal["recover", "skip", "raise"]
+_SHORTEST_S, _LONGEST_S = 0.2, 1e6
+"""Of a heartbeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,13 @@ class Options:
     addr: str
     port: int
     threads: int | None
+    directory: str | os.PathLike[str] | None = None
+    on_event: Callable[..., None] | None = None
+    stages: Sequence[Any] | None = None
+    cut_at: Sequence[str | int] | None = None
+    check: bool = True
+    device_target: str | None = None
+    device_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
@@ -39,11 +51,33 @@ class Options:
         _check_number("remote", self.remote, 0)
         if self.remote > self.num_devices:
             raise UsageError(f"invalid remote {self.remote}: there are {self.num_devices} devices")
-        if not 0 < self.port < (1 << 16) - self.remote:
+        _check_number("port", self.port, 1)
+        if self.port >= (1 << 16) - self.remote:
             raise UsageError(f"invalid port {self.port}: {self.remote} remote worker(s) need ports from there to 65535")
         for name in ("heartbeat", "timeout", "start_timeout"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"invalid {name} {getattr(self, name)!r}: expected seconds, more than 0")
+            _check_seconds(name, getattr(self, name))
+        if not _SHORTEST_S <= self.heartbeat <= _LONGEST_S:
+            raise UsageError(f"invalid heartbeat {self.heartbeat!r}: expected {_SHORTEST_S:g} to {_LONGEST_S:g} s")
+        self._check_types()
+
+    def _check_types(self) -> None:
+        _check_type("addr", self.addr, str, "a host name or address")
+        if self.directory is not None:
+            _check_type("directory", self.directory, (str, os.PathLike), "a path")
+        if self.on_event is not None and not callable(self.on_event):
+            raise UsageError(f"invalid on_event {self.on_event!r:.60}: expected a function of one event")
+        _check_type("check", self.check, bool, "True or False")
+        if self.split == "batch" and (self.stages is not None or self.cut_at is not None):
+            raise UsageError('stages and cut_at are for split="layers": with "batch" every device holds all')
+        if self.device_target not in (None, "CPU", "GPU", "Ascend"):
+            raise UsageError(f"invalid device_target {self.device_target!r:.60}: expected 'CPU', 'GPU' or 'Ascend'")
+        if self.device_ids is not None:
+            local = self.num_devices - self.remote
+            _check_type("device_ids", self.device_ids, (list, tuple, range), "a list of whole numbers")
+            if len(self.device_ids) != local:
+                raise UsageError(f"invalid device_ids {self.device_ids!r:.60}: there are {local} local devices")
+            for number in self.device_ids:
+                _check_number("device_ids", number, 0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +91,16 @@ class Failures:
     def __post_init__(self) -> None:
         _check_number("max_restarts", self.max_restarts, 0)
         _check_number("spares", self.spares, 0)
+
+
+def _check_type(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"invalid {name} {value!r:.60}: expected {words}, not {type(value).__name__}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not float(value) > 0:
+        raise UsageError(f"invalid {name} {value!r:.60}: expected seconds, more than 0")
 
 
 def _check_number(name: str, value: object, least: int) -> None:

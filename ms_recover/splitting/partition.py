@@ -60,6 +60,37 @@ def partition(costs: Sequence[float], parts: int) -> tuple[range, ...]:
     return tuple(range(start, stop) for start, stop in pairwise(cuts))
 
 
+def cut_before(names: Sequence[str], cuts: object) -> tuple[range, ...]:
+    """Cut a row of stages before those of these names or numbers, in any order.
+
+    Raises UsageError when a stage is not there, is named twice, or a name belongs to several stages.
+    """
+    given = [cuts] if isinstance(cuts, str | int) else cuts
+    if not isinstance(given, list | tuple) or not given:
+        raise UsageError(f"invalid cut_at {cuts!r:.60}: expected a list of names or numbers of stages")
+    starts = sorted(_stage_number(names, cut) for cut in given)
+    if len(set(starts)) < len(starts):
+        raise UsageError(f"invalid cut_at {cuts!r:.60}: a stage is there twice")
+    return tuple(range(start, stop) for start, stop in pairwise([0, *starts, len(names)]))
+
+
+def _stage_number(names: Sequence[str], cut: object) -> int:
+    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    if isinstance(cut, str):
+        found = [number for number, name in enumerate(names) if name == cut or name.startswith(f"{cut}.")]
+        several = len(found) > 1 and any(names[number] == cut for number in found)
+        if not found or several:
+            what = f"belongs to {len(found)} stages: give a number" if found else "is no stage"
+            raise UsageError(f"invalid cut_at: {cut!r} {what}; the stages are {listed}")
+        cut = found[0]
+    if not isinstance(cut, int) or isinstance(cut, bool) or not 0 < cut < len(names):
+        raise UsageError(
+            f"invalid cut_at: a part cannot begin at {cut!r:.60}; give stages behind the first, by name or number: "
+            f"{listed}"
+        )
+    return cut
+
+
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
     """Return for each device its parts, which is one part; `costs` are those of the stages.
 

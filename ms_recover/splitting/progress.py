@@ -8,9 +8,10 @@ from typing import Literal
 from ms_recover.splitting.events import LossCause
 from ms_recover.splitting.instructions import LoadPart, Loss, StartWorker
 
-DeviceStatus = Literal["away", "starting", "loading", "at work", "retired"]
+DeviceStatus = Literal["away", "starting", "loading", "at work", "retired", "out", "closed"]
 """away: no process serves the device. starting: its process is on its way. loading: its process lacks a part. at work:
-its process has held all its parts. retired: it failed too often and gets no further process."""
+its process has held all its parts. retired: it failed too often and gets no further process. out: the caller took it
+out. closed: the splitter is."""
 
 
 @dataclass(frozen=True, order=True)
@@ -83,6 +84,23 @@ class Device:
         self.words = words
         return tasks
 
+    def take_out(self) -> list[Task]:
+        """Give its process up because the caller wants so; return the chunks that were sent to it."""
+        tasks = self.running
+        self.running = []
+        self.held.clear()
+        self.status = "out"
+        self.cause = ""
+        self.words = "it was taken out"
+        return tasks
+
+    def bring_back(self) -> StartWorker:
+        """Begin anew with the original parts."""
+        self.losses = 0
+        self.fruitless = 0
+        self.parts = set(self.original)
+        return self.start()
+
     def load_missing(self) -> list[LoadPart]:
         """Return the loads of assigned parts that its process does not hold."""
         return [LoadPart(self.number, part) for part in sorted(self.parts - self.held)]
@@ -98,6 +116,8 @@ class Forward:
     """Chunks at no device."""
     unfinished: set[int] = field(default_factory=set)
     """Chunks that are neither computed nor dropped."""
+    parts: range = range(0)
+    """The parts that each chunk passes through."""
     busy: bool = False
     first_raised: dict[int, int] = field(default_factory=dict)
     """For each chunk that raised, the device where it did so first."""

@@ -28,7 +28,8 @@ LOCK_SECONDS = 60.0
 
 _PREFIX = "ms_recover-split-"
 _STALE_S = 3600.0
-"""Age of a temporary directory from which on it may be the remains of a killed splitter."""
+"""Age of a temporary directory without claim from which on it may be the remains of a killed splitter."""
+_TRIES = 5
 _CLAIM = "splitter"
 _RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
 _SLICE, _LIST, _TEMPORARY = map(re.escape, (NAME, GROUP_INFO_NAME, TEMPORARY_SUFFIX))
@@ -44,15 +45,29 @@ def open_directory(
     The claim also ends when its owner is garbage or the interpreter exits. A temporary directory is removed with it.
     Raises UsageError when another splitter uses the directory, or it holds other files than a splitter's.
     """
-    with explained("making", "a temporary directory" if directory is None else os.fspath(directory)):
-        if directory is None:
-            _remove_stale(tempfile.gettempdir())
-            path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
-        else:
+    if directory is None:
+        path, claim = _make_temporary()
+    else:
+        with explained("making", os.fspath(directory)):
             path = os.path.realpath(directory)
             os.makedirs(path, 0o700, exist_ok=True)
-    _find_ranks(path)
-    return path, weakref.finalize(owner, _release, _claim(path), path if directory is None else None, os.getpid())
+        _find_ranks(path)
+        claim = _claim(path)
+    return path, weakref.finalize(owner, _release, claim, path if directory is None else None, os.getpid())
+
+
+def _make_temporary() -> tuple[str, ExitStack]:
+    """Make and claim a temporary directory, after removing those of killed splitters."""
+    for tries_left in reversed(range(_TRIES)):
+        with explained("making", "a temporary directory"):
+            _remove_stale(tempfile.gettempdir())
+            path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            return path, _claim(path)
+        except MsRecoverError:  # another start took it for the remains of a killed splitter before it was locked
+            if not tries_left:
+                raise
+    raise AssertionError
 
 
 def clear_directory(directory: str) -> None:
@@ -106,11 +121,12 @@ def _claim(directory: str) -> ExitStack:
 
 
 def _remove_stale(folder: str) -> None:
-    """Remove the temporary directories of killed splitters of this user."""
+    """Remove the temporary directories of killed splitters of this user: their claims are there, and not locked."""
     for entry in os.scandir(folder):
         with suppress(MsRecoverError, OSError):
             about = entry.stat(follow_symlinks=False)
-            old = time.time() - about.st_mtime > _STALE_S
+            claimed = os.path.lexists(temporary_path(os.path.join(entry.path, _CLAIM)))
+            old = claimed or time.time() - about.st_mtime > _STALE_S
             if entry.name.startswith(_PREFIX) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old:
                 _find_ranks(entry.path)
                 with _claim(entry.path):  # no splitter uses it

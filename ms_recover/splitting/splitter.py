@@ -13,15 +13,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages
+from ms_recover.splitting import batches, pickling
+from ms_recover.splitting.batches import Whole
+from ms_recover.splitting.comparison import Comparison, compare_sample
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
 from ms_recover.splitting.history import History
 from ms_recover.splitting.job import make_jobs
+from ms_recover.splitting.model_parts import CallablePart
 from ms_recover.splitting.options import Failures, Options, Split
-from ms_recover.splitting.partition import assign, partition
+from ms_recover.splitting.partition import assign
+from ms_recover.splitting.preparation import cut_parts, find_costs, find_stages, has_weights, names_to_find
 from ms_recover.splitting.slices import SliceStore
+from ms_recover.splitting.stages import ModelPart, save_values
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import summary
 from ms_recover.splitting.timeline.page import write_timeline
@@ -46,9 +51,10 @@ class ModelSplitter:
     Parameters
     ----------
     model : mindspore.nn.Cell or str
-        In inference mode. For layers a ``SequentialCell``, or a cell whose method ``stages()`` returns its cells in
-        order: each takes the output of the one before as its only argument. Or the name of a function that returns the
-        model, as ``package.module:function``.
+        In inference mode. For layers a ``SequentialCell``, a cell whose method ``stages()`` returns its cells in order
+        (each takes the output of the one before as its only argument), a cell whose ``construct`` is a chain of such
+        calls, or any cell with `stages`. Or the name of a function that returns the model, as
+        ``package.module:function``.
     num_devices : int
         Devices beyond the number of stages hold further copies of the costliest parts.
     split : {"layers", "batch"}
@@ -79,11 +85,27 @@ class ModelSplitter:
         process has cores of its own.
     on_event : callable, optional
         Called with every `Event`, in another thread; must not call the splitter.
+    stages : sequence of mindspore.nn.Cell or str, optional
+        For layers: the cells of the model, or their names, in the order in which its ``construct`` calls them.
+    cut_at : sequence of str or int, optional
+        For layers: the stages with which the second part and each further one begins, by name (such as ``"head"`` or
+        ``"encoder.3"``) or number, instead of parts of equal cost. Without `stages` and where ``construct`` cannot be
+        followed, the stages are the model's cells in order of registration.
+    check : bool
+        Compare the output of the parts with that of the model: for the sample, if there is one, and for some rows of
+        the first forward.
+    device_target : str, optional
+        MindSpore's name of the devices, such as ``"Ascend"``; by default that of this process.
+    device_ids : sequence of int, optional
+        The accelerator of each local device, by default 0, 1 and so on.
 
     Attributes
     ----------
+    num_devices : int
     parts : tuple of range
         The stages of each part.
+    model_parts : tuple of callable
+        The parts themselves, in order: ``part(x)`` computes one in the process of its device.
 
     Raises
     ------
@@ -119,6 +141,11 @@ class ModelSplitter:
         port: int = 29600,
         threads: int | None = None,
         on_event: Callable[[Event], None] | None = None,
+        stages: Sequence[Any] | None = None,
+        cut_at: Sequence[str | int] | None = None,
+        check: bool = True,
+        device_target: str | None = None,
+        device_ids: Sequence[int] | None = None,
     ) -> None:
         options = Options(
             num_devices=num_devices,
@@ -132,16 +159,32 @@ class ModelSplitter:
             addr=addr,
             port=port,
             threads=threads,
+            directory=directory,
+            on_event=on_event,
+            stages=stages,
+            cut_at=cut_at,
+            check=check,
+            device_target=device_target,
+            device_ids=device_ids,
         )
         self._options = options
+        self.num_devices = num_devices
         self._history = History(on_event)
         cell = pickling.from_factory(model) if isinstance(model, str) else model
-        cells = stages.stages_of(cell) if split == "layers" else stages.whole_model(cell)
-        stage_costs = _costs(cells, costs, sample)
-        self.parts = partition(stage_costs, min(num_devices, len(cells)))
-        parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
-        jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts)
+        cells = find_stages(cell, options)
+        stage_costs = find_costs(cells, costs, sample)
+        self.parts = cut_parts(cells, stage_costs, options)
+        parts = [ModelPart([cells[stage] for stage in part]) for part in self.parts]
+        if check and sample is not None:
+            compare_sample(cell, ModelPart(cells), sample if isinstance(sample, tuple) else (sample,))
+        jobs = make_jobs(
+            options,
+            [pickling.dump_stages(part.stages) for part in parts],
+            self.parts,
+            names_to_find(cell, cells, options),
+        )
         self._store = SliceStore(directory, len(parts), replicas)
+        self._comparison = Comparison(cell if check else None, partial(has_weights, self._store, parts))
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
             [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
@@ -157,14 +200,14 @@ class ModelSplitter:
             spares=self._failures.spares,
         )
         self._engine = Engine(self._devices)
-        self._loop_thread = LoopThread("ModelSplitter")
+        self._loop_thread = LoopThread(type(self).__name__)
         self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
             for number, part in enumerate(parts):
                 held = part.slice_values(number)
-                self._store.save(number, partial(stages.save_values, held), held)
+                self._store.save(number, partial(save_values, held), held)
             self._wait_for(self._engine.begin)
         except BaseException:
             self.close()
@@ -179,6 +222,11 @@ class ModelSplitter:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `forward`."""
         return self.forward(*args, **kwargs)
+
+    @property
+    def model_parts(self) -> tuple[CallablePart, ...]:
+        """The parts in order, to be called one by one."""
+        return tuple(CallablePart(number, part, self._run_part) for number, part in enumerate(self.parts))
 
     @property
     def directory(self) -> str:
@@ -232,14 +280,19 @@ class ModelSplitter:
         Raises
         ------
         UsageError
-            When an argument cannot be cut into chunks, or the outputs of chunks cannot be joined.
+            When an argument cannot be cut into chunks, the outputs of chunks cannot be joined, or the first output
+            is not that of the model.
         DeviceLostError
             When a device is lost and the answer is incomplete.
         PartError
             When a part raises on these inputs.
         """
         batch = batches.Batch(args, kwargs)
-        return self._wait_for(lambda: self._engine.forward(batch, self._cuts(batch.rows)))
+        cuts = self._cuts(batch.rows)
+        output, complete = self._wait_for(lambda: self._engine.forward(batch, cuts))
+        if complete:
+            self._comparison.compare(batch, output, cuts)
+        return output
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""
@@ -274,6 +327,10 @@ class ModelSplitter:
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""
         self._close()
+
+    def _run_part(self, call: Whole, parts: range) -> Any:
+        output, _ = self._wait_for(lambda: self._engine.forward(call, [(0, call.rows)], parts))
+        return output
 
     def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
         return self.spans, self.events, tuple(self._history.reports)
@@ -313,13 +370,3 @@ def _restore_interrupt_handler() -> None:
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler):
             signal.signal(signal.SIGINT, handler)
-
-
-def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> Sequence[float]:
-    if costs is not None and len(costs) != len(cells):
-        raise UsageError(f"{len(costs)} costs for {len(cells)} stages")
-    if costs is not None:
-        return costs
-    if sample is None or len(cells) == 1:
-        return stages.estimated_costs(cells)
-    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,))

@@ -14,14 +14,16 @@ import mindspore as ms
 from mindspore import nn
 
 from ms_recover.errors import FormatError, UsageError
+from ms_recover.splitting.chain import NotAChainError, trace_chain
 
 _REPEATS = 3
 _MARK = "split.part."
 """Start of the name of an extra value in every slice; the part's number ends it. It gives parts without parameters a
 slice, and keeps the list of a short part from looking like the truncated list of a long one."""
 _HOW = (
-    "give it a method stages() that returns its cells in order (each takes the output of the one before as its only "
-    'argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no model'
+    "name its cells in order with stages=[...], or give it a method stages() that returns them (each takes the output "
+    'of the one before as its only argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no '
+    "model"
 )
 
 
@@ -80,32 +82,61 @@ class ModelPart:
         return value
 
 
-def stages_of(model: Any) -> list[Stage]:
+def stages_of(model: Any, given: Sequence[Any] | None = None, *, assume_chain: bool = False) -> list[Stage]:
     """Return the stages between which a model can be cut.
 
-    The model is a ``SequentialCell``, or a cell with a method ``stages()`` that returns a list, tuple or ``CellList``
-    of cells that compute the same one after the other: the first gets the arguments of the call, each other one the
-    output of the one before. The cells of a ``SequentialCell`` among the stages are stages of their own. Raises
-    UsageError when the model is neither, is in training mode or normalizes by the statistics of the batch.
+    They are the `given` cells of the model or names of such, or those that its method ``stages()`` returns, or the
+    cells of a ``SequentialCell``, or those that a ``construct`` calls which is a chain (see
+    `ms_recover.splitting.chain`); with `assume_chain` otherwise the model's cells in order of registration. The first
+    stage gets the arguments of the call, each other one the output of the one before. The cells of a ``SequentialCell``
+    among them are stages of their own. Raises UsageError when there are no such cells, or the model is in training mode
+    or normalizes by the statistics of the batch.
     """
     _check_cell(model)
-    declared = getattr(model, "stages", None)
     kind = type(model).__name__
-    if callable(declared) and not isinstance(declared, nn.Cell):
+    declared = getattr(model, "stages", None)
+    if given is not None:
+        cells = _given_cells(model, given)
+    elif callable(declared) and not isinstance(declared, nn.Cell):
         cells = declared()
         if not isinstance(cells, list | tuple | nn.CellList) or not all(isinstance(cell, nn.Cell) for cell in cells):
             raise UsageError(f"{kind}.stages() has to return a list of cells, not {_type_text(cells)}")
-        # a stage that is a cell of the model has the name of that cell
-        names = {id(cell): name for name, cell in model.cells_and_names()}
-        named = [(names.get(id(cell)) or str(index), cell) for index, cell in enumerate(cells)]
-        found = [pair for name, cell in named for pair in _flat(name, cell)]
     elif _is_sequence(model):
-        found = list(_flat("", model))
+        cells = [model]
     else:
-        raise UsageError(f"{kind} does not define its stages: {_HOW}")
+        cells = _chain_cells(model, assume_chain)
+    # a stage that is a cell of the model has the name of that cell
+    names = {id(cell): name for name, cell in model.cells_and_names()}
+    named = [(names.get(id(cell)) or str(getattr(cell, "text", index)), cell) for index, cell in enumerate(cells)]
+    found = [pair for name, cell in named for pair in _flat("" if cell is model else name, cell)]
     if not found:
         raise UsageError(f"{kind} has no stages: {_HOW}")
     return _stages(found)
+
+
+def _given_cells(model: Any, given: Sequence[Any]) -> list[Any]:
+    kind = type(model).__name__
+    if not isinstance(given, list | tuple | nn.CellList):
+        raise UsageError(f"invalid stages {given!r:.60}: expected a list of cells of {kind}, or of their names")
+    known = dict(model.cells_and_names())
+    cells = []
+    for each in given:
+        cell = known.get(each) if isinstance(each, str) and each else each
+        if not isinstance(cell, nn.Cell):
+            raise UsageError(f"invalid stage {each!r:.60}: expected a cell of {kind}, or its name")
+        cells.append(cell)
+    return cells
+
+
+def _chain_cells(model: Any, assume_chain: bool) -> list[Any]:
+    try:
+        return trace_chain(model)
+    except NotAChainError as error:
+        if not assume_chain:
+            why = f"{type(model).__name__} does not define its stages, and is no chain of cells: {error}"
+            raise UsageError(f"{why}. So {_HOW}") from None
+    cells = [list(cell) if isinstance(cell, nn.CellList) else [cell] for cell in model.cells()]
+    return [cell for each in cells for cell in each]
 
 
 def whole_model(model: Any) -> list[Stage]:
@@ -156,8 +187,12 @@ def measured_costs(
         fastest = math.inf
         for _ in range(_REPEATS):
             began = clock()
-            output = stage.cell(*args)
-            ms.runtime.synchronize()  # operators run asynchronously
+            try:
+                output = stage.cell(*args)
+                ms.runtime.synchronize()  # operators run asynchronously
+            except Exception as error:
+                where = f"stage {stage.index} ({stage.name})"
+                raise UsageError(f"{where} raises {type(error).__name__} for the sample: {error}") from error
             fastest = min(fastest, clock() - began)
         costs.append(max(fastest, 0.0))
         args = (output,)
@@ -208,6 +243,7 @@ def _is_sequence(cell: Any) -> bool:
     return (
         isinstance(cell, nn.SequentialCell)
         and type(cell).construct is nn.SequentialCell.construct
+        and "construct" not in vars(cell)
         and not any(
             getattr(cell, hooks, None) for hooks in ("_forward_pre_hook", "_forward_hook", "_shard_fn", "bprop")
         )

@@ -26,7 +26,8 @@ from ms_recover.splitting.progress import Device, Forward, Task
 
 Policy = Literal["plain", "raise", "skip", "recover"]
 """plain: lost work raises, an exception in a part harms no device. raise: the same, but an exception costs the device.
-skip: lost work is left out. recover: a fresh process takes over and does lost work again."""
+skip: lost work is left out, and survivors take over lost parts. recover: a fresh process takes over and does lost work
+again."""
 IN_A_ROW = 3
 """Most fresh processes in a row that a device gets without use."""
 DEPTH = 2
@@ -36,9 +37,10 @@ DEPTH = 2
 class SplitterState:
     """The parts, the work and the remaining work of every device.
 
-    `holders` are each device's parts, `costs` those of each part: a part without device moves to the survivor with the
-    least total cost. Under "recover" a device retires after `max_restarts` fresh processes. At most `IN_A_ROW` of them
-    in a row may fail before they hold their parts, or fail over the same chunk.
+    `holders` are each device's parts, `costs` those of each part. Under "recover" and "skip", and where the caller
+    takes a device out, a part without device moves to the survivor with the least total cost. Under "recover" a device
+    retires after `max_restarts` fresh processes. At most `IN_A_ROW` of them in a row may fail before they hold their
+    parts, or fail over the same chunk.
     """
 
     def __init__(
@@ -50,6 +52,11 @@ class SplitterState:
         self._policy = policy
         self._max_restarts = max_restarts
         self._in_a_row = min(max_restarts, IN_A_ROW)
+
+    @property
+    def policy(self) -> Policy:
+        """What happens to lost work."""
+        return self._policy
 
     @property
     def settled(self) -> bool:
@@ -66,7 +73,7 @@ class SplitterState:
         if not away or (self._policy == "recover" and len(away) < len(self.devices)):
             return None
         first = away[0]
-        return FailForward(kind="lost", device=first.number, part=None, cause=first.cause, words=first.words)
+        return FailForward(kind="start", device=first.number, part=None, cause=first.cause, words=first.words)
 
     def ready(self, device: int, generation: int) -> list[Instruction]:
         """Handle a process that is connected."""
@@ -89,10 +96,14 @@ class SplitterState:
             events.append(EmitEvent(kind=kind, device=device, cause=serving.cause))
         return events + self._dispatch()
 
-    def asked(self, chunks: Sequence[int]) -> list[Instruction]:
-        """Begin a forward over these chunks; no forward before may have used their numbers."""
-        waiting = [Task(chunk, 0) for chunk in chunks]
-        self.forward = Forward(total=len(chunks), waiting=waiting, unfinished=set(chunks), busy=True)
+    def asked(self, chunks: Sequence[int], parts: range | None = None) -> list[Instruction]:
+        """Begin a forward over these chunks, through these parts, by default all.
+
+        No forward before may have used the numbers of the chunks.
+        """
+        parts = range(len(self._costs)) if parts is None else parts
+        waiting = [Task(chunk, parts.start) for chunk in chunks]
+        self.forward = Forward(total=len(chunks), waiting=waiting, unfinished=set(chunks), parts=parts, busy=True)
         return self._dispatch()
 
     def ran(self, device: int, generation: int, chunk: int, part: int) -> list[Instruction]:
@@ -102,7 +113,7 @@ class SplitterState:
             return []
         serving.running.remove(Task(chunk, part))
         if chunk in self.forward.unfinished:
-            if part + 1 < len(self._costs):
+            if part + 1 < self.forward.parts.stop:
                 self.forward.waiting.append(Task(chunk, part + 1))
             else:
                 self.forward.unfinished.discard(chunk)
@@ -142,15 +153,16 @@ class SplitterState:
         if deadly:
             done += self._forgive(forward.strikes[tasks[0].chunk])
         if self._policy == "recover":
-            done += self._retire(serving) if self._keeps_failing(serving, tasks) else [serving.start()]
+            retires = self._keeps_failing(serving, () if deadly else tasks)
+            done += self._retire(serving) if retires else [serving.start()]
+        elif self._policy == "skip":
+            done += self._hand_over()
         if deadly:
             why = f"{words}; every process that got these rows was lost"
             return done + self._fail("part", Loss(device, part, cause, why))
         wanted = [task for task in tasks if task.chunk in forward.unfinished]
         if self._policy == "recover":
-            forward.redone += len(wanted)
-            done += [EmitEvent(kind="redone", device=device, part=task.part, chunk=task.chunk) for task in wanted]
-            forward.waiting += wanted
+            done += self._repeat(device, wanted)
         elif self._policy == "skip":
             for task in wanted:
                 done += self._drop(task.chunk, Loss(device, task.part, cause, words))
@@ -162,14 +174,44 @@ class SplitterState:
         """Bring every device back."""
         done: list[Instruction] = [EmitEvent(kind="reset")]
         for device in self.devices:
+            if not device.serving:
+                done.append(device.bring_back())
+                continue
             device.losses = 0
             device.fruitless = 0
             device.parts = set(device.original)
-            if not device.serving:
-                done.append(device.start())
-            elif device.ready:
+            if device.ready:
                 done += device.load_missing()
         return done
+
+    def taken_out(self, device: int) -> list[Instruction]:
+        """Take a device out until the caller brings it back; others do its work."""
+        found = self.devices[device]
+        if not found.serving:
+            return []
+        tasks = found.take_out()
+        done: list[Instruction] = [EndWorker(device, found.generation), EmitEvent(kind="removed", device=device)]
+        done += self._hand_over()
+        done += self._repeat(device, [task for task in tasks if task.chunk in self.forward.unfinished])
+        return done + self._dispatch()
+
+    def brought_back(self, device: int) -> list[Instruction]:
+        """Bring back a device that was lost, retired or taken out."""
+        found = self.devices[device]
+        if found.serving:
+            return []
+        return [EmitEvent(kind="reset", device=device), found.bring_back(), *self._hand_over()]
+
+    def closed(self) -> None:
+        """End all devices: no process is left."""
+        for device in self.devices:
+            device.held.clear()
+            device.running.clear()
+            device.status = "closed"
+
+    def awaits(self, device: int, generation: int) -> bool:
+        """Whether a device waits for the process of this generation, or has it."""
+        return self._current(device, generation) is not None
 
     def abandoned(self) -> list[Instruction]:
         """Forget the forward: its caller no longer waits."""
@@ -177,12 +219,14 @@ class SplitterState:
         return []
 
     def _is_deadly(self, device: int, tasks: Sequence[Task]) -> bool:
-        """Whether this chunk has killed more processes than independent failures explain."""
+        """Whether this chunk has killed more processes than independent failures explain, or those of every device."""
         if self._policy != "recover" or not tasks or tasks[0].chunk not in self.forward.unfinished:
             return False
         strikes = self.forward.strikes.setdefault(tasks[0].chunk, [])
         strikes.append(device)
-        return len(strikes) > 2 * (self._in_a_row + 1)
+        others = [other for other in self.devices if other.serving or other.number == device]
+        exhausted = all(strikes.count(other.number) > self._in_a_row for other in others)
+        return len(strikes) > 2 * (self._in_a_row + 1) or (exhausted and len(strikes) > 1)
 
     def _keeps_failing(self, device: Device, tasks: Sequence[Task]) -> bool:
         """Whether a device has used up its fresh processes: in all, in a row, or over the same chunk."""
@@ -206,21 +250,37 @@ class SplitterState:
         return found if found.generation == generation and found.serving else None
 
     def _retire(self, device: Device) -> list[Instruction]:
-        """Retire a device; each part that only it had moves to the survivor with the least total cost."""
+        """Retire a device, and hand over its parts."""
         device.status = "retired"
-        done: list[Instruction] = [
-            EmitEvent(kind="retired", device=device.number, cause=device.cause, words=device.words)
-        ]
-        survivors = [other for other in self.devices if not other.retired]
-        for part in sorted(device.parts):
-            if not survivors or any(part in other.parts for other in survivors):
+        why = EmitEvent(kind="retired", device=device.number, cause=device.cause, words=device.words)
+        return [why, *self._hand_over()]
+
+    def _hand_over(self) -> list[Instruction]:
+        """Give each part that no serving device has to the survivor with the least total cost.
+
+        Under "plain" and "raise" the parts of lost devices stay theirs: the caller is to know.
+        """
+        done: list[Instruction] = []
+        survivors = [device for device in self.devices if device.serving]
+        gone = [device for device in self.devices if not device.serving]
+        for part in range(len(self._costs)) if survivors else ():
+            former = [device for device in gone if part in device.parts]
+            expected = self._policy in ("plain", "raise") and any(device.status == "away" for device in former)
+            if expected or not former or any(part in device.parts for device in survivors):
                 continue
             heir = min(survivors, key=lambda other: (sum(self._costs[own] for own in other.parts), other.number))
             heir.parts.add(part)
-            done.append(EmitEvent(kind="moved", device=heir.number, part=part, words=f"from device {device.number}"))
+            words = f"from device {former[0].number}"
+            done.append(EmitEvent(kind="moved", device=heir.number, part=part, words=words))
             if heir.ready:
                 done.append(LoadPart(heir.number, part))
         return done
+
+    def _repeat(self, device: int, tasks: Sequence[Task]) -> list[Instruction]:
+        """Let work that a device was at run again."""
+        self.forward.redone += len(tasks)
+        self.forward.waiting += tasks
+        return [EmitEvent(kind="redone", device=device, part=task.part, chunk=task.chunk) for task in tasks]
 
     def _drop(self, chunk: int, why: Loss) -> list[Instruction]:
         self.forward.unfinished.discard(chunk)
@@ -279,7 +339,7 @@ class SplitterState:
     def _unservable(self) -> list[Task]:
         """Return the chunks that still need a part without any device, each with the last such part."""
         served: set[int] = set().union(*(device.parts | device.held for device in self.devices if device.serving))
-        dead = max((part for part in range(len(self._costs)) if part not in served), default=-1)
+        dead = max((part for part in self.forward.parts if part not in served), default=-1)
         if dead < 0:
             return []
         tasks = [*self.forward.waiting, *(task for device in self.devices for task in device.running)]

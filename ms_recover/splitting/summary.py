@@ -42,7 +42,7 @@ def summary(
     table = [
         (
             str(device.number),
-            "retired" if device.retired else "ok" if device.alive else "lost",
+            device.status if device.status in ("retired", "out", "closed") else "ok" if device.alive else "lost",
             ranks_text(device.parts) or "-",
             "-" if process is None else str(process),
             str(chunks[device.number]),
@@ -96,7 +96,7 @@ def loss_texts(events: Sequence[Event]) -> list[tuple[Event, str]]:
             words.append("retired" if any(event.kind == "retired" for event in own) else "not back since")
         else:
             own = [event for event in own if event.at <= end.at]
-            back = "failed again" if end.kind == "lost" else "back"
+            back = {"lost": "failed again", "removed": "removed"}.get(end.kind, "back")
             words.append(f"{back} after {seconds_text(end.at - loss.at)}")
         for kind in ("redone", "dropped"):
             count = sum(event.kind == kind for event in own)

@@ -28,6 +28,8 @@ _GRACE_S = 1.0
 """Seconds that a computation may still take when the splitter is gone."""
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WORDS = 2000
+_ENDLESS_S = 1e6
+"""A splitter on this host that is silent is stopped (Ctrl-Z, a debugger): the kernel ends this process when it dies."""
 
 
 class ControlThread(threading.Thread):
@@ -79,7 +81,8 @@ class ControlThread(threading.Thread):
 
     async def _receive_all(self) -> None:
         job = self._job
-        async with WorldManager(heartbeat=job.heartbeat, security=self._security) as manager:
+        limit = job.heartbeat if self._lasting else _ENDLESS_S
+        async with WorldManager(heartbeat=limit, security=self._security) as manager:
             await manager.initialize_world(job.world, 1, 2, job.addr, job.port, job.timeout)
             self._loop = asyncio.get_running_loop()
             channel = MessageChannel(manager.communicator, job.world, 0)
@@ -131,7 +134,7 @@ class PartRunner:
         from ms_recover.splitting import pickling, stages
 
         device = message.fields["device"]
-        take_device(self._job.target, device)  # a spare learns only now which device it serves
+        take_device(self._job.target, self._job.device_id(device))  # a spare learns only now which device it serves
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
         part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -43,6 +44,12 @@ def program(what):
     if what == "fork":
         child = os.fork()
         if not child:
+            for use in (lambda: splitter.forward(x), splitter.reset_device_states):
+                try:
+                    use()
+                except UsageError as error:
+                    print("refused" if "belongs to process" in str(error) else error, flush=True)
+            splitter.close()
             sys.exit()
         wait_for(lambda: os.waitpid(child, os.WNOHANG)[0], "the child ends", 30)
         right = close_to(splitter.forward(x).asnumpy(), outcome(model, x))
@@ -54,7 +61,7 @@ def program(what):
             splitter.forward(x)
     except KeyboardInterrupt:
         right = close_to(splitter.forward(x).asnumpy(), outcome(model, x))
-        print("interrupted", "right" if right else "wrong", flush=True)
+        print("interrupted", "right" if right else "wrong", *splitter.processes, flush=True)
         raise  # nobody closes it
 
 
@@ -169,17 +176,22 @@ def test_a_forked_child_that_ends_harms_no_worker(watched):
         timeout=LONG,
         check=False,
     )
-    assert done.stdout.splitlines()[-1:] == ["forked right"], done.stderr
+    assert done.stdout.splitlines()[-3:] == ["refused", "refused", "forked right"], done.stderr
     assert done.returncode == 0, done.stderr
     gone(watched)
 
 
-def test_ctrl_c_cancels_a_forward_and_the_next_one_is_right(start, watched):
-    """The next forward is right, and nothing but the interrupt is told."""
-    process, _ = start("interrupted")
+def test_a_paused_splitter_keeps_its_workers_and_ctrl_c_cancels_a_forward(start, watched):
+    """Stopped for longer than a heartbeat, as by Ctrl-Z; then the next forwards are right, and nothing is lost."""
+    process, workers = start("interrupted")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2.5 * HEARTBEAT)
+    assert set(workers) <= set(marked(watched.mark))
+    process.send_signal(signal.SIGCONT)
+    time.sleep(HEARTBEAT)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LONG)
-    assert out == "interrupted right\n", err
+    assert out == " ".join(["interrupted right", *map(str, workers)]) + "\n", err
     assert process.returncode in (130, -signal.SIGINT)
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert " ERROR " not in err

@@ -108,10 +108,15 @@ def test_every_type_of_argument_reaches_the_model():
         assert same(splitter.forward(np.asfortranarray(a.asnumpy()), b.asnumpy()[::-1]), model(a, b[::-1])), "strides"
         assert all(chunks_done(splitter)), "a device is idle"
 
-        for args, kwargs in [((a, b[:49]), {}), ((), {}), ((3,), {}), ((a[:0], b[:0]), {}), ((a, b, object()), {})]:
+        for args, kwargs in [((a, b[:49]), {}), ((), {}), ((3,), {}), ((a, b, object()), {})]:
             with pytest.raises(UsageError):
                 splitter.forward(*args, **kwargs)
         assert same(splitter.forward(a, b), model(a, b)), "what was refused has done harm"
+        empty, want = splitter.forward(a.asnumpy()[:0], b.asnumpy()[:0]), model(a, b)
+        assert (empty["out"].shape, empty["out"].dtype) == ((0, 4), want["out"].dtype)
+        assert (empty["pair"][0].shape, empty["pair"][0].dtype) == ((0,), want["pair"][0].dtype)
+        assert (empty["pair"][1][1].shape, empty["pair"][1][1].dtype) == ((0, 8), want["pair"][1][1].dtype)
+        assert (splitter.last_report.rows, splitter.last_report.missing) == (0, ())
 
 
 SCRIPT = """

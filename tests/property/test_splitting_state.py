@@ -26,7 +26,8 @@ KINDS = {
     "skip": {"none left"},
     "recover": {"part", "none left"},
 }
-MOVES = (*["work"] * 12, "kill", "kill the one that works", "raise", "unable", "forward", "abandon", "reset", "late")
+OTHERS = ("kill", "kill the one that works", "raise", "unable", "forward", "abandon", "reset", "late", "out", "in")
+MOVES = (*["work"] * 12, *OTHERS)
 
 
 class Setting(NamedTuple):
@@ -170,13 +171,14 @@ class Shell:
         if outcome.kind == "none left" and policy == "skip":
             assert dropped == set(forward.reached)
         elif outcome.kind == "none left":
-            assert all(device.retired for device in state.devices)
+            assert all(device.status in ("retired", "out") for device in state.devices)
         elif outcome.kind == "lost":
             assert len(self.processes) < len(state.devices)
             assert not state.devices[outcome.device].serving
         elif policy == "recover":
             struck = max(forward.struck.values(), default=0)
-            assert max(forward.raised.values(), default=0) == 2 or struck > 2 * (self.setting.max_restarts + 1)
+            assert max(forward.raised.values(), default=0) == 2 or struck > max(1, self.setting.max_restarts)
+            assert max(forward.raised.values(), default=0) == 2 or not any(device.retired for device in state.devices)
 
     def look(self):
         """See that what the state says of itself is so."""
@@ -190,9 +192,12 @@ class Shell:
             assert not device.alive or device.original <= process.holds
             assert device.original <= device.parts
             assert not device.retired or self.setting.policy == "recover"
-            assert device.retired == (process is None and self.setting.policy == "recover")
-        parts = [device.parts for device in state.devices if not device.retired]
-        assert not parts or frozenset().union(*parts) == frozenset(range(self.setting.parts)), "a part without device"
+            gone = process is None and device.status != "out"
+            assert device.retired == (gone and self.setting.policy == "recover")
+        served = frozenset().union(*(device.parts for device in state.devices if device.serving))
+        kept = frozenset().union(*(device.parts for device in state.devices if device.status == "away"))
+        missing = frozenset(range(self.setting.parts)) - served
+        assert not served or missing <= (frozenset() if self.setting.policy in ("recover", "skip") else kept)
         starting = [process for process in self.processes.values() if not state.devices[process.device].alive]
         assert state.settled == (not starting)
         assert all(process.has_to_do for process in starting)
@@ -321,6 +326,13 @@ class Shell:
         assert len(self.processes) == len(self.state.devices)
         assert [device.parts for device in self.state.devices] == [set(parts) for parts in self.setting.holders]
 
+    def bring_back(self, device):
+        self.may_start = True
+        self.restarts[device] = 0
+        self.do(self.state.brought_back(device))
+        self.may_start = False
+        assert self.state.devices[device].parts >= self.setting.holders[device]
+
     def move(self, move, pick):
         busy = [self.processes[device] for device in sorted(self.processes) if self.processes[device].has_to_do]
         match move:
@@ -344,6 +356,11 @@ class Shell:
                 self.abandon()
             case "reset":
                 self.reset()
+            case "out" if self.processes:
+                self.faults = True
+                self.do(self.state.taken_out(sorted(self.processes)[pick % len(self.processes)]))
+            case "in" if len(self.processes) < len(self.state.devices):
+                self.bring_back(next(each.number for each in self.state.devices if not each.serving))
             case "late" if self.former:
                 self.late(self.former[pick % len(self.former)], pick)
 

@@ -30,9 +30,9 @@ def write_timeline(
 ) -> None:
     """Write the page of `timeline_html` whole or not at all; an existing file is replaced.
 
-    Raises UsageError when `path` is empty, a directory, or in a directory that does not exist.
+    Raises UsageError when `path` is no path, empty, a directory, or in a directory that does not exist.
     """
-    name = os.fspath(path)
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"invalid name {name!r} of a timeline: give one such as timeline.html")
     if os.path.isdir(name):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ms_recover.errors import InputError, UsageError
-from ms_recover.splitting.batches import Batch, join, plan_chunks, to_host, to_tensor
+from ms_recover.splitting.batches import Batch, Whole, join, plan_chunks, to_host, to_tensor
 from ms_recover.splitting.nested import Shared, flatten, unflatten
 
 Pair = namedtuple("Pair", "left right")
@@ -157,7 +157,6 @@ def test_rows_are_those_of_all_tensors_that_are_not_shared():
         ((Shared(np.zeros(3)),), "no tensor"),
         ((np.zeros(3), np.zeros(())), "no axes.*Shared"),
         ((np.zeros((3, 2)), np.zeros(4)), r"\(3, 2\), \(4,\) differ.*Shared"),
-        ((np.zeros((0, 2)),), "no rows"),
     ],
 )
 def test_calls_without_a_common_number_of_rows_are_refused(args, words):
@@ -286,3 +285,25 @@ def test_tensors_go_to_the_host_and_back_without_copies(ms):
     frozen.flags.writeable = False
     assert np.array_equal(to_tensor(frozen[::2]).asnumpy(), [0, 2])
     assert to_tensor(np.ones(())).shape == ()
+
+
+def test_an_empty_batch_is_computed_with_one_row_which_its_output_loses():
+    table = np.ones((2, 2))
+    batch = Batch((np.zeros((0, 3), np.float32), Shared(table)), {"mask": np.zeros((0, 2), np.int32)})
+    assert batch.rows == 0
+    args, kwargs = unflatten(*batch.cut(0, 0))
+    assert (args[0].shape, args[0].dtype, kwargs["mask"].shape) == ((1, 3), np.float32, (1, 2))
+    assert args[1] is table
+
+
+def test_a_call_that_is_not_cut_goes_through_whole():
+    array, scalar = np.ones((5, 2)), np.array(3.0)
+    call = Whole((array, scalar, 2), {"how": [scalar]}, single=False)
+    assert call.rows == 5
+    args, kwargs = unflatten(*call.cut(0, 5))
+    assert (args[0] is array, args[1].shape, args[2], len(kwargs["how"])) == (True, (), 2, 1)
+    assert unflatten(*Whole(({"a": array},), {}, single=True).cut(0, 5))["a"] is array
+    assert Whole((scalar, "text"), {}, single=False).rows == 0
+    for args, kwargs in (((), {}), ((array, array), {}), ((array,), {"mask": array})):
+        with pytest.raises(UsageError, match="takes one argument"):
+            Whole(args, kwargs, single=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.partition import assign, partition
+from ms_recover.splitting.partition import assign, cut_before, partition
 
 numbers = st.one_of(
     st.integers(0, 4),
@@ -112,3 +112,43 @@ def test_no_assignment_does_better(costs, more):
                 changed[giver] -= 1
                 changed[taker] += 1
                 assert worst(changed) >= best
+
+
+NAMES = ["embed", "hidden.0", "hidden.1", "relu(_)", "head", "relu(_)"]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "parts"),
+    [
+        (["head"], [range(4), range(4, 6)]),
+        ("head", [range(4), range(4, 6)]),
+        (["hidden", 4], [range(1), range(1, 4), range(4, 6)]),
+        ([4, "hidden.1"], [range(2), range(2, 4), range(4, 6)]),
+        (5, [range(5), range(5, 6)]),
+        ((1, 2, 3, 4, 5), [range(number, number + 1) for number in range(6)]),
+    ],
+)
+def test_parts_begin_at_stages_given_by_name_or_number(cuts, parts):
+    assert list(cut_before(NAMES, cuts)) == parts
+
+
+@pytest.mark.parametrize(
+    ("cuts", "words"),
+    [
+        (["tail"], "'tail' is no stage; the stages are embed, hidden.0"),
+        (["relu(_)"], "belongs to 2 stages: give a number"),
+        (["embed"], "cannot begin at 0"),
+        ([0], "cannot begin at 0"),
+        ([6], "cannot begin at 6"),
+        ([-1], "cannot begin at -1"),
+        ([True], "cannot begin at True"),
+        ([2.0], r"cannot begin at 2\.0"),
+        (["head", 4], "a stage is there twice"),
+        ([], "expected a list"),
+        (None, "expected a list"),
+        ({"head"}, "expected a list"),
+    ],
+)
+def test_a_cut_at_no_stage_is_refused(cuts, words):
+    with pytest.raises(UsageError, match=words):
+        cut_before(NAMES, cuts)

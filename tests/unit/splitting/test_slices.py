@@ -524,6 +524,7 @@ def test_the_next_store_removes_temporary_directories_of_killed_splitters(tmp_pa
         for made in (killed, foreign, young):
             shutil.copytree(used.directory, made)
         (foreign / "thesis.tex").write_text("words")
+        next(young.glob(".splitter*")).unlink()  # it is about to be claimed
         for old in (killed, foreign, Path(used.directory)):
             os.utime(old, (0, 0))
         with closing(SliceStore(None, 3)):
@@ -531,3 +532,14 @@ def test_the_next_store_removes_temporary_directories_of_killed_splitters(tmp_pa
             assert foreign.exists()
             assert young.exists()
             assert sound(used.directory)
+
+
+@pytest.mark.processes
+def test_the_next_store_removes_what_a_splitter_left_that_was_killed_just_now(tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = python("store = fill(SliceStore(None, 3)); os.kill(os.getpid(), signal.SIGKILL)", env=env)
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+    (left,) = tmp_path.glob("ms_recover-split-*")
+    assert list(left.glob("rank_*/*.ckpt"))
+    assert python("store = fill(SliceStore(None, 3))", env=env).wait(timeout=60) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -218,3 +218,45 @@ def test_measured_costs_of_large_stages_are_larger():
 
 def test_stages_are_compared_by_identity():
     assert Stage(0, "", None) != Stage(0, "", None)
+
+
+class Loose(nn.Cell):
+    """No chain that can be followed, though it is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Dense(4, 4)
+        self.blocks = nn.CellList([nn.Dense(4, 4), nn.SequentialCell(nn.Dense(4, 4), nn.ReLU())])
+        self.last = nn.Dense(4, 2)
+
+    def construct(self, x):
+        x = self.first(x.reshape(x.shape[0], -1))
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def test_stages_are_given_as_cells_or_names():
+    model = Loose()
+    cells = [model.first, *model.blocks, model.last]
+    names = ["first", "blocks.0", "blocks.1.0", "blocks.1.1", "last"]
+    for given in (cells, tuple(cells), nn.CellList(cells), ["first", "blocks.0", "blocks.1", "last"], names):
+        assert [stage.name for stage in stages_of(model, given)] == names
+    x = rows(5, 4)
+    assert np.array_equal(ModelPart(stages_of(model, names))(x).asnumpy(), model(x).asnumpy())
+    alone = nn.ReLU()
+    assert [stage.name for stage in stages_of(model, [model.first, alone])] == ["first", "1"]
+
+
+@pytest.mark.parametrize("given", ["first", 3, {"first"}, [lambda x: x], ["nothing"], [""], [None], [5], []])
+def test_given_stages_that_are_no_cells_are_refused(given):
+    with pytest.raises(UsageError, match="stage"):
+        stages_of(Loose(), given)
+
+
+def test_a_chain_that_cannot_be_followed_is_assumed_only_where_it_is_asked_for():
+    model = Loose()
+    with pytest.raises(UsageError, match=r"looks at shape of its argument.*stages="):
+        stages_of(model)
+    found = stages_of(model, assume_chain=True)
+    assert [stage.name for stage in found] == ["first", "blocks.0", "blocks.1.0", "blocks.1.1", "last"]

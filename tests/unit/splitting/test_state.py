@@ -99,12 +99,12 @@ def test_a_device_that_does_not_start_fails_the_start(policy):
     state = made(policy)
     state.begun()
     come(state, 0), come(state, 2)
-    assert state.lost(1, 1, "start", "no memory") == [
+    assert state.lost(1, 1, "start", "no memory")[:2] == [
         EndWorker(1, 1),
         EmitEvent(kind="lost", device=1, part=None, chunk=None, cause="start", words="no memory"),
     ]
     assert state.settled
-    assert state.start_fault() == FailForward(kind="lost", device=1, part=None, cause="start", words="no memory")
+    assert state.start_fault() == FailForward(kind="start", device=1, part=None, cause="start", words="no memory")
 
 
 def test_a_device_that_does_not_start_tries_again_and_then_leaves_its_part_to_another():
@@ -137,7 +137,7 @@ def test_starting_ends_when_no_device_ever_starts():
         tried += 1
     assert tried == 3 * (1 + IN_A_ROW)
     assert state.settled
-    assert state.start_fault() == FailForward(kind="lost", device=0, part=None, cause="start", words="no")
+    assert state.start_fault() == FailForward(kind="start", device=0, part=None, cause="start", words="no")
     assert [(fail.kind, fail.cause) for fail in state.asked([0])] == [("none left", "start")]
 
 
@@ -315,22 +315,38 @@ def test_skip_loses_a_device_that_raises_and_does_not_try_again():
     assert ran(state, 2, 2, 0) == [FinishForward()]
 
 
-def test_skip_gives_up_at_once_what_can_never_come_through():
+def test_skip_drops_what_a_device_was_at_and_hands_its_part_to_a_survivor():
     state = at_work("skip")
     state.asked(range(4))
     ran(state, 0, 0, 0)
-    ran(state, 1, 0, 1)
-    ran(state, 2, 0, 2)
+    ran(state, 0, 1, 0)
     said = kill(state, 1)
-    assert said[-1] == FinishForward()
-    assert {chunk: (why.device, why.part) for chunk, why in state.forward.dropped.items()} == {
-        1: (1, 1),
-        2: (1, 1),
-        3: (1, 1),
-    }
-    assert state.asked([4, 5])[-1] == FailForward(
-        kind="none left", device=1, part=1, cause="eof", words="killed by SIGKILL"
-    )
+    assert of("moved", said) == [EmitEvent(kind="moved", device=0, part=1, words="from device 1")]
+    assert LoadPart(0, 1) in said
+    assert {chunk: (why.device, why.part) for chunk, why in state.forward.dropped.items()} == {0: (1, 1), 1: (1, 1)}
+    assert not of(StartWorker, said)
+    ran(state, 0, 2, 0)
+    ran(state, 0, 3, 0)
+    assert state.held(0, 1, 1) == [RunChunk(0, 1, 2), RunChunk(0, 1, 3)]
+    for device, chunk, part in ((0, 2, 1), (0, 3, 1), (2, 2, 2)):
+        assert not of(FinishForward, ran(state, device, chunk, part))
+    assert ran(state, 2, 3, 2) == [FinishForward()]
+    assert [device.alive for device in state.devices] == [True, False, True], "it stays away"
+    go_through(state, range(4, 10))
+    assert not state.forward.dropped, "the next forward is whole"
+
+
+def test_skip_hands_over_parts_that_were_handed_over():
+    state = at_work("skip")
+    kill(state, 1)
+    state.held(0, 1, 1)
+    said = kill(state, 0)
+    assert {event.part for event in of("moved", said)} == {0, 1}
+    for part in (0, 1):
+        state.held(2, 1, part)
+    go_through(state, range(3))
+    state.reset()
+    assert [device.parts for device in state.devices] == [{0}, {1}, {2}]
 
 
 def test_skip_with_nothing_left_fails():
@@ -422,7 +438,7 @@ def test_a_fresh_process_that_is_lost_before_it_works_is_replaced_only_under_rec
         EndWorker(1, 2),
         EmitEvent(kind="lost", device=1, part=None, chunk=None, cause="timeout", words="slow"),
     ]
-    assert said[2:] == ([StartWorker(1, 3)] if policy == "recover" else [])
+    assert of(StartWorker, said) == ([StartWorker(1, 3)] if policy == "recover" else [])
     assert state.settled == (policy != "recover")
     assert state.ready(1, 2) == []
     assert state.held(1, 2, 1) == []
@@ -745,3 +761,134 @@ def test_a_device_lost_over_an_abandoned_chunk_takes_nothing_along(policy):
     assert (state.forward.dropped, state.forward.redone, state.forward.lost) == ({}, 0, [])
     assert state.asked([4]) == []
     assert ran(state, 1, 1, 0) == [RunChunk(1, 0, 4)]
+
+
+@pytest.mark.parametrize("holders", [([0],), ([0], [0]), ([0], [1]), ([0, 1],)], ids=str)
+@pytest.mark.parametrize("max_restarts", [1, 100])
+def test_a_chunk_that_kills_every_process_of_few_devices_is_at_fault_and_they_stay(holders, max_restarts):
+    state = at_work("recover", holders, max_restarts=max_restarts)
+    said = state.asked([0])
+    struck = 0
+    while state.forward.busy:
+        device = next((device for device in state.devices if device.running), None)
+        if device is None:
+            said = come(state, next(device.number for device in state.devices if device.status == "starting"))
+            continue
+        struck += 1
+        said = kill(state, device.number)
+        for load in of(LoadPart, said):
+            said += state.held(load.device, state.devices[load.device].generation, load.part)
+        assert struck < 20
+    assert [(fail.kind, fail.cause) for fail in of(FailForward, said)] == [("part", "eof")]
+    assert struck == len(holders) * (1 + min(max_restarts, IN_A_ROW))
+    assert not any(device.retired for device in state.devices)
+    assert [device.losses for device in state.devices] == [0] * len(holders)
+    for device in state.devices:
+        if device.status != "at work":
+            come(state, device.number)
+    go_through(state, range(1, 5))
+
+
+def test_a_single_loss_of_the_only_device_is_no_fault_of_its_chunk():
+    state = at_work("recover", ([0],), max_restarts=0)
+    state.asked([0])
+    assert kill(state, 0)[-1].kind == "none left"
+    assert state.devices[0].retired
+
+
+# --- taken out, brought back, closed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
+def test_a_device_that_is_taken_out_leaves_its_part_and_its_chunks_to_a_survivor(policy):
+    state = at_work(policy)
+    state.asked([0, 1])
+    ran(state, 0, 0, 0)
+    said = state.taken_out(1)
+    assert said == [
+        EndWorker(1, 1),
+        EmitEvent(kind="removed", device=1),
+        EmitEvent(kind="moved", device=0, part=1, words="from device 1"),
+        LoadPart(0, 1),
+        EmitEvent(kind="redone", device=1, part=1, chunk=0),
+    ]
+    assert state.held(0, 1, 1) == [RunChunk(0, 1, 0)]
+    assert state.settled
+    for device, chunk, part in ((0, 1, 0), (0, 0, 1), (0, 1, 1), (2, 0, 2)):
+        assert not of(FinishForward, ran(state, device, chunk, part))
+    assert ran(state, 2, 1, 2) == [FinishForward()]
+    assert not state.forward.lost
+    assert [device.alive for device in state.devices] == [True, False, True]
+    assert state.taken_out(1) == []
+    assert state.brought_back(1) == [EmitEvent(kind="reset", device=1), StartWorker(1, 2)]
+    assert state.brought_back(1) == []
+    assert come(state, 1)[-1] == EmitEvent(kind="recovered", device=1)
+    go_through(state, range(2, 6))
+
+
+def test_a_process_of_a_device_that_was_taken_out_meanwhile_is_not_awaited():
+    state = made("recover")
+    state.begun()
+    assert state.awaits(1, 1)
+    state.taken_out(1)
+    assert not state.awaits(1, 1)
+    assert state.ready(1, 1) == []
+    state.reset()
+    assert state.awaits(1, 2)
+
+
+def test_with_every_device_taken_out_a_forward_fails():
+    state = at_work("recover", WHOLE)
+    for device in range(3):
+        state.taken_out(device)
+    (failed,) = state.asked([0])
+    assert (failed.kind, failed.words) == ("none left", "it was taken out")
+
+
+@pytest.mark.parametrize("policy", ["plain", "raise", "skip", "recover"])
+def test_the_only_device_that_is_brought_back_gets_all_parts(policy):
+    state = at_work(policy)
+    for device in range(3):
+        state.taken_out(device)
+    said = state.brought_back(1)
+    assert [event.part for event in of("moved", said)] == [0, 2]
+    assert come(state, 1)[:3] == [LoadPart(1, 0), LoadPart(1, 1), LoadPart(1, 2)]
+    go_through(state, range(3))
+
+
+def test_the_part_of_a_lost_device_stays_lost_where_losses_are_raised():
+    state = at_work("raise")
+    kill(state, 1)
+    assert not of("moved", state.taken_out(0)[:2])
+    assert {event.part for event in of("moved", state.brought_back(0))} == set()
+    come(state, 0)
+    assert state.asked([0])[-1].kind == "lost"
+
+
+def test_a_retired_device_is_brought_back_with_its_own_part():
+    state = at_work("recover", max_restarts=0)
+    kill(state, 1)
+    assert state.devices[1].retired
+    state.brought_back(1)
+    come(state, 1)
+    assert (state.devices[1].parts, state.devices[1].losses) == ({1}, 0)
+
+
+def test_a_forward_can_go_through_some_of_the_parts():
+    state = at_work("recover")
+    assert state.asked([0, 1], range(1, 2)) == [RunChunk(1, 1, 0), RunChunk(1, 1, 1)]
+    assert ran(state, 1, 0, 1) == []
+    assert ran(state, 1, 1, 1) == [FinishForward()]
+    state = at_work("raise")
+    kill(state, 2)
+    state.asked([2], range(2))
+    ran(state, 0, 2, 0)
+    assert ran(state, 1, 2, 1) == [FinishForward()], "the part without device is not needed"
+    assert state.asked([3], range(2, 3))[-1].kind == "lost"
+
+
+def test_a_closed_splitter_has_no_device_at_work():
+    state = at_work("recover")
+    state.closed()
+    assert [device.status for device in state.devices] == ["closed"] * 3
+    assert not any(device.alive or device.serving for device in state.devices)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -214,7 +214,8 @@ def test_a_name_without_directory_is_written_to_the_working_directory(
 
 
 def test_invalid_paths_are_refused(tmp_path: Path) -> None:
-    for name in ("", tmp_path, tmp_path / "no" / "t.html", "a\0b"):
+    names: list[Any] = ["", tmp_path, tmp_path / "no" / "t.html", "a\0b", 5, None, b"t.html"]
+    for name in names:
         with pytest.raises(UsageError):
             write_timeline(name, [], [], [])
     assert os.listdir(tmp_path) == []
