@@ -26,22 +26,39 @@ _PAUSE_S = 1.0
 class _FactoryPartRunner(PartRunner):
     """Runs parts of a model that this process made itself."""
 
-    def __init__(self, job: Job, control: ControlThread, stages: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, job: Job, control: ControlThread, made: Mapping[str, Sequence[Any]] | tuple[Any, ...]) -> None:
         super().__init__(job, control)
-        self._stages = stages
+        self._made = made
 
     def make_part(self, message: Message) -> Any:
-        """Make a part, with the weights of the message."""
+        """Make a part, or take it from the model."""
         import mindspore
 
-        from ms_recover.splitting import batches, stages
+        from ms_recover.splitting import stages
 
         fields = message.fields
         mindspore.set_context(mode=fields["mode"])
-        part = stages.ModelPart(self._stages[fields["split"]][slice(*fields["stages"])])
-        held = dict(zip(fields["names"], map(batches.to_tensor, message.tensors), strict=True))
-        part.load(held, "the splitter's message")
-        return part
+        found = self._made
+        if isinstance(found, tuple):
+            if len(found) != fields["total"]:
+                raise UsageError(f"the factory returned {len(found)} functions here, the splitter's {fields['total']}")
+            makers = {index: found[index] for index in range(*fields["stages"])}
+            return stages.ModelPart(stages.made_stages(makers, fields["seed"]))
+        return stages.ModelPart(found[fields["split"]][slice(*fields["stages"])])
+
+    def load(self, part: Any, message: Message) -> None:
+        """Set the weights of a part to those of the message."""
+        from ms_recover.splitting import batches
+
+        held = dict(zip(message.fields["names"], map(batches.to_tensor, message.tensors), strict=True))
+        part.load(held, lambda name, parameter: parameter.set_data(held[name]), "the splitter's message")
+
+    def write(self, message: Message) -> None:
+        """Send the values of the slice of a part: the splitter's files are on another host."""
+        from ms_recover.splitting import batches
+
+        values = self._values(message)
+        self._answer(message, [batches.to_host(value) for value in values.values()], names=list(values))
 
 
 def main() -> int:
@@ -61,7 +78,7 @@ def _serve(options: argparse.Namespace) -> int:
     security = Security.from_environment()
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
-    stages = _stages_by_split(options.factory)
+    made = _made_by(options.factory)
     world = remote_world_name(options.port)
     until = time.monotonic() + options.timeout
     while True:
@@ -79,7 +96,7 @@ def _serve(options: argparse.Namespace) -> int:
         control = ControlThread(job, security, lasting=True)
         control.start()
         if control.wait_until_joined():
-            _FactoryPartRunner(job, control, stages).serve()
+            _FactoryPartRunner(job, control, made).serve()
             until = time.monotonic() + options.timeout
         control.join()
         if isinstance(control.error, BrokenWorldError) and control.error.cause == "closed":
@@ -90,11 +107,13 @@ def _serve(options: argparse.Namespace) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _stages_by_split(factory: str) -> dict[str, Sequence[Any]]:
-    """Make the model; return its stages for each kind of split."""
+def _made_by(factory: str) -> dict[str, Sequence[Any]] | tuple[Any, ...]:
+    """Make the model, and return its stages for each kind of split; or return the functions that make stages."""
     from ms_recover.splitting import pickling, stages
 
     model = pickling.from_factory(factory)
+    if isinstance(model, tuple):
+        return model
     found: dict[str, Sequence[Any]] = {"batch": stages.whole_model(model)}
     try:
         found["layers"] = stages.stages_of(model)

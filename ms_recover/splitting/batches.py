@@ -24,6 +24,8 @@ class Batch:
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._shared: set[int] = set()
         self._skeleton, leaves = flatten((tuple(args), dict(kwargs)), self._shared)
+        self.tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+        """The tensors of MindSpore as they were given."""
         self._leaves = [to_host(leaf) for leaf in leaves]
         self.rows = _common_rows([tuple(leaf.shape) for index, leaf in self._cuttable()])
         """Length of axis 0."""

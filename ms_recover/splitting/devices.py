@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
-from ms_recover.splitting import batches, stages
+from ms_recover.errors import BrokenWorldError, DeviceLostError, InputError, MsRecoverError
+from ms_recover.splitting import batches
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
@@ -23,10 +23,12 @@ from ms_recover.splitting.instructions import (
     StartWorker,
 )
 from ms_recover.splitting.job import WorkerJobs
+from ms_recover.splitting.part_files import PartFiles
 from ms_recover.splitting.process import Worker
 from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
+from ms_recover.splitting.values import SliceFile
 from ms_recover.splitting.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Devices:
     ) -> None:
         self.state = state
         self.history = history
-        self._store = store
+        self.store = store
         self._jobs = jobs
         self._chunk_limit = chunk_limit
         self._placements: dict[int, _Placement] = {}
@@ -91,6 +93,7 @@ class Devices:
         """The outcome of the forward that runs."""
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
+        self.files = PartFiles(store, jobs.part_fields)
         self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
 
     @property
@@ -107,6 +110,7 @@ class Devices:
     async def close(self) -> None:
         """End every worker."""
         self._closing = True
+        self.files.close()
         for task in list(self._tasks):
             task.cancel()
         while self._tasks:
@@ -145,6 +149,7 @@ class Devices:
         del self._placements[device]
         self._lost_since[device] = placement.since
         placement.worker.kill()
+        self.files.forget(placement.worker)
         self._run_in_background(self.pool.end(placement.worker))
 
     def _emit(self, event: EmitEvent) -> None:
@@ -209,6 +214,8 @@ class Devices:
                 part, number = fields["part"], fields["chunk"]
                 self._end_chunk(placement, part, number, None, "raised")
                 self.apply(self.state.raised(device, generation, number, part, fields["words"]))
+            case "answered" | "refused":
+                self.files.answered(placement.worker, message)
             case "unable":
                 self._lose(placement, "weights", fields["words"])
             case _:
@@ -228,26 +235,39 @@ class Devices:
             self._lose_by(error, placement, "protocol")
 
     async def _load(self, placement: _Placement, part: int) -> None:
-        """Prove a part's slice, send the part, and lose the device if it does not hold the part in time."""
+        """Prove a part's slice, send the part, and lose the device if it does not hold the part in time.
+
+        A part without slice is made by the worker, which writes it.
+        """
+        limit = self._jobs.local.timeout
         channel = placement.worker.channel
         try:
+            async with self.files.making[part]:
+                if not self.store.is_saved(part):
+                    making = self.files.make(placement.worker, part, placement.device)
+                    await asyncio.wait_for(making, limit)
+                    self.apply(self.state.held(placement.device, placement.generation, part))
+                    return
             began = self.history.now
-            path, repaired = await asyncio.to_thread(self._store.path, part)
+            path, repaired = await asyncio.to_thread(self.store.path, part)
             placement.proof += self.history.now - began
             if repaired:
                 self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
             if placement.worker.remote:
-                held = await asyncio.to_thread(stages.read_weights, path)
-                tensors = [batches.to_host(value) for value in held.values()]
-                await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
+                file = SliceFile(path)
+                tensors = [batches.to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
+                fields = self._jobs.part_fields[part]
+                await channel.send("hold", tensors, part=part, names=file.weights, **fields)
             else:
                 await channel.send("hold", part=part, path=path, device=placement.device)
-        except BrokenWorldError:
+        except (BrokenWorldError, DeviceLostError):
             return  # `_receive_all` handles it
+        except asyncio.TimeoutError:
+            self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+            return
         except Exception as error:
             self._lose_by(error, placement, "weights")
             return
-        limit = self._jobs.local.timeout
         await asyncio.sleep(limit)
         if self._is_current(placement) and part not in self.state.devices[placement.device].held:
             self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")

@@ -82,6 +82,12 @@ class Engine:
             self.devices.pool.start_spares()
             await self._settle()
 
+    async def read_weights(self) -> dict[str, Any]:
+        """Return the weights of all parts as parameters, by name."""
+        async with self._turn:
+            self._check_open()
+            return await asyncio.to_thread(self.devices.store.weights)
+
     async def close(self) -> None:
         """End every worker."""
         self._closing = True

@@ -57,8 +57,8 @@ class WorkerJobs:
     remote_security: Security
     """Of the worlds with workers on other hosts."""
     part_fields: tuple[Mapping[str, Any], ...]
-    """For each part the place in the model (``split``, ``stages``) and MindSpore's ``mode``: a worker on another host
-    makes the part from these."""
+    """For each part the place in the model (``split``, ``stages`` of ``total``), the ``seed`` of stages that no other
+    process has, and MindSpore's ``mode``: a worker on another host makes the part from these."""
 
 
 def remote_world_name(port: int) -> str:
@@ -66,8 +66,13 @@ def remote_world_name(port: int) -> str:
     return f"ms_recover.splitting.{port}"
 
 
-def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]) -> WorkerJobs:
-    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages."""
+def make_jobs(
+    options: Options, pickled: Sequence[bytes], parts: Sequence[range], total: int, seed: int | None = None
+) -> WorkerJobs:
+    """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
+
+    There are `total` stages; the seed is that of the stages that workers make.
+    """
     local = _local_job(options, tuple(pickled))
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)
@@ -79,7 +84,14 @@ def make_jobs(options: Options, pickled: Sequence[bytes], parts: Sequence[range]
         },
         remote_security=_remote_security(options),
         part_fields=tuple(
-            {"split": options.split, "stages": [part.start, part.stop], "mode": local.mode} for part in parts
+            {
+                "split": options.split,
+                "stages": [part.start, part.stop],
+                "total": total,
+                "seed": seed,
+                "mode": local.mode,
+            }
+            for part in parts
         ),
     )
 

@@ -13,14 +13,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling, stages
+from ms_recover.splitting import batches, values
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
 from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.given_model import given_model
+from ms_recover.splitting.gradients import outside_graphs, without_gradients
 from ms_recover.splitting.history import History
 from ms_recover.splitting.job import make_jobs
 from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign, partition
+from ms_recover.splitting.saved_split import SavedSplit, find_saved
+from ms_recover.splitting.slice_directory import newest_saved
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import summary
@@ -45,17 +49,18 @@ class ModelSplitter:
 
     Parameters
     ----------
-    model : mindspore.nn.Cell or str
+    model : mindspore.nn.Cell, list of callable or str
         In inference mode. For layers a ``SequentialCell``, or a cell whose method ``stages()`` returns its cells in
-        order: each takes the output of the one before as its only argument. Or the name of a function that returns the
-        model, as ``package.module:function``.
+        order: each takes the output of the one before as its only argument. Or a list of functions that each make a
+        stage: the workers call those of their part, and no other process holds its weights. Or the name of a function
+        that returns the model or such a list, as ``package.module:function``.
     num_devices : int
         Devices beyond the number of stages hold further copies of the costliest parts.
     split : {"layers", "batch"}
     sample : tensor or tuple, optional
         An input to measure the cost of each stage with. By default the cost is the stage's number of weights.
     costs : sequence of float, optional
-        The cost of each stage, in any unit.
+        The cost of each stage, in any unit. Stages that workers make cost the same by default.
     chunk_rows : int, optional
         Rows of a chunk. By default there are four chunks for each part, or one for each device, of at least 16 rows:
         MindSpore sums matrix products of fewer rows in another order, which changes the last bits.
@@ -63,6 +68,10 @@ class ModelSplitter:
         The directory of the parts' weights, as slices that ``recover-ckpt`` understands; by default a temporary one.
     replicas : int
         Copies of each part's slice.
+    resume : bool, optional
+        Whether to go on from the slices in the directory: with their weights, their parts and their number of
+        replicas, behind their step. Without slices there it begins with the model. False: slices there are replaced.
+        By default those of a training are refused, and those of a splitter that trained no step are replaced.
     heartbeat : float
         Seconds of silence until a frozen device is lost.
     timeout, start_timeout : float
@@ -118,6 +127,7 @@ class ModelSplitter:
         addr: str = "127.0.0.1",
         port: int = 29600,
         threads: int | None = None,
+        resume: bool | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         options = Options(
@@ -135,13 +145,15 @@ class ModelSplitter:
         )
         self._options = options
         self._history = History(on_event)
-        cell = pickling.from_factory(model) if isinstance(model, str) else model
-        cells = stages.stages_of(cell) if split == "layers" else stages.whole_model(cell)
-        stage_costs = _costs(cells, costs, sample)
-        self.parts = partition(stage_costs, min(num_devices, len(cells)))
-        parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
-        jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts)
-        self._store = SliceStore(directory, len(parts), replicas)
+        given = given_model(model, split)
+        self._weights = given.weights
+        stage_costs = given.costs(costs, sample)
+        found = _saved(directory, resume)
+        if found is not None:
+            given.check_saved(found)
+        self.parts = _parts(stage_costs, num_devices if split == "layers" else 1, found)
+        jobs = make_jobs(options, list(map(given.pickled, self.parts)), self.parts, given.total, given.seed)
+        self._store = SliceStore(directory, len(self.parts), found.replicas if found else replicas, found)
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
             [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
@@ -162,9 +174,10 @@ class ModelSplitter:
         # the arguments must not refer to the splitter, which would then never be garbage
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
-            for number, part in enumerate(parts):
-                held = part.slice_values(number)
-                self._store.save(number, partial(stages.save_values, held), held)
+            for number, part in enumerate(self.parts if found is None else ()):
+                held = given.slice_values(part, number)
+                if held is not None:
+                    self._store.save(number, partial(values.write_values, held), held)
             self._wait_for(self._engine.begin())
         except BaseException:
             self.close()
@@ -176,6 +189,7 @@ class ModelSplitter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @outside_graphs
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `forward`."""
         return self.forward(*args, **kwargs)
@@ -215,6 +229,7 @@ class ModelSplitter:
         """Seconds since the splitter was made: the clock of events and spans."""
         return self._history.now
 
+    @outside_graphs
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the model's output.
 
@@ -232,14 +247,50 @@ class ModelSplitter:
         Raises
         ------
         UsageError
-            When an argument cannot be cut into chunks, or the outputs of chunks cannot be joined.
+            When an argument cannot be cut into chunks, or the outputs of chunks cannot be joined. Also by a gradient
+            that would have to pass through here, such as that of ``ms.value_and_grad`` by the input or the weights.
         DeviceLostError
             When a device is lost and the answer is incomplete.
         PartError
             When a part raises on these inputs.
         """
         batch = batches.Batch(args, kwargs)
-        return self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
+        output = self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
+        return without_gradients(output, batch.tensors, self._weights.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights as the devices have them, under the names that they have in the model.
+
+        Returns
+        -------
+        dict of str to mindspore.Parameter
+            Copies, for ``mindspore.load_param_into_net`` or ``Cell.load_state_dict``. Stages that workers make have the
+            names of an ``nn.SequentialCell`` of all stages, such as ``3.weight``.
+
+        Raises
+        ------
+        UsageError
+            When the splitter is closed.
+        UnrecoverableError
+            When every slice of a part is damaged.
+        """
+        return self._wait_for(self._engine.read_weights())
+
+    def sync(self) -> None:
+        """Set the weights of the model that was passed in to those of `state_dict`, in the memory that they have.
+
+        Raises
+        ------
+        UsageError
+            When the model was made by a factory: this process has none. Or when the splitter is closed.
+        UnrecoverableError
+            When every slice of a part is damaged; no weight is set then.
+        """
+        if not self._weights:
+            raise UsageError("there is no model to set: it was given as a factory or has no weights; see state_dict")
+        found = self.state_dict()
+        for name, parameter in self._weights.items():
+            values.assign(parameter, found[name])
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""
@@ -316,11 +367,25 @@ def _restore_interrupt_handler() -> None:
             signal.signal(signal.SIGINT, handler)
 
 
-def _costs(cells: Sequence[Any], costs: Sequence[float] | None, sample: Any) -> Sequence[float]:
-    if costs is not None and len(costs) != len(cells):
-        raise UsageError(f"{len(costs)} costs for {len(cells)} stages")
-    if costs is not None:
-        return costs
-    if sample is None or len(cells) == 1:
-        return stages.estimated_costs(cells)
-    return stages.measured_costs(cells, sample if isinstance(sample, tuple) else (sample,))
+def _saved(directory: str | os.PathLike[str] | None, resume: bool | None) -> SavedSplit | None:
+    """Return the slices to go on from; refuse to replace those of a training unless that is asked for."""
+    if directory is None:
+        if resume:
+            raise UsageError("resume needs the directory of the splitter to go on from")
+        return None
+    if resume:
+        return find_saved(directory)
+    trained = newest_saved(directory)
+    if trained and resume is None:
+        raise UsageError(
+            f"{os.fspath(directory)} holds the slices of {trained} trained steps: resume=True goes on from them, "
+            "resume=False replaces them, another directory keeps them"
+        )
+    return None
+
+
+def _parts(costs: Sequence[float], most: int, found: SavedSplit | None) -> tuple[range, ...]:
+    """Return the stages of each part: those that were saved, else at most so many, as even as possible."""
+    if found is None:
+        return partition(costs, min(most, len(costs)))
+    return found.parts

@@ -28,6 +28,8 @@ _GRACE_S = 1.0
 """Seconds that a computation may still take when the splitter is gone."""
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WORDS = 2000
+_ERRORS: dict[MessageKind, MessageKind] = {"run": "raised", "hold": "unable"}
+"""The answer to a message that cannot be carried out; all others are requests, which are refused."""
 
 
 class ControlThread(threading.Thread):
@@ -113,31 +115,62 @@ class PartRunner:
         self._control.send("ready")
         while (message := self._control.messages.get()) is not None:
             try:
-                if message.kind == "hold":
-                    part = message.fields["part"]
-                    self._parts[part] = self.make_part(message)
-                    self._control.send("held", part=part)
-                elif message.kind == "run":
-                    self._run(message)
+                self._carry_out(message)
             except Exception as error:
                 traceback.print_exc()
                 words = f"{type(error).__name__}: {error}".strip()[:_LONGEST_WORDS]
-                answer: MessageKind = "raised" if message.kind == "run" else "unable"
-                fields = message.fields
-                self._control.send(answer, part=fields.get("part"), chunk=fields.get("chunk"), words=words)
+                answer: MessageKind = _ERRORS.get(message.kind, "refused")
+                places = {key: message.fields.get(key) for key in ("part", "chunk", "request")}
+                self._control.send(answer, (), **places, words=words)
+
+    def _carry_out(self, message: Message) -> None:
+        part = message.fields["part"]
+        if message.kind == "hold":
+            made = self.make_part(message)
+            self.load(made, message)
+            self._parts[part] = made
+            self._control.send("held", part=part)
+        elif message.kind == "make":
+            self._parts[part] = self.make_part(message)
+            self._answer(message, names=list(self._values(message)))
+        elif message.kind == "write":
+            self.write(message)
+        elif message.kind == "run":
+            self._run(message)
 
     def make_part(self, message: Message) -> Any:
-        """Make a part, with the weights of its slice."""
+        """Make a part; its weights are those of a new model, or not set."""
         from ms_recover.splitting import pickling, stages
 
         device = message.fields["device"]
         take_device(self._job.target, device)  # a spare learns only now which device it serves
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
-        part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
-        path = message.fields["path"]
-        part.load(stages.read_weights(path), path)
-        return part
+        return stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
+
+    def load(self, part: Any, message: Message) -> None:
+        """Set the weights of a part to those of its slice."""
+        from ms_recover.splitting import values
+
+        file = values.SliceFile(message.fields["path"])
+        part.load(file.weights, file.fill, file.path)
+
+    def write(self, message: Message) -> None:
+        """Write the slice of a part to a file of this host."""
+        from ms_recover.splitting import values
+
+        digests = values.write_values(self._values(message), message.fields["path"])
+        self._answer(message, file=digests.file, parameters=list(digests.parameters))
+
+    def _values(self, message: Message) -> dict[str, Any]:
+        """Return the values of the slice of a part, by name."""
+        number = message.fields["part"]
+        total = message.fields["total"]
+        values: dict[str, Any] = self._parts[number].slice_values(number, total)
+        return values
+
+    def _answer(self, message: Message, tensors: Sequence[Any] = (), **fields: Any) -> None:
+        self._control.send("answered", tensors, request=message.fields["request"], **fields)
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""

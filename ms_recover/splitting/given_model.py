@@ -1,0 +1,92 @@
+"""The model that a splitter is given: a cell, or functions with which workers make its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+
+from ms_recover.errors import UsageError
+from ms_recover.splitting import pickling, stages
+from ms_recover.splitting.options import Split
+from ms_recover.splitting.saved_split import SavedSplit
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """The stages of a model: cells of this process, or functions that workers call."""
+
+    cells: tuple[stages.Stage, ...] = ()
+    """Empty where workers make the stages."""
+    makers: tuple[Any, ...] = ()
+    factory: str | None = None
+    """The name by which workers find the functions."""
+    seed: int | None = None
+    """The seed of the stages that workers make."""
+    is_callers: bool = False
+    """Whether the caller has the cell; one that a factory made is dropped when its weights are saved."""
+
+    @property
+    def total(self) -> int:
+        """Number of stages."""
+        return len(self.cells or self.makers)
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """The parameters of the caller's cell by their names in slices; empty without such a cell."""
+        return stages.parameters_of(self.cells) if self.is_callers else {}
+
+    def costs(self, costs: Sequence[float] | None, sample: Any) -> Sequence[float]:
+        """Return the cost of each stage: the given one, else measured with a sample, else its number of weights.
+
+        Stages that workers make count alike unless costs are given.
+        """
+        if costs is not None and len(costs) != self.total:
+            raise UsageError(f"{len(costs)} costs for {self.total} stages")
+        if costs is not None:
+            return costs
+        if not self.cells:
+            if sample is not None:
+                raise UsageError("stages that workers make cannot be measured with a sample: give their costs")
+            return [1.0] * self.total
+        if sample is None or self.total == 1:
+            return stages.estimated_costs(self.cells)
+        return stages.measured_costs(self.cells, sample if isinstance(sample, tuple) else (sample,))
+
+    def pickled(self, part: range) -> bytes:
+        """Return a part for a worker, without weights."""
+        if self.cells:
+            return pickling.dump_stages([self.cells[stage] for stage in part])
+        makers = () if self.factory else tuple(self.makers[stage] for stage in part)
+        return pickling.dump_recipe(pickling.Recipe(part, self.total, self.seed, self.factory, makers))
+
+    def slice_values(self, part: range, number: int) -> dict[str, Any] | None:
+        """Return the values of the slice of a part; None when a worker has to make them."""
+        if not self.cells:
+            return None
+        return stages.ModelPart([self.cells[stage] for stage in part]).slice_values(number, self.total)
+
+    def check_saved(self, found: SavedSplit) -> None:
+        """Raise UsageError when saved slices are not of this model, as far as this process knows it."""
+        how = "give the same model and split, or another directory"
+        if found.total != self.total:
+            raise UsageError(f"the saved slices are of a model of {found.total} stages, this has {self.total}: {how}")
+        for part, manifest in zip(found.parts if self.cells else (), found.manifests, strict=False):
+            shapes = {each.name: (each.dtype, each.shape) for each in manifest.parameters}
+            for name, weight in stages.parameters_of([self.cells[stage] for stage in part]).items():
+                here = str(weight.dtype), tuple(weight.shape)
+                if shapes.get(name) != here:
+                    there = shapes.get(name, "nothing of this name")
+                    raise UsageError(f"the saved slices have {there} for {name}, the model {here}: {how}")
+
+
+def given_model(model: Any, split: Split) -> GivenModel:
+    """Return the model that was given as a cell, as functions, or by the name of a factory of either."""
+    factory = model if isinstance(model, str) else None
+    made = pickling.from_factory(factory) if factory is not None else model
+    if pickling.are_makers(made):
+        return GivenModel(makers=tuple(made), factory=factory, seed=ms.get_seed())
+    cells = stages.stages_of(made) if split == "layers" else stages.whole_model(made)
+    return GivenModel(cells=tuple(cells), is_callers=factory is None)
