@@ -67,14 +67,17 @@ class SliceFile:
         parameter, _ = self._place(name)
         data = np.empty(parameter.nbytes, np.uint8)
         self._read(name, data.data)
-        kind = getattr(ms, parameter.dtype.lower(), None) if parameter.dtype != "Bool" else ms.bool_
-        if kind is None:
-            raise FormatError(f"{self.path}: {name} is of type {parameter.dtype}, of which there are no tensors")
-        if kind == ms.bfloat16:  # numpy lacks it
+        if parameter.dtype == "BFloat16":  # numpy lacks it
             from mindspore._c_expression import TensorPy
 
-            return ms.Tensor(TensorPy.convert_bytes_to_tensor(data.tobytes(), parameter.shape, kind))
-        return ms.Tensor.from_numpy(data.view(ms.dtype_to_nptype(kind)).reshape(parameter.shape))
+            return ms.Tensor(TensorPy.convert_bytes_to_tensor(data.tobytes(), parameter.shape, ms.bfloat16))
+        try:
+            kind = np.dtype(parameter.dtype.lower())
+        except TypeError:
+            raise FormatError(
+                f"{self.path}: {name} is of type {parameter.dtype}, of which there are no tensors"
+            ) from None
+        return ms.Tensor.from_numpy(data.view(kind).reshape(parameter.shape))
 
     def fill(self, name: str, tensor: Any) -> None:
         """Set a tensor to a value, in the memory that it has; FormatError when type or shape differ."""
