@@ -27,6 +27,8 @@ from ms_recover.splitting.process import Worker
 from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
+from ms_recover.splitting.training.orders import DeviceGoneError, Orders
+from ms_recover.splitting.training.snapshots import SharedMemory, Snapshots
 from ms_recover.splitting.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
@@ -89,6 +91,12 @@ class Devices:
         """The chunks of the forward that runs, by number."""
         self.result: asyncio.Future[FinishForward | FailForward] | None = None
         """The outcome of the forward that runs."""
+        self.orders = Orders()
+        """The orders of training that are not answered."""
+        self.memory = SharedMemory()
+        self.snapshots = Snapshots(self.memory)
+        self.versions: dict[tuple[int, int], int | None] = {}
+        """By device and part that its process holds: the number of updates in the values, None when unknown."""
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
         self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
@@ -113,6 +121,7 @@ class Devices:
             await asyncio.wait(self._tasks)
         self._placements.clear()
         await self.pool.close()
+        self.memory.close()
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """Carry out instructions of the state."""
@@ -143,6 +152,8 @@ class Devices:
         if placement is None or placement.generation != generation:
             return
         del self._placements[device]
+        self.versions = {holder: step for holder, step in self.versions.items() if holder[0] != device}
+        self.orders.lost(device)
         self._lost_since[device] = placement.since
         placement.worker.kill()
         self._run_in_background(self.pool.end(placement.worker))
@@ -198,6 +209,7 @@ class Devices:
         device, generation, fields = placement.device, placement.generation, message.fields
         match message.kind:
             case "held":
+                self.versions[device, fields["part"]] = fields["step"] or 0
                 self.apply(self.state.held(device, generation, fields["part"]))
             case "ran":
                 part, number = fields["part"], fields["chunk"]
@@ -209,10 +221,51 @@ class Devices:
                 part, number = fields["part"], fields["chunk"]
                 self._end_chunk(placement, part, number, None, "raised")
                 self.apply(self.state.raised(device, generation, number, part, fields["words"]))
+            case "trained" | "failed":
+                self.orders.answered(fields["order"], message)
+                placement.since = self.history.now if self.orders.at(device) else None
             case "unable":
                 self._lose(placement, "weights", fields["words"])
             case _:
                 raise InputError(f"invalid message of device {device}'s worker: {message.kind!r}")
+
+    async def wait_for_change(self) -> None:
+        """Wait until a device or spare changes."""
+        self.changed.clear()
+        await self.changed.wait()
+
+    def hand_over(self, parts: Sequence[int]) -> bool:
+        """Give parts without a device to others; return whether there is one."""
+        instructions = self.state.handed_over(parts)
+        self.apply(instructions)
+        return bool(instructions)
+
+    def emit(self, event: EmitEvent, rows: Rows | None) -> None:
+        """Record an event that concerns these rows."""
+        self.history.add_event(event, rows)
+
+    async def order(self, device: int, part: int, tensors: Sequence[Any] = (), **fields: Any) -> Message:
+        """Send an order of training to a device, and wait for the answer.
+
+        Raises DeviceGoneError when the device is lost, and OrderFailedError when the part raises.
+        """
+        placement = self._placements.get(device)
+        if placement is None:
+            raise DeviceGoneError(device)
+        number, answer = self.orders.add(device, part)
+        if placement.since is None:
+            placement.since = self.history.now
+        # in the background: a message that is cut off would break the world
+        self._run_in_background(self._send_order(placement, tensors, {"part": part, "order": number, **fields}))
+        return await answer
+
+    async def _send_order(self, placement: _Placement, tensors: Sequence[Any], fields: dict[str, Any]) -> None:
+        try:
+            await placement.worker.channel.send("train", tensors, **fields)
+        except BrokenWorldError:
+            return  # `_receive_all` handles it
+        except Exception as error:
+            self._lose_by(error, placement, "protocol")
 
     async def _send_chunk(self, placement: _Placement, part: int, number: int) -> None:
         chunk = self.chunks.get(number)
@@ -228,20 +281,14 @@ class Devices:
             self._lose_by(error, placement, "protocol")
 
     async def _load(self, placement: _Placement, part: int) -> None:
-        """Prove a part's slice, send the part, and lose the device if it does not hold the part in time."""
+        """Send a part with its weights, from a snapshot or slice; lose the device if it does not hold it in time."""
         channel = placement.worker.channel
         try:
-            began = self.history.now
-            path, repaired = await asyncio.to_thread(self._store.path, part)
-            placement.proof += self.history.now - began
-            if repaired:
-                self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
-            if placement.worker.remote:
-                held = await asyncio.to_thread(stages.read_weights, path)
-                tensors = [batches.to_host(value) for value in held.values()]
-                await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
+            if self.snapshots.current:
+                fields = self.snapshots.current[part].fields()
+                await channel.send("hold", part=part, device=placement.device, **fields)
             else:
-                await channel.send("hold", part=part, path=path, device=placement.device)
+                await self._send_slice(placement, part)
         except BrokenWorldError:
             return  # `_receive_all` handles it
         except Exception as error:
@@ -251,6 +298,21 @@ class Devices:
         await asyncio.sleep(limit)
         if self._is_current(placement) and part not in self.state.devices[placement.device].held:
             self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+
+    async def _send_slice(self, placement: _Placement, part: int) -> None:
+        """Prove a part's slice and send its place, or its weights to another host."""
+        channel = placement.worker.channel
+        began = self.history.now
+        path, repaired = await asyncio.to_thread(self._store.path, part)
+        placement.proof += self.history.now - began
+        if repaired:
+            self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
+        if placement.worker.remote:
+            held = await asyncio.to_thread(stages.read_weights, path)
+            tensors = [batches.to_host(value) for value in held.values()]
+            await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
+        else:
+            await channel.send("hold", part=part, path=path, device=placement.device)
 
     async def _watch_clocks(self) -> None:
         """Lose devices that take too long for a chunk, and replace dead spares."""

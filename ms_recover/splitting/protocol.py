@@ -2,6 +2,9 @@
 
 From the splitter: ``hold`` (a part and the place of its weights) and ``run`` (a chunk, for a part). From the worker:
 ``ready``, ``held``, ``ran`` with the output, ``raised`` with a description, ``unable`` when a part cannot be held.
+
+In training: ``train`` from the splitter, with an ``action`` and an ``order``, see
+`ms_recover.splitting.training.trained_part.answer`; ``trained`` with the result, or ``failed`` with a description.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from ms_recover.errors import InputError
 from ms_recover.worlds.communicator import WorldCommunicator
 
-MessageKind = Literal["hold", "run", "ready", "held", "ran", "raised", "unable"]
+MessageKind = Literal["hold", "run", "ready", "held", "ran", "raised", "unable", "train", "trained", "failed"]
 _KINDS = frozenset(get_args(MessageKind))
 _MAX_TENSORS = 1 << 16
 

@@ -26,6 +26,10 @@ from ms_recover.splitting.state import SplitterState
 from ms_recover.splitting.summary import summary
 from ms_recover.splitting.timeline.page import write_timeline
 from ms_recover.splitting.timeline.trace import write_trace
+from ms_recover.splitting.training.method import Method
+from ms_recover.splitting.training.options import check_trainable, training_options
+from ms_recover.splitting.training.step_loss import StepLoss
+from ms_recover.splitting.training.trainer import Trainer
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -79,6 +83,18 @@ class ModelSplitter:
         process has cores of its own.
     on_event : callable, optional
         Called with every `Event`, in another thread; must not call the splitter.
+    loss_fn : callable, optional
+        Makes `train_step` possible, with `optimizer`. Takes the model's output and the targets of the same rows, and
+        returns their mean loss: a cell such as ``nn.CrossEntropyLoss()``, or a function. A cell with
+        ``reduction="sum"`` is summed over the chunks.
+    optimizer : callable, optional
+        Takes the list of a part's trainable parameters and returns their optimizer, such as
+        ``lambda weights: nn.Adam(weights, 1e-3)``. It is called in the worker, for each part.
+    snapshot_steps : int
+        Steps from one snapshot, of weights and optimizers in memory, to the next. After a loss at most so many steps
+        are repeated, from copies of their batches.
+    recompute : bool
+        Keep only the inputs of chunks on their way, and compute the forward pass again for the way back.
 
     Attributes
     ----------
@@ -119,7 +135,14 @@ class ModelSplitter:
         port: int = 29600,
         threads: int | None = None,
         on_event: Callable[[Event], None] | None = None,
+        loss_fn: Callable[..., Any] | None = None,
+        optimizer: Callable[[list[Any]], Any] | None = None,
+        snapshot_steps: int = 10,
+        recompute: bool = False,
     ) -> None:
+        training = training_options(
+            loss_fn=loss_fn, optimizer=optimizer, snapshot_steps=snapshot_steps, recompute=recompute
+        )
         options = Options(
             num_devices=num_devices,
             split=split,
@@ -140,7 +163,13 @@ class ModelSplitter:
         stage_costs = _costs(cells, costs, sample)
         self.parts = partition(stage_costs, min(num_devices, len(cells)))
         parts = [stages.ModelPart([cells[stage] for stage in part]) for part in self.parts]
-        jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts)
+        method = b""
+        if training is not None:
+            check_trainable([part.stages for part in parts], split, num_devices, remote)
+            method = pickling.dump_method(
+                Method(loss_fn=training.loss_fn, optimizer=training.optimizer, recompute=training.recompute)
+            )
+        jobs = make_jobs(options, [pickling.dump_stages(part.stages) for part in parts], self.parts, method)
         self._store = SliceStore(directory, len(parts), replicas)
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
@@ -157,6 +186,8 @@ class ModelSplitter:
             spares=self._failures.spares,
         )
         self._engine = Engine(self._devices)
+        if training is not None:
+            self._engine.trainer = Trainer(self._devices, training, len(parts), split, self._failures.policy)
         self._loop_thread = LoopThread("ModelSplitter")
         self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage
@@ -240,6 +271,43 @@ class ModelSplitter:
         """
         batch = batches.Batch(args, kwargs)
         return self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
+
+    def train_step(self, x: Any, y: Any) -> StepLoss:
+        """Do one training step: gradients over the chunks of a batch, added in chunk order, then the optimizers' step.
+
+        A step is done in every part or in none. The result is that of one process that does the same with the same
+        chunks (see `chunks`), to the bit: for each chunk the gradients of its loss times its share of the rows (of the
+        loss itself where its reduction is "sum"), added in order, then one step of the optimizer.
+
+        Parameters
+        ----------
+        x : tensor, numpy array or tuple
+            The model's argument, or arguments. Axis 0 of all tensors is the batch.
+        y : tensor, numpy array or tuple
+            What `loss_fn` takes behind the model's output.
+
+        Returns
+        -------
+        StepLoss
+            A number, the mean loss over the rows, with ``rows`` and ``total``: how many counted of how many.
+
+        Raises
+        ------
+        UsageError
+            When the splitter was made without loss and optimizer, or the batch cannot be cut.
+        DeviceLostError
+            When a device is lost and the step is given up; no weight has changed.
+        PartError
+            When a part, the loss or the optimizer raises; no weight has changed.
+        """
+        arguments = x if isinstance(x, tuple) else (x,)
+        targets = y if isinstance(y, tuple) else (y,)
+        batch = batches.Batch((arguments, targets), {})
+        return self._wait_for(self._engine.train_step(batch, self._cuts(batch.rows)))
+
+    def chunks(self, rows: int) -> list[Rows]:
+        """Return the chunks that a batch of so many rows is cut into: the first row of each, and the one after it."""
+        return self._cuts(rows)
 
     def report(self) -> None:
         """Print the work of each device, the totals and the last events."""

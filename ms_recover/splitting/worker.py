@@ -26,6 +26,8 @@ from ms_recover.worlds.security import Security
 
 _GRACE_S = 1.0
 """Seconds that a computation may still take when the splitter is gone."""
+_ERRORS: dict[str, MessageKind] = {"run": "raised", "train": "failed"}
+"""The answers to messages that raised."""
 _PR_SET_PDEATHSIG = 1
 _LONGEST_WORDS = 2000
 
@@ -107,6 +109,7 @@ class PartRunner:
         self._job = job
         self._control = control
         self._parts: dict[int, Any] = {}
+        self._trained: dict[int, Any] = {}
 
     def serve(self) -> None:
         """Carry out the splitter's messages until it is gone."""
@@ -116,15 +119,17 @@ class PartRunner:
                 if message.kind == "hold":
                     part = message.fields["part"]
                     self._parts[part] = self.make_part(message)
-                    self._control.send("held", part=part)
+                    self._control.send("held", part=part, step=message.fields.get("step"))
                 elif message.kind == "run":
                     self._run(message)
+                elif message.kind == "train":
+                    self._train(message)
             except Exception as error:
                 traceback.print_exc()
                 words = f"{type(error).__name__}: {error}".strip()[:_LONGEST_WORDS]
-                answer: MessageKind = "raised" if message.kind == "run" else "unable"
-                fields = message.fields
-                self._control.send(answer, part=fields.get("part"), chunk=fields.get("chunk"), words=words)
+                answer = _ERRORS.get(message.kind, "unable")
+                fields: dict[str, Any] = {name: message.fields.get(name) for name in ("part", "chunk", "order")}
+                self._control.send(answer, words=words, **fields)
 
     def make_part(self, message: Message) -> Any:
         """Make a part, with the weights of its slice."""
@@ -134,10 +139,36 @@ class PartRunner:
         take_device(self._job.target, device)  # a spare learns only now which device it serves
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
-        part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
-        path = message.fields["path"]
-        part.load(stages.read_weights(path), path)
+        number, path = message.fields["part"], message.fields["path"]
+        part = stages.ModelPart(pickling.load_stages(self._job.parts[number]))
+        self._trained.pop(number, None)
+        if "digest" in message.fields:  # a snapshot of training
+            self._trained_part(number, part).load(path, message.fields["digest"])
+        else:
+            part.load(stages.read_weights(path), path)
         return part
+
+    def _trained_part(self, number: int, part: Any) -> Any:
+        """Return a part in training, made when it is first needed."""
+        if number not in self._trained:
+            from ms_recover.splitting.training import trained_part
+
+            method = trained_part.load_method(self._job.method)
+            last = number == len(self._job.parts) - 1
+            self._trained[number] = trained_part.TrainedPart(part, method, last=last, graph=self._job.mode == 0)
+        return self._trained[number]
+
+    def _train(self, message: Message) -> None:
+        """Carry out an operation of a training step."""
+        from ms_recover.splitting.training import trained_part
+
+        began = time.perf_counter()
+        number = message.fields["part"]
+        part = self._trained_part(number, self._parts[number])
+        fields, tensors = trained_part.answer(part, message.fields, message.tensors)
+        self._control.send(
+            "trained", tensors, order=message.fields["order"], seconds=time.perf_counter() - began, **fields
+        )
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""
@@ -145,6 +176,8 @@ class PartRunner:
 
         began = time.perf_counter()
         number = message.fields["part"]
+        if number in self._trained:
+            self._trained[number].infer(self._job.mode)
         given = nested.unflatten(message.fields["skeleton"], [batches.to_tensor(tensor) for tensor in message.tensors])
         part = self._parts[number]
         output = part(*given[0], **given[1]) if number == 0 else part(given)
