@@ -1,6 +1,7 @@
 """Training through a splitter: the bits of one process, also when devices are lost (real processes)."""
 
 import os
+import signal
 
 import mindspore as ms
 import numpy as np
@@ -10,6 +11,7 @@ from mindspore import nn
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
 from tests.support.split_training import (
     OPTIMIZERS,
+    Strike,
     batches,
     current_weights,
     equal,
@@ -70,3 +72,44 @@ def test_every_optimizer_has_the_bits_of_one_process(mode, split, devices, optim
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], indirect=True, ids=["graph", "PyNative"])
 def test_recomputed_activations_have_the_same_bits(mode):
     check_same("layers", 3, "Adam", recompute=True)
+
+
+STRIKES = {
+    2: (0, "forward", 3, signal.SIGKILL),
+    4: (1, "both", 4, signal.SIGKILL),
+    6: (0, "backward", 2, signal.SIGKILL),
+    8: (1, "update", 1, signal.SIGKILL),
+    9: (0, "update", 1, signal.SIGKILL),
+    10: (1, "save", 1, signal.SIGKILL),
+    13: (0, "backward", 8, signal.SIGSTOP),
+}
+"""By step: device, action, how often before, and the signal."""
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
+def test_lost_devices_of_layers_come_back_with_the_same_bits(mode):
+    with made("layers", 2, snapshot_steps=5, spares=1, heartbeat=1.0) as splitter:
+        for number, (x, y) in enumerate(batches(15), 1):
+            strike = Strike(splitter, *STRIKES[number]) if number in STRIKES else None
+            loss = splitter.train_step(x, y)
+            assert loss.rows == loss.total == 200
+            if strike is not None:
+                assert strike.done, f"nothing was struck at step {number}"
+        found = current_weights(splitter)
+        assert len([event for event in splitter.events if event.kind == "lost"]) == len(STRIKES)
+    wanted, _ = one_process(15, splitter.chunks(200), "Adam")
+    assert equal(found, wanted)
+
+
+@on_request
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], indirect=True, ids=["graph", "PyNative"])
+def test_lost_devices_of_rows_come_back_with_the_same_bits(mode):
+    struck = {2: (0, "both", 1, signal.SIGKILL), 4: (1, "update", 1, signal.SIGKILL), 7: (0, "both", 1, signal.SIGSTOP)}
+    with made("batch", 2, snapshot_steps=5, heartbeat=1.0) as splitter:
+        for number, (x, y) in enumerate(batches(12), 1):
+            strike = Strike(splitter, *struck[number]) if number in struck else None
+            assert splitter.train_step(x, y).rows == 200
+            assert strike is None or strike.done
+        found = current_weights(splitter)
+    wanted, _ = one_process(12, splitter.chunks(200), "Adam")
+    assert equal(found, wanted)
