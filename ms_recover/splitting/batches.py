@@ -37,6 +37,10 @@ class Batch:
             leaves[index] = leaf[start:stop]
         return self._skeleton, leaves
 
+    def keep(self) -> None:
+        """Take copies of the tensors: the caller may change his."""
+        self._leaves = [leaf.copy() for leaf in self._leaves]
+
     def _cuttable(self) -> list[tuple[int, Any]]:
         return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
 

@@ -11,6 +11,7 @@ import mindspore as ms
 from ms_recover.errors import UsageError
 from ms_recover.splitting import pickling, stages
 from ms_recover.splitting.options import Split
+from ms_recover.splitting.partition import partition
 from ms_recover.splitting.saved_split import SavedSplit
 
 
@@ -18,6 +19,7 @@ from ms_recover.splitting.saved_split import SavedSplit
 class GivenModel:
     """The stages of a model: cells of this process, or functions that workers call."""
 
+    split: Split
     cells: tuple[stages.Stage, ...] = ()
     """Empty where workers make the stages."""
     makers: tuple[Any, ...] = ()
@@ -68,11 +70,18 @@ class GivenModel:
             return None
         return stages.ModelPart([self.cells[stage] for stage in part]).slice_values(number, self.total)
 
-    def check_saved(self, found: SavedSplit) -> None:
-        """Raise UsageError when saved slices are not of this model, as far as this process knows it."""
+    def parts(self, costs: Sequence[float], most: int, found: SavedSplit | None) -> tuple[range, ...]:
+        """Return the stages of each part: those that were saved, else at most so many, as even as possible.
+
+        Raises UsageError when the saved slices are not of this model, as far as this process knows it.
+        """
+        if found is None:
+            return partition(costs, min(most, self.total))
         how = "give the same model and split, or another directory"
         if found.total != self.total:
             raise UsageError(f"the saved slices are of a model of {found.total} stages, this has {self.total}: {how}")
+        if self.split == "batch" and len(found.parts) > 1:
+            raise UsageError(f"the saved slices are of a model in {len(found.parts)} parts: go on with split='layers'")
         for part, manifest in zip(found.parts if self.cells else (), found.manifests, strict=False):
             shapes = {each.name: (each.dtype, each.shape) for each in manifest.parameters}
             for name, weight in stages.parameters_of([self.cells[stage] for stage in part]).items():
@@ -80,6 +89,7 @@ class GivenModel:
                 if shapes.get(name) != here:
                     there = shapes.get(name, "nothing of this name")
                     raise UsageError(f"the saved slices have {there} for {name}, the model {here}: {how}")
+        return found.parts
 
 
 def given_model(model: Any, split: Split) -> GivenModel:
@@ -87,6 +97,6 @@ def given_model(model: Any, split: Split) -> GivenModel:
     factory = model if isinstance(model, str) else None
     made = pickling.from_factory(factory) if factory is not None else model
     if pickling.are_makers(made):
-        return GivenModel(makers=tuple(made), factory=factory, seed=ms.get_seed())
+        return GivenModel(split, makers=tuple(made), factory=factory, seed=ms.get_seed())
     cells = stages.stages_of(made) if split == "layers" else stages.whole_model(made)
-    return GivenModel(cells=tuple(cells), is_callers=factory is None)
+    return GivenModel(split, cells=tuple(cells), is_callers=factory is None)

@@ -38,6 +38,8 @@ class Job:
     """The secret of the splitter and its workers on this host."""
     parts: tuple[bytes, ...] = field(default=(), repr=False)
     """Each part of the model without its weights, see `ms_recover.splitting.pickling`."""
+    method: bytes = field(default=b"", repr=False)
+    """How parts are trained, see `ms_recover.splitting.training`; empty when they are not."""
     path: tuple[str, ...] = ()
     """Python's module search path."""
     cores: tuple[tuple[int, ...], ...] = ()
@@ -67,13 +69,19 @@ def remote_world_name(port: int) -> str:
 
 
 def make_jobs(
-    options: Options, pickled: Sequence[bytes], parts: Sequence[range], total: int, seed: int | None = None
+    options: Options,
+    pickled: Sequence[bytes],
+    parts: Sequence[range],
+    total: int,
+    *,
+    seed: int | None = None,
+    method: bytes = b"",
 ) -> WorkerJobs:
     """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
 
-    There are `total` stages; the seed is that of the stages that workers make.
+    There are `total` stages; the seed is that of the stages that workers make, the method how parts are trained.
     """
-    local = _local_job(options, tuple(pickled))
+    local = replace(_local_job(options, tuple(pickled)), method=method)
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)
     return WorkerJobs(

@@ -3,94 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ms_recover.errors import DeviceLostError, MsRecoverError
 from ms_recover.model.manifest import Digests
-from ms_recover.splitting.process import Worker
-from ms_recover.splitting.protocol import Message, RequestKind
+from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.slices import SliceStore
 
 
-class RequestRefusedError(MsRecoverError):
-    """A worker could not do what it was asked for."""
-
-
 class PartFiles:
-    """Has workers make parts that are in no slice yet, and write slices of parts; its methods run in the event loop.
+    """Has devices make parts that are in no slice yet, and write slices of parts; its methods run in the event loop.
 
-    `part_fields` are what a worker has to know of each part.
+    `part_fields` are what a worker has to know of each part; `order` sends an order to a device, see `Devices.order`,
+    which also says what all methods raise.
     """
 
-    def __init__(self, store: SliceStore, part_fields: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        store: SliceStore,
+        part_fields: Sequence[Mapping[str, Any]],
+        order: Callable[..., Awaitable[Message]],
+    ) -> None:
         self._store = store
         self._part_fields = part_fields
-        self._numbers = itertools.count()
-        self._requests: dict[int, tuple[Worker, asyncio.Future[Message]]] = {}
+        self._order = order
         self.making = [asyncio.Lock() for _ in part_fields]
-        """For each part held while a worker makes it."""
+        """For each part held while a device makes it."""
         self._receiving = asyncio.Lock()
 
-    async def make(self, worker: Worker, part: int, device: int) -> None:
-        """Have a worker make a part and write the slices of its first weights."""
-        made = await self._ask(worker, "make", part, device=device)
-        await self.save(worker, part, made.fields["names"], 0)
+    async def make(self, device: int, part: int, *, remote: bool) -> None:
+        """Have a device make a part and write the slices of its first weights."""
+        made = await self._order(device, part, kind="make", device=device, **self._part_fields[part])
+        await self._save(device, part, made.fields["names"], 0, remote=remote)
 
-    async def save(self, worker: Worker, part: int, expected: Sequence[str], step: int) -> None:
-        """Have a worker write the slices of a part behind so many trained steps."""
+    async def save(self, device: int, part: int, step: int) -> None:
+        """Have a device of this host write the slices of a part behind so many trained steps."""
+        held = await self._order(device, part, kind="names", **self._part_fields[part])
+        await self._save(device, part, held.fields["names"], step, remote=False)
+
+    async def _save(self, device: int, part: int, names: Sequence[str], step: int, *, remote: bool) -> None:
         loop = asyncio.get_running_loop()
+        writing = self._receive if remote else self._write
 
-        def write(path: str) -> Digests | None:
-            return asyncio.run_coroutine_threadsafe(self.write(worker, part, path), loop).result()
+        def write(path: str) -> Digests:
+            return asyncio.run_coroutine_threadsafe(writing(device, part, path), loop).result()
 
-        await asyncio.to_thread(self._store.save, part, write, expected, step)
+        await asyncio.to_thread(self._store.save, part, write, names, step)
 
-    async def write(self, worker: Worker, part: int, path: str) -> Digests | None:
-        """Have a worker write a part's slice to a new file; return its digests, if the worker knows them."""
-        if not worker.remote:
-            fields = (await self._ask(worker, "write", part, path=path)).fields
-            return Digests(file=fields["file"], parameters=tuple(fields["parameters"]))
-        async with self._receiving:  # one part at a time in the memory of this process
-            return await self._receive(worker, part, path)
+    async def _write(self, device: int, part: int, path: str) -> Digests:
+        """Have a device write a part's slice to a new file; return the digests of what it wrote."""
+        fields = (await self._order(device, part, kind="write", path=path, **self._part_fields[part])).fields
+        return Digests(file=fields["file"], parameters=tuple(fields["parameters"]))
 
-    async def _receive(self, worker: Worker, part: int, path: str) -> Digests:
+    async def _receive(self, device: int, part: int, path: str) -> Digests:
+        """Write the slice of a part that a device of another host sends; one part at a time is in memory."""
         from ms_recover.splitting import batches, values
 
-        answer = await self._ask(worker, "write", part)
-        tensors = map(batches.to_tensor, answer.tensors)
-        held = dict(zip(answer.fields["names"], tensors, strict=True))
-        return await asyncio.to_thread(values.write_values, held, path)
-
-    async def _ask(self, worker: Worker, kind: RequestKind, part: int, **fields: Any) -> Message:
-        """Send a request and wait for its answer; what `forget` and `refused` say of it is raised."""
-        number = next(self._numbers)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._requests[number] = worker, answer
-        try:
-            await worker.channel.send(kind, part=part, request=number, **self._part_fields[part], **fields)
-            return await answer
-        finally:
-            del self._requests[number]
-
-    def answered(self, worker: Worker, message: Message) -> None:
-        """Handle the answer of a worker to a request, or its refusal."""
-        asked, answer = self._requests.get(message.fields.get("request", -1), (None, None))
-        if asked is not worker or answer is None or answer.done():
-            return
-        if message.kind == "answered":
-            answer.set_result(message)
-        else:
-            answer.set_exception(RequestRefusedError(str(message.fields.get("words"))))
-
-    def forget(self, worker: Worker) -> None:
-        """End all requests to a worker that is lost."""
-        for asked, answer in self._requests.values():
-            if asked is worker and not answer.done():
-                answer.set_exception(DeviceLostError("its process was lost meanwhile", cause="closed"))
-
-    def close(self) -> None:
-        """End all requests."""
-        for _, answer in self._requests.values():
-            answer.cancel()
+        async with self._receiving:
+            answer = await self._order(device, part, kind="write", **self._part_fields[part])
+            tensors = map(batches.to_tensor, answer.tensors)
+            held = dict(zip(answer.fields["names"], tensors, strict=True))
+            return await asyncio.to_thread(values.write_values, held, path)

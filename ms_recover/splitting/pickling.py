@@ -85,6 +85,20 @@ def dump_recipe(recipe: Recipe) -> bytes:
         ) from error
 
 
+def dump_method(method: Any) -> bytes:
+    """Pickle how parts are trained: a loss, and a function that makes an optimizer.
+
+    What cannot be pickled raises UsageError.
+    """
+    try:
+        return _dump(method, set())
+    except Exception as error:
+        raise UsageError(
+            f"loss_fn or optimizer cannot be taken to another process ({_brief(error)}): give functions or cells of an "
+            "importable module, that hold no open files, locks or threads"
+        ) from error
+
+
 def load_stages(data: bytes) -> list[Stage]:
     """Return the stages that `dump_stages` pickled in a process of this machine; their weights are not set.
 

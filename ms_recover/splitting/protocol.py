@@ -1,9 +1,12 @@
 """Messages between a splitter and a worker, over a world of two: plain data as JSON, then the tensors.
 
-From the splitter: ``hold`` (a part and the place of its weights), ``make`` (a part that has no weights yet), ``write``
-(the slice of a part, to a file) and ``run`` (a chunk, for a part). From the worker: ``ready``, ``held``, ``ran`` with
-the output, ``raised`` with a description, ``unable`` when a part cannot be held, ``answered`` and ``refused`` with the
-number of a request.
+From the splitter: ``hold`` (a part and the place of its weights) and ``run`` (a chunk, for a part). From the worker:
+``ready``, ``held``, ``ran`` with the output, ``raised`` with a description, ``unable`` when a part cannot be held.
+
+Orders from the splitter have a number, an ``order``: ``make`` a part that has no weights yet, tell the ``names`` of the
+values in its slice, ``write`` that, and in training ``train`` with an ``action``, see
+`ms_recover.splitting.training.trained_part.answer`. The answer is ``done`` with the result, or ``failed`` with a
+description.
 """
 
 from __future__ import annotations
@@ -19,9 +22,8 @@ import numpy as np
 from ms_recover.errors import InputError
 from ms_recover.worlds.communicator import WorldCommunicator
 
-MessageKind = Literal["hold", "make", "write", "run", "ready", "held", "ran", "raised", "unable", "answered", "refused"]
-RequestKind = Literal["make", "write"]
-"""Messages that are answered by one with the same number."""
+OrderKind = Literal["make", "names", "write", "train"]
+MessageKind = Literal[OrderKind, "hold", "run", "ready", "held", "ran", "raised", "unable", "done", "failed"]
 _KINDS = frozenset(get_args(MessageKind))
 _MAX_TENSORS = 1 << 16
 

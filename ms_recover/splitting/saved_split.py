@@ -29,6 +29,26 @@ class SavedSplit:
     """Of the first slice of each part."""
 
 
+def go_on_from(directory: str | os.PathLike[str] | None, resume: bool | None) -> SavedSplit | None:
+    """Return the slices to go on from; None where a splitter begins with its model.
+
+    Raises UsageError where slices of a training would be replaced though nobody asked for it, and as `find_saved`.
+    """
+    if directory is None:
+        if resume:
+            raise UsageError("resume needs the directory of the splitter to go on from")
+        return None
+    if resume:
+        return find_saved(directory)
+    trained = newest_saved(directory)
+    if trained and resume is None:
+        raise UsageError(
+            f"{os.fspath(directory)} holds the slices of {trained} trained steps: resume=True goes on from them, "
+            "resume=False replaces them, another directory keeps them"
+        )
+    return None
+
+
 def find_saved(directory: str | os.PathLike[str]) -> SavedSplit | None:
     """Return what an earlier splitter saved, with damaged and missing slices restored; None without any slice.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,30 +12,31 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, values
+from ms_recover.splitting import batches, pickling, values
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
-from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.events import Event, Rows
 from ms_recover.splitting.given_model import given_model
 from ms_recover.splitting.gradients import outside_graphs, without_gradients
 from ms_recover.splitting.history import History
 from ms_recover.splitting.job import make_jobs
 from ms_recover.splitting.options import Failures, Options, Split
-from ms_recover.splitting.partition import assign, partition
-from ms_recover.splitting.saved_split import SavedSplit, find_saved
-from ms_recover.splitting.slice_directory import newest_saved
+from ms_recover.splitting.partition import assign
+from ms_recover.splitting.reports import Reports
+from ms_recover.splitting.saved_split import go_on_from
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.summary import summary
-from ms_recover.splitting.timeline.page import write_timeline
-from ms_recover.splitting.timeline.trace import write_trace
+from ms_recover.splitting.training.method import Method
+from ms_recover.splitting.training.options import check_trainable, training_options
+from ms_recover.splitting.training.step_loss import StepLoss
+from ms_recover.splitting.training.trainer import Trainer
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
 _CHUNKS_PER_PART = 4
 
 
-class ModelSplitter:
+class ModelSplitter(Reports):
     """Runs a model's forward over several devices, each of them a process with its own MindSpore.
 
     With ``split="layers"`` the model is cut into parts, one per device, and the batch into chunks that flow through
@@ -88,6 +88,20 @@ class ModelSplitter:
         process has cores of its own.
     on_event : callable, optional
         Called with every `Event`, in another thread; must not call the splitter.
+    loss_fn : callable, optional
+        Makes `train_step` possible, with `optimizer`. Takes the model's output and the targets of the same rows, and
+        returns their mean loss: a cell such as ``nn.CrossEntropyLoss()``, or a function. A cell with
+        ``reduction="sum"`` is summed over the chunks.
+    optimizer : callable, optional
+        Takes the list of a part's trainable parameters and returns their optimizer, such as
+        ``lambda weights: nn.Adam(weights, 1e-3)``. It is called in the worker, for each part.
+    snapshot_steps : int
+        Steps from one snapshot, of weights and optimizers in memory, to the next. After a loss at most so many steps
+        are repeated, from copies of their batches.
+    recompute : bool
+        Keep only the inputs of chunks on their way, and compute the forward pass again for the way back.
+    save_steps : int, optional
+        Steps from one `save` to the next.
 
     Attributes
     ----------
@@ -129,7 +143,21 @@ class ModelSplitter:
         threads: int | None = None,
         resume: bool | None = None,
         on_event: Callable[[Event], None] | None = None,
+        loss_fn: Callable[..., Any] | None = None,
+        optimizer: Callable[[list[Any]], Any] | None = None,
+        snapshot_steps: int = 10,
+        recompute: bool = False,
+        save_steps: int | None = None,
     ) -> None:
+        training = training_options(
+            loss_fn=loss_fn,
+            optimizer=optimizer,
+            snapshot_steps=snapshot_steps,
+            recompute=recompute,
+            save_steps=save_steps,
+        )
+        if save_steps is not None and directory is None:
+            raise UsageError("save_steps needs a directory that stays: give one")
         options = Options(
             num_devices=num_devices,
             split=split,
@@ -144,15 +172,21 @@ class ModelSplitter:
             threads=threads,
         )
         self._options = options
+        self._is_temporary = directory is None
         self._history = History(on_event)
         given = given_model(model, split)
         self._weights = given.weights
         stage_costs = given.costs(costs, sample)
-        found = _saved(directory, resume)
-        if found is not None:
-            given.check_saved(found)
-        self.parts = _parts(stage_costs, num_devices if split == "layers" else 1, found)
-        jobs = make_jobs(options, list(map(given.pickled, self.parts)), self.parts, given.total, given.seed)
+        found = go_on_from(directory, resume)
+        self.parts = given.parts(stage_costs, num_devices if split == "layers" else 1, found)
+        method = b""
+        if training is not None:
+            check_trainable([given.cells[part.start : part.stop] for part in self.parts], split, num_devices, remote)
+            method = pickling.dump_method(
+                Method(loss_fn=training.loss_fn, optimizer=training.optimizer, recompute=training.recompute)
+            )
+        pickled = list(map(given.pickled, self.parts))
+        jobs = make_jobs(options, pickled, self.parts, given.total, seed=given.seed, method=method)
         self._store = SliceStore(directory, len(self.parts), found.replicas if found else replicas, found)
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
@@ -169,6 +203,9 @@ class ModelSplitter:
             spares=self._failures.spares,
         )
         self._engine = Engine(self._devices)
+        if training is not None:
+            policy, step = self._failures.policy, self._store.step
+            self._engine.trainer = Trainer(self._devices, training, len(self.parts), split, policy, step)
         self._loop_thread = LoopThread("ModelSplitter")
         self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage
@@ -198,36 +235,6 @@ class ModelSplitter:
     def directory(self) -> str:
         """The directory of the parts' weights."""
         return self._store.directory
-
-    @property
-    def processes(self) -> list[int | None]:
-        """For each device the id of its process; None while it has none on this host."""
-        return self._devices.processes
-
-    @property
-    def last_report(self) -> ForwardReport | None:
-        """The report of the last forward."""
-        return self._history.reports[-1] if self._history.reports else None
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The events since the splitter was made, oldest first."""
-        return tuple(self._history.events)
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The chunks that each device computed, with their times."""
-        return tuple(self._history.spans)
-
-    @property
-    def spares(self) -> int:
-        """Number of idle processes that can take over."""
-        return len(self._devices.pool.spares)
-
-    @property
-    def now(self) -> float:
-        """Seconds since the splitter was made: the clock of events and spans."""
-        return self._history.now
 
     @outside_graphs
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -292,42 +299,73 @@ class ModelSplitter:
         for name, parameter in self._weights.items():
             values.assign(parameter, found[name])
 
-    def report(self) -> None:
-        """Print the work of each device, the totals and the last events."""
-        sys.stdout.write(self.summary() + "\n")
+    @outside_graphs
+    def train_step(self, x: Any, y: Any) -> StepLoss:
+        """Do one training step: gradients over the chunks of a batch, added in chunk order, then the optimizers' step.
 
-    def summary(self) -> str:
-        """Return the text that `report` prints."""
-        return summary(self._devices.state.devices, self.processes, *self._happened())
-
-    def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows the chunks and faults of each device over time.
-
-        Beside the page, with the ending ``.trace.json``, the same is written as trace events: open that file in
-        https://ui.perfetto.dev or chrome://tracing.
+        A step is done in every part or in none. The result is that of one process that does the same with the same
+        chunks (see `chunks`), to the bit: for each chunk the gradients of its loss times its share of the rows (of the
+        loss itself where its reduction is "sum"), added in order, then one step of the optimizer.
 
         Parameters
         ----------
-        path : path
-            Such as ``timeline.html``, with ``timeline.trace.json`` beside it. Existing files are replaced.
+        x : tensor, numpy array or tuple
+            The model's argument, or arguments. Axis 0 of all tensors is the batch.
+        y : tensor, numpy array or tuple
+            What `loss_fn` takes behind the model's output.
+
+        Returns
+        -------
+        StepLoss
+            A number, the mean loss over the rows, with ``rows`` and ``total``: how many counted of how many.
 
         Raises
         ------
         UsageError
-            When the path is invalid.
-        StorageError
-            When a file cannot be written.
+            When the splitter was made without loss and optimizer, or the batch cannot be cut.
+        DeviceLostError
+            When a device is lost and the step is given up; no weight has changed.
+        PartError
+            When a part, the loss or the optimizer raises; no weight has changed.
         """
-        happened = self._happened()
-        write_timeline(path, *happened)
-        write_trace(path, *happened)
+        arguments = x if isinstance(x, tuple) else (x,)
+        targets = y if isinstance(y, tuple) else (y,)
+        batch = batches.Batch((arguments, targets), {})
+        return self._wait_for(self._engine.train_step(batch, self._cuts(batch.rows)))
+
+    @property
+    def step(self) -> int:
+        """Number of trained steps, those before a resume included: go on with the batch behind them."""
+        trainer = self._engine.trainer
+        return self._store.step if trainer is None else trainer.step
+
+    def save(self) -> str:
+        """Save the weights, the state of the optimizers and the step number as slices; return their directory.
+
+        They are those behind the last finished step, in the formats of ``recover-ckpt``. The slices of the save before
+        stay. A splitter that does not train has saved its weights when it was made.
+
+        Raises
+        ------
+        UsageError
+            When the splitter was made without a directory, or is closed.
+        StorageError
+            When they cannot be written; the slices of the save before are whole then.
+        DeviceLostError
+            When a device is lost and nothing takes its place.
+        """
+        if self._is_temporary:
+            raise UsageError("the directory of this splitter is temporary: make one with directory=... to save")
+        self._wait_for(self._engine.save())
+        return self.directory
+
+    def chunks(self, rows: int) -> list[Rows]:
+        """Return the chunks that a batch of so many rows is cut into: the first row of each, and the one after it."""
+        return self._cuts(rows)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""
         self._close()
-
-    def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
-        return self.spans, self.events, tuple(self._history.reports)
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""
@@ -365,27 +403,3 @@ def _restore_interrupt_handler() -> None:
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler):
             signal.signal(signal.SIGINT, handler)
-
-
-def _saved(directory: str | os.PathLike[str] | None, resume: bool | None) -> SavedSplit | None:
-    """Return the slices to go on from; refuse to replace those of a training unless that is asked for."""
-    if directory is None:
-        if resume:
-            raise UsageError("resume needs the directory of the splitter to go on from")
-        return None
-    if resume:
-        return find_saved(directory)
-    trained = newest_saved(directory)
-    if trained and resume is None:
-        raise UsageError(
-            f"{os.fspath(directory)} holds the slices of {trained} trained steps: resume=True goes on from them, "
-            "resume=False replaces them, another directory keeps them"
-        )
-    return None
-
-
-def _parts(costs: Sequence[float], most: int, found: SavedSplit | None) -> tuple[range, ...]:
-    """Return the stages of each part: those that were saved, else at most so many, as even as possible."""
-    if found is None:
-        return partition(costs, min(most, len(costs)))
-    return found.parts

@@ -171,6 +171,13 @@ class SplitterState:
                 done += device.load_missing()
         return done
 
+    def handed_over(self, parts: Sequence[int]) -> list[Instruction]:
+        """Give parts that no process serves to devices at work, until the next reset."""
+        done: list[Instruction] = []
+        for part in parts:
+            done += self._move(part, [device for device in self.devices if device.alive], "of a device that is away")
+        return done
+
     def abandoned(self) -> list[Instruction]:
         """Forget the forward: its caller no longer waits."""
         self.forward.stop()
@@ -213,14 +220,18 @@ class SplitterState:
         ]
         survivors = [other for other in self.devices if not other.retired]
         for part in sorted(device.parts):
-            if not survivors or any(part in other.parts for other in survivors):
-                continue
-            heir = min(survivors, key=lambda other: (sum(self._costs[own] for own in other.parts), other.number))
-            heir.parts.add(part)
-            done.append(EmitEvent(kind="moved", device=heir.number, part=part, words=f"from device {device.number}"))
-            if heir.ready:
-                done.append(LoadPart(heir.number, part))
+            if not any(part in other.parts for other in survivors):
+                done += self._move(part, survivors, f"from device {device.number}")
         return done
+
+    def _move(self, part: int, survivors: Sequence[Device], words: str) -> list[Instruction]:
+        """Give a part to the survivor with the least total cost, if there is one."""
+        if not survivors:
+            return []
+        heir = min(survivors, key=lambda other: (sum(self._costs[own] for own in other.parts), other.number))
+        heir.parts.add(part)
+        done: list[Instruction] = [EmitEvent(kind="moved", device=heir.number, part=part, words=words)]
+        return [*done, LoadPart(heir.number, part)] if heir.ready else done
 
     def _drop(self, chunk: int, why: Loss) -> list[Instruction]:
         self.forward.unfinished.discard(chunk)

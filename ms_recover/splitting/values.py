@@ -55,12 +55,20 @@ class SliceFile:
 
     @property
     def weights(self) -> list[str]:
-        """The names of the weights; behind them lie the mark of the part, and the state of its optimizer."""
-        names = list(self._places)
-        mark = next((place for place, name in enumerate(names) if name.startswith(MARK)), None)
-        if mark is None:
-            raise FormatError(f"{self.path} is no slice of a splitter: it has no value {MARK}N")
-        return names[:mark]
+        """The names of the weights; behind them lies the mark of the part."""
+        return list(self._places)[: self._mark]
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the values behind the mark: the state of the part's optimizer."""
+        return list(self._places)[self._mark + 1 :]
+
+    @property
+    def _mark(self) -> int:
+        for place, name in enumerate(self._places):
+            if name.startswith(MARK):
+                return place
+        raise FormatError(f"{self.path} is no slice of a splitter: it has no value {MARK}N")
 
     def read(self, name: str) -> Any:
         """Return a value as tensor; UsageError when there is none of this name."""
