@@ -30,13 +30,14 @@ from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.options import check_trainable, training_options
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
+from ms_recover.splitting.weights import Weights
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
 _CHUNKS_PER_PART = 4
 
 
-class ModelSplitter(Reports):
+class ModelSplitter(Reports, Weights):
     """Runs a model's forward over several devices, each of them a process with its own MindSpore.
 
     With ``split="layers"`` the model is cut into parts, one per device, and the batch into chunks that flow through
@@ -231,11 +232,6 @@ class ModelSplitter(Reports):
         """Do the same as `forward`."""
         return self.forward(*args, **kwargs)
 
-    @property
-    def directory(self) -> str:
-        """The directory of the parts' weights."""
-        return self._store.directory
-
     @outside_graphs
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the model's output.
@@ -264,40 +260,6 @@ class ModelSplitter(Reports):
         batch = batches.Batch(args, kwargs)
         output = self._wait_for(self._engine.forward(batch, self._cuts(batch.rows)))
         return without_gradients(output, batch.tensors, self._weights.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the weights as the devices have them, under the names that they have in the model.
-
-        Returns
-        -------
-        dict of str to mindspore.Parameter
-            Copies, for ``mindspore.load_param_into_net`` or ``Cell.load_state_dict``. Stages that workers make have the
-            names of an ``nn.SequentialCell`` of all stages, such as ``3.weight``.
-
-        Raises
-        ------
-        UsageError
-            When the splitter is closed.
-        UnrecoverableError
-            When every slice of a part is damaged.
-        """
-        return self._wait_for(self._engine.read_weights())
-
-    def sync(self) -> None:
-        """Set the weights of the model that was passed in to those of `state_dict`, in the memory that they have.
-
-        Raises
-        ------
-        UsageError
-            When the model was made by a factory: this process has none. Or when the splitter is closed.
-        UnrecoverableError
-            When every slice of a part is damaged; no weight is set then.
-        """
-        if not self._weights:
-            raise UsageError("there is no model to set: it was given as a factory or has no weights; see state_dict")
-        found = self.state_dict()
-        for name, parameter in self._weights.items():
-            values.assign(parameter, found[name])
 
     @outside_graphs
     def train_step(self, x: Any, y: Any) -> StepLoss:
@@ -332,32 +294,6 @@ class ModelSplitter(Reports):
         targets = y if isinstance(y, tuple) else (y,)
         batch = batches.Batch((arguments, targets), {})
         return self._wait_for(self._engine.train_step(batch, self._cuts(batch.rows)))
-
-    @property
-    def step(self) -> int:
-        """Number of trained steps, those before a resume included: go on with the batch behind them."""
-        trainer = self._engine.trainer
-        return self._store.step if trainer is None else trainer.step
-
-    def save(self) -> str:
-        """Save the weights, the state of the optimizers and the step number as slices; return their directory.
-
-        They are those behind the last finished step, in the formats of ``recover-ckpt``. The slices of the save before
-        stay. A splitter that does not train has saved its weights when it was made.
-
-        Raises
-        ------
-        UsageError
-            When the splitter was made without a directory, or is closed.
-        StorageError
-            When they cannot be written; the slices of the save before are whole then.
-        DeviceLostError
-            When a device is lost and nothing takes its place.
-        """
-        if self._is_temporary:
-            raise UsageError("the directory of this splitter is temporary: make one with directory=... to save")
-        self._wait_for(self._engine.save())
-        return self.directory
 
     def chunks(self, rows: int) -> list[Rows]:
         """Return the chunks that a batch of so many rows is cut into: the first row of each, and the one after it."""
