@@ -189,8 +189,7 @@ class PartRunner:
             from ms_recover.splitting.training import trained_part
 
             method = trained_part.load_method(self._job.method)
-            last = number == len(self._job.parts) - 1
-            self._trained[number] = trained_part.TrainedPart(part, method, last=last, graph=self._job.mode == 0)
+            self._trained[number] = trained_part.TrainedPart(part, method, graph=self._job.mode == 0)
         return self._trained[number]
 
     def _train(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
 from ms_recover.splitting.training.seeds import RandomState
 from ms_recover.splitting.training.tape import Jitted, Recorded
+from ms_recover.worlds.tensors import raw
 
 _ALIGN = 64
 
@@ -28,9 +29,8 @@ class TrainedPart:
     ``optimizer.parameters``, which differs from that where the optimizer groups parameters.
     """
 
-    def __init__(self, part: ModelPart, method: Method, *, last: bool, graph: bool) -> None:
+    def __init__(self, part: ModelPart, method: Method, *, graph: bool) -> None:
         self._cells = [stage.cell for stage in part.stages]
-        self._last = last
         self._graph = graph
         self._method = method
         self._again = method.recompute
@@ -41,7 +41,7 @@ class TrainedPart:
         learning = {id(parameter) for parameter in self._weights}
         self._others = [parameter for parameter in parameters if id(parameter) not in learning]
         self.state = PartState(part, self._optimizer)
-        self.random = RandomState(self._cells)
+        self._random = RandomState(part.stages)
         self._chain = _Chain(self._cells)
         self._functions: dict[int, Any] = {}
         self._open: dict[int, Recorded] = {}
@@ -83,7 +83,7 @@ class TrainedPart:
 
     def backward(self, step: int, chunk: int, sens: Sequence[Any]) -> list[Any]:
         """Go back over a chunk, add its gradients, and return those of its inputs."""
-        self.random.seed(step, chunk)
+        self._random.seed(step, chunk)
         others = copies_of(self._others) if self._again else []
         inputs, weights = self._open.pop(chunk).backward(sens)
         self._add(weights)
@@ -162,8 +162,25 @@ class TrainedPart:
     def _record(
         self, step: int, chunk: int, function: Any, skeleton: Any, leaves: Sequence[Any], wanted: int, *, again: bool
     ) -> Recorded:
-        self.random.seed(step, chunk)
-        return Recorded(function, self._weights, skeleton, leaves, wanted=wanted, recompute=again)
+        def record() -> Recorded:
+            self._random.seed(step, chunk)
+            return Recorded(function, self._weights, skeleton, leaves, wanted=wanted, recompute=again)
+
+        found = record()
+        if not self._checked:
+            before = [bytes(raw(leaf).data) for leaf in found.outputs]
+            others = copies_of(self._others)
+            found = record()
+            for parameter, values in zip(self._others, others, strict=True):  # statistics count once
+                np.copyto(bytes_of(parameter), values)
+            if [bytes(raw(leaf).data) for leaf in found.outputs] != before:
+                raise UsageError(
+                    "a stage gives another output each time it runs with the same input: it has a random operator that "
+                    "cannot be set back, so that a step could not be repeated; use nn.Dropout, or draw the random "
+                    "numbers with the data"
+                )
+            self._checked = True
+        return found
 
     def _function(self, inputs: int) -> Any:
         """Return the part as a function; with a number of inputs, the loss of its output and the further arguments."""
