@@ -36,7 +36,28 @@ class TrainingOptions:
                 raise UsageError(f"invalid {name} {steps!r}: expected a whole number from 1")
         if not isinstance(self.recompute, bool):
             raise UsageError(f"invalid recompute {self.recompute!r}: expected True or False")
-        _ = self.reduction
+        if self.reduction == "mean" and self._ignored is not None and getattr(self.loss_fn, "weight", None) is not None:
+            raise UsageError(
+                f"{type(self.loss_fn).__name__} with class weights divides by the weights of a chunk, not by its rows: "
+                'the chunks do not add up to the batch; use reduction="sum" or a loss of your own'
+            )
+
+    @property
+    def _ignored(self) -> int | None:
+        """The target that the loss leaves out; None where it knows of none."""
+        found = getattr(self.loss_fn, "ignore_index", None)
+        return found if isinstance(found, int) else None
+
+    def check_targets(self, leaves: Sequence[Any]) -> None:
+        """Refuse targets that the loss leaves out: the mean of a chunk would be over fewer rows."""
+        if self.reduction == "sum" or self._ignored is None:
+            return
+        for leaf in leaves:
+            if str(leaf.dtype).lower().startswith("int") and bool((leaf == self._ignored).any()):
+                raise UsageError(
+                    f"the batch has targets {self._ignored}, which {type(self.loss_fn).__name__} leaves out: the means "
+                    'of chunks would not add up to that of the batch; use reduction="sum", or leave those rows out'
+                )
 
     @property
     def reduction(self) -> Reduction:

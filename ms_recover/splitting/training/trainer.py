@@ -56,6 +56,7 @@ class Trainer:
 
     async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
         """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
+        self._options.check_targets(nested.flatten(nested.unflatten(*batch.cut(0, batch.rows))[0][1])[1])
         batch.keep()
         history = self._devices.history
         began = history.now

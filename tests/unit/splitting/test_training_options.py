@@ -1,5 +1,7 @@
 """Options of training, and what cannot be trained."""
 
+import mindspore as ms
+import numpy as np
 import pytest
 from mindspore import nn
 
@@ -45,6 +47,17 @@ def test_an_optimizer_that_is_already_made_is_refused():
 )
 def test_the_reduction_is_that_of_the_loss(loss, reduction):
     assert options(loss_fn=loss).reduction == reduction
+
+
+def test_means_over_anything_but_rows_are_refused():
+    weighted = nn.CrossEntropyLoss(weight=ms.Tensor(np.ones(3, np.float32)))
+    with pytest.raises(UsageError, match="class weights"):
+        options(loss_fn=weighted)
+    made = options(loss_fn=nn.CrossEntropyLoss(ignore_index=2))
+    made.check_targets([np.array([0, 1], np.int32), np.array([2.0])])
+    with pytest.raises(UsageError, match="targets 2, which CrossEntropyLoss leaves out"):
+        made.check_targets([np.array([0, 2], np.int32)])
+    options(loss_fn=nn.CrossEntropyLoss(ignore_index=2, reduction="sum")).check_targets([np.array([2], np.int32)])
 
 
 def parts_of(*cells):
