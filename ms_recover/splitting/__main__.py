@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ms_recover.errors import BrokenWorldError, MsRecoverError, UsageError
@@ -26,25 +26,40 @@ _PAUSE_S = 1.0
 class _FactoryPartRunner(PartRunner):
     """Runs parts of a model that this process made itself."""
 
-    def __init__(self, job: Job, control: ControlThread, model: Any, stages: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, job: Job, control: ControlThread, made: Any) -> None:
         super().__init__(job, control)
-        self._model = model
-        self._stages = stages
+        self._made = made
 
     def make_part(self, message: Message) -> Any:
-        """Make a part, with the weights of the message."""
+        """Make a part, or take it from the model."""
         import mindspore
 
-        from ms_recover.splitting import batches, stages
+        from ms_recover.splitting import stages
 
         fields = message.fields
         mindspore.set_context(mode=fields["mode"])
-        named = fields.get("names_of_stages")
-        found = self._stages[fields["split"]] if named is None else stages.stages_of(self._model, named)
-        part = stages.ModelPart(found[slice(*fields["stages"])])
-        held = dict(zip(fields["names"], map(batches.to_tensor, message.tensors), strict=True))
-        part.load(held, "the splitter's message")
-        return part
+        found = self._made
+        if isinstance(found, tuple):
+            if len(found) != fields["total"]:
+                raise UsageError(f"the factory returned {len(found)} functions here, the splitter's {fields['total']}")
+            makers = {index: found[index] for index in range(*fields["stages"])}
+            return stages.ModelPart(stages.made_stages(makers, fields["seed"]))
+        every = _stages_of(found, fields["split"], fields["names_of_stages"])
+        return stages.ModelPart(every[slice(*fields["stages"])])
+
+    def load(self, part: Any, message: Message) -> None:
+        """Set the weights of a part to those of the message."""
+        from ms_recover.splitting import batches
+
+        held = dict(zip(message.fields["names"], map(batches.to_tensor, message.tensors), strict=True))
+        part.load(held, lambda name, parameter: parameter.set_data(held[name]), "the splitter's message")
+
+    def write(self, message: Message) -> None:
+        """Send the values of the slice of a part: the splitter's files are on another host."""
+        from ms_recover.splitting import batches
+
+        values = self._values(message)
+        self._answer(message, [batches.to_host(value) for value in values.values()], names=list(values))
 
 
 def main() -> int:
@@ -64,7 +79,7 @@ def _serve(options: argparse.Namespace) -> int:
     security = Security.from_environment()
     sys.path.insert(0, os.getcwd())
     take_device(options.device_target, options.device_id)
-    model, stages = _stages_by_split(options.factory)
+    made = _made_by(options.factory)
     world = remote_world_name(options.port)
     until = time.monotonic() + options.timeout
     while True:
@@ -82,7 +97,7 @@ def _serve(options: argparse.Namespace) -> int:
         control = ControlThread(job, security, lasting=True)
         control.start()
         if control.wait_until_joined():
-            _FactoryPartRunner(job, control, model, stages).serve()
+            _FactoryPartRunner(job, control, made).serve()
             until = time.monotonic() + options.timeout
         control.join()
         if isinstance(control.error, BrokenWorldError) and control.error.cause == "closed":
@@ -93,17 +108,21 @@ def _serve(options: argparse.Namespace) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _stages_by_split(factory: str) -> tuple[Any, dict[str, Sequence[Any]]]:
-    """Make the model; return it, and its stages for each kind of split."""
+def _stages_of(model: Any, split: str, names: Sequence[str] | None) -> Sequence[Any]:
+    """Return the stages of a model; by their names where it does not say itself which they are."""
+    from ms_recover.splitting import stages
+
+    return stages.whole_model(model) if split == "batch" else stages.stages_of(model, names)
+
+
+def _made_by(factory: str) -> Any:
+    """Make the model, or the functions that make its stages; what serves no splitter is refused."""
     from ms_recover.splitting import pickling, stages
 
-    model = pickling.from_factory(factory)
-    found: dict[str, Sequence[Any]] = {"batch": stages.whole_model(model)}
-    try:
-        found["layers"] = stages.stages_of(model)
-    except UsageError:  # a model that cannot be cut still serves whole
-        found["layers"] = found["batch"]
-    return model, found
+    made = pickling.from_factory(factory)
+    if not isinstance(made, tuple):
+        stages.whole_model(made)
+    return made
 
 
 def _parser() -> argparse.ArgumentParser:

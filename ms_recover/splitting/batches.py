@@ -24,6 +24,8 @@ class Batch:
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._shared: set[int] = set()
         self._skeleton, leaves = flatten((tuple(args), dict(kwargs)), self._shared)
+        self.tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+        """The tensors of MindSpore as they were given."""
         self._leaves = [to_host(leaf) for leaf in leaves]
         self.rows = _common_rows([tuple(leaf.shape) for index, leaf in self._cuttable()])
         """Length of axis 0."""
@@ -45,6 +47,10 @@ class Batch:
         skeleton, leaves = flatten(join(outputs, [1]))
         return unflatten(skeleton, [to_tensor(to_host(leaf)[:0]) for leaf in leaves])
 
+    def keep(self) -> None:
+        """Take copies of the tensors: the caller may change his."""
+        self._leaves = [leaf.copy() for leaf in self._leaves]
+
     def _cuttable(self) -> list[tuple[int, Any]]:
         return [(index, leaf) for index, leaf in enumerate(self._leaves) if index not in self._shared]
 
@@ -59,6 +65,8 @@ class Whole:
         if single and (len(args) != 1 or kwargs):
             raise UsageError("this part takes one argument, the output of the part before")
         self._skeleton, leaves = flatten(args[0] if single else (tuple(args), dict(kwargs)), set())
+        self.tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+        """The tensors of MindSpore as they were given."""
         self._leaves = [to_host(leaf) for leaf in leaves]
         self.rows = next((leaf.shape[0] for leaf in self._leaves if leaf.shape), 0)
         """Length of axis 0 of the first tensor that has one."""

@@ -13,7 +13,8 @@ import numpy as np
 from ms_recover.errors import UsageError
 from ms_recover.splitting import batches, nested
 from ms_recover.splitting.events import Rows
-from ms_recover.splitting.stages import absorb_first_operator_error
+from ms_recover.splitting.slices import SliceStore
+from ms_recover.splitting.stages import Stage, absorb_first_operator_error, parameters_of
 
 _log = logging.getLogger(__name__)
 _WINDOW = 16
@@ -159,6 +160,11 @@ def _on_host(output: Any, rows: slice) -> Output:
         wide = leaf.astype("float32") if kind == "bfloat16" else leaf  # numpy lacks it
         arrays.append(batches.to_host(wide)[rows])
     return Output(skeleton, arrays, types)
+
+
+def has_weights(store: SliceStore, stages: Sequence[Stage]) -> bool:
+    """Whether the model still has the weights with which the splitter was made."""
+    return same_weights(parameters_of(stages), store.weights())
 
 
 def same_weights(parameters: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
-from ms_recover.splitting import batches, stages
+from ms_recover.splitting import batches
 from ms_recover.splitting.events import LossCause, Outcome, Rows
 from ms_recover.splitting.history import History
 from ms_recover.splitting.instructions import (
@@ -23,10 +23,14 @@ from ms_recover.splitting.instructions import (
     StartWorker,
 )
 from ms_recover.splitting.job import WorkerJobs
+from ms_recover.splitting.part_files import PartFiles
 from ms_recover.splitting.process import Worker
-from ms_recover.splitting.protocol import Message
+from ms_recover.splitting.protocol import Message, OrderKind
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
+from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError, Orders
+from ms_recover.splitting.training.snapshots import SharedMemory, Snapshots
+from ms_recover.splitting.values import SliceFile
 from ms_recover.splitting.worker_pool import WorkerPool
 
 _log = logging.getLogger(__name__)
@@ -81,7 +85,7 @@ class Devices:
     ) -> None:
         self.state = state
         self.history = history
-        self._store = store
+        self.store = store
         self._jobs = jobs
         self._chunk_limit = chunk_limit
         self._placements: dict[int, _Placement] = {}
@@ -92,8 +96,15 @@ class Devices:
         """The chunks of the forward that runs, by number."""
         self.result: asyncio.Future[FinishForward | FailForward] | None = None
         """The outcome of the forward that runs."""
+        self.orders = Orders()
+        """The orders of training that are not answered."""
+        self.memory = SharedMemory()
+        self.snapshots = Snapshots(self.memory)
+        self.versions: dict[tuple[int, int], int | None] = {}
+        """By device and part that its process holds: the number of updates in the values, None when unknown."""
         self.changed = asyncio.Event()
         """Set after every change of a device or spare."""
+        self.files = PartFiles(store, jobs.part_fields, self.order)
         self.pool = WorkerPool(jobs, spares, self._run_in_background, self.changed.set)
 
     @property
@@ -110,12 +121,14 @@ class Devices:
     async def close(self) -> None:
         """End every worker."""
         self._closing = True
+        self.orders.close()
         for task in list(self._tasks):
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._placements.clear()
         await self.pool.close()
+        self.memory.close()
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """Carry out instructions of the state."""
@@ -146,6 +159,8 @@ class Devices:
         if placement is None or placement.generation != generation:
             return
         del self._placements[device]
+        self.versions = {holder: step for holder, step in self.versions.items() if holder[0] != device}
+        self.orders.lost(device)
         self._lost_since[device] = placement.since
         placement.worker.kill()
         self._run_in_background(self.pool.end(placement.worker))
@@ -204,6 +219,7 @@ class Devices:
         device, generation, fields = placement.device, placement.generation, message.fields
         match message.kind:
             case "held":
+                self.versions[device, fields["part"]] = fields["step"] or 0
                 self.apply(self.state.held(device, generation, fields["part"]))
             case "ran":
                 part, number = fields["part"], fields["chunk"]
@@ -215,10 +231,55 @@ class Devices:
                 part, number = fields["part"], fields["chunk"]
                 self._end_chunk(placement, part, number, None, "raised")
                 self.apply(self.state.raised(device, generation, number, part, fields["words"]))
+            case "done" | "failed":
+                self.orders.answered(fields["order"], message)
+                placement.since = self.history.now if self.orders.at(device) else None
             case "unable":
                 self._lose(placement, "weights", fields["words"])
             case _:
                 raise InputError(f"invalid message of device {device}'s worker: {message.kind!r}")
+
+    async def wait_for_change(self) -> None:
+        """Wait until a device or spare changes."""
+        self.changed.clear()
+        await self.changed.wait()
+
+    def hand_over(self) -> bool:
+        """Give parts without a device to others; return whether there is one."""
+        instructions = self.state.handed_over()
+        self.apply(instructions)
+        return bool(instructions)
+
+    def emit(self, event: EmitEvent, rows: Rows | None) -> None:
+        """Record an event that concerns these rows."""
+        self.history.add_event(event, rows)
+
+    async def order(
+        self, device: int, part: int, /, tensors: Sequence[Any] = (), kind: OrderKind = "train", **fields: Any
+    ) -> Message:
+        """Send an order to a device, and wait for the answer.
+
+        Raises DeviceGoneError when the device is lost, and OrderFailedError when the part raises.
+        """
+        placement = self._placements.get(device)
+        if placement is None:
+            raise DeviceGoneError(device)
+        number, answer = self.orders.add(device, part)
+        if placement.since is None:
+            placement.since = self.history.now
+        # in the background: a message that is cut off would break the world
+        self._run_in_background(self._send_order(placement, kind, tensors, {"part": part, "order": number, **fields}))
+        return await answer
+
+    async def _send_order(
+        self, placement: _Placement, kind: OrderKind, tensors: Sequence[Any], fields: dict[str, Any]
+    ) -> None:
+        try:
+            await placement.worker.channel.send(kind, tensors, **fields)
+        except BrokenWorldError:
+            return  # `_receive_all` handles it
+        except Exception as error:
+            self._lose_by(error, placement, "protocol")
 
     async def _send_chunk(self, placement: _Placement, part: int, number: int) -> None:
         chunk = self.chunks.get(number)
@@ -234,26 +295,31 @@ class Devices:
             self._lose_by(error, placement, "protocol")
 
     async def _load(self, placement: _Placement, part: int) -> None:
-        """Prove a part's slice, send the part, and lose the device if it does not hold the part in time."""
+        """Send a part with its weights, from a snapshot or slice; lose the device if it does not hold it in time.
+
+        A part that has neither is made by the worker, which writes its slices.
+        """
+        limit = self._jobs.local.timeout
         channel = placement.worker.channel
         try:
-            began = self.history.now
-            path, repaired = await asyncio.to_thread(self._store.path, part)
-            placement.proof += self.history.now - began
-            if repaired:
-                self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
-            if placement.worker.remote:
-                held = await asyncio.to_thread(stages.read_weights, path)
-                tensors = [batches.to_host(value) for value in held.values()]
-                await channel.send("hold", tensors, part=part, names=list(held), **self._jobs.part_fields[part])
+            if self.snapshots.current:
+                fields = self.snapshots.current[part].fields()
+                await channel.send("hold", part=part, device=placement.device, **fields)
+            elif await asyncio.wait_for(self._was_made(placement, part), limit):
+                return
             else:
-                await channel.send("hold", part=part, path=path, device=placement.device)
-        except BrokenWorldError:
+                await self._send_slice(placement, part)
+        except OrderFailedError as error:
+            self._lose(placement, "weights", error.words)
+            return
+        except asyncio.TimeoutError:
+            self._lose(placement, "timeout", f"part {part} was not ready within {limit:g} s")
+            return
+        except (BrokenWorldError, DeviceGoneError):
             return  # `_receive_all` handles it
         except Exception as error:
             self._lose_by(error, placement, "weights")
             return
-        limit = self._jobs.local.timeout
         waited = 0.0
         while self._is_current(placement) and part not in self.state.devices[placement.device].held:
             if waited > limit:
@@ -262,6 +328,32 @@ class Devices:
             before = self.history.now
             await asyncio.sleep(min(_LOAD_POLL_S, limit))
             waited += min(self.history.now - before, _STALL_S)
+
+    async def _was_made(self, placement: _Placement, part: int) -> bool:
+        """Have a device make a part that has no slice yet, and hold it; return whether it did."""
+        async with self.files.making[part]:
+            if self.store.is_saved(part) or not self._is_current(placement):
+                return False
+            await self.files.make(placement.device, part, remote=placement.worker.remote)
+            self.versions[placement.device, part] = 0
+            self.apply(self.state.held(placement.device, placement.generation, part))
+            return True
+
+    async def _send_slice(self, placement: _Placement, part: int) -> None:
+        """Prove a part's slice and send its place, or its weights to another host."""
+        channel = placement.worker.channel
+        began = self.history.now
+        path, repaired = await asyncio.to_thread(self.store.path, part)
+        placement.proof += self.history.now - began
+        if repaired:
+            self._emit(EmitEvent(kind="repaired", device=placement.device, part=part, words=repaired))
+        if placement.worker.remote:
+            file = SliceFile(path)
+            tensors = [batches.to_host(await asyncio.to_thread(file.read, name)) for name in file.weights]
+            await channel.send("hold", tensors, part=part, names=file.weights, **self._jobs.part_fields[part])
+        else:
+            step = self.store.step
+            await channel.send("hold", part=part, path=path, device=placement.device, step=step)
 
     async def _watch_clocks(self) -> None:
         """Lose devices that take too long for a chunk, and replace dead spares."""

@@ -14,6 +14,8 @@ from ms_recover.splitting.batches import Batch, Whole
 from ms_recover.splitting.devices import Chunk, Devices
 from ms_recover.splitting.events import Rows, place_text
 from ms_recover.splitting.instructions import FailForward, FailureKind
+from ms_recover.splitting.training.step_loss import StepLoss
+from ms_recover.splitting.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 _CLOSED = "this splitter was closed while it worked"
@@ -35,6 +37,8 @@ class Engine:
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
         self.state = devices.state
+        self.trainer: Trainer | None = None
+        """Trains the parts, where a loss and an optimizer were given."""
         self._numbers = itertools.count()
         self._turn = asyncio.Lock()
         self._closing = False
@@ -61,6 +65,8 @@ class Engine:
                 for device in self.state.devices:
                     if not device.serving:
                         _log.warning("Skipping device %d due to previous failure", device.number)
+            if self.trainer is not None:
+                await self.trainer.publish()
             history = self.devices.history
             began = history.now
             history.call += 1
@@ -91,6 +97,33 @@ class Engine:
             self.devices.apply(self.state.reset())
             self.devices.pool.start_spares()
             await self._settle()
+            if self.trainer is not None:
+                await self.trainer.recover()
+
+    async def train_step(self, batch: Batch, cuts: Sequence[Rows]) -> StepLoss:
+        """Do one training step; return its loss or raise as `ModelSplitter.train_step`."""
+        async with self._turn:
+            self._check_open()
+            if self.trainer is None:
+                raise UsageError("this splitter does not train: give it loss_fn= and optimizer=")
+            return await self.trainer.train_step(batch, cuts)
+
+    async def read_weights(self) -> dict[str, Any]:
+        """Return the weights of all parts as parameters, by name."""
+        async with self._turn:
+            self._check_open()
+            if self.trainer is not None:
+                await self.trainer.publish()
+            if self.devices.snapshots.current:
+                return await asyncio.to_thread(self.devices.snapshots.weights)
+            return await asyncio.to_thread(self.devices.store.weights)
+
+    async def save(self) -> None:
+        """Save the slices of the last finished step, unless they are saved."""
+        async with self._turn:
+            self._check_open()
+            if self.trainer is not None:
+                await self.trainer.save()
 
     async def set_states(self, states: Mapping[int, bool]) -> None:
         """Bring devices back or take them out, and wait until each that comes is at work or lost again."""

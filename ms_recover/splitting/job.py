@@ -38,6 +38,8 @@ class Job:
     """The secret of the splitter and its workers on this host."""
     parts: tuple[bytes, ...] = field(default=(), repr=False)
     """Each part of the model without its weights, see `ms_recover.splitting.pickling`."""
+    method: bytes = field(default=b"", repr=False)
+    """How parts are trained, see `ms_recover.splitting.training`; empty when they are not."""
     path: tuple[str, ...] = ()
     """Python's module search path."""
     cores: tuple[tuple[int, ...], ...] = ()
@@ -63,8 +65,8 @@ class WorkerJobs:
     remote_security: Security
     """Of the worlds with workers on other hosts."""
     part_fields: tuple[Mapping[str, Any], ...]
-    """For each part the place in the model (``split``, ``stages``) and MindSpore's ``mode``: a worker on another host
-    makes the part from these."""
+    """For each part the place in the model (``split``, ``stages`` of ``total``), the ``seed`` of stages that no other
+    process has, and MindSpore's ``mode``: a worker on another host makes the part from these."""
 
 
 def remote_world_name(port: int) -> str:
@@ -73,13 +75,21 @@ def remote_world_name(port: int) -> str:
 
 
 def make_jobs(
-    options: Options, pickled: Sequence[bytes], parts: Sequence[range], names: Sequence[str] | None = None
+    options: Options,
+    pickled: Sequence[bytes],
+    parts: Sequence[range],
+    total: int,
+    *,
+    seed: int | None = None,
+    method: bytes = b"",
+    names: Sequence[str] | None = None,
 ) -> WorkerJobs:
     """Return the jobs of all workers for these parts: each pickled without its weights, and the range of its stages.
 
+    There are `total` stages; the seed is that of the stages that workers make, the method how parts are trained.
     `names` are those of all stages, where the model itself does not say which they are.
     """
-    local = _local_job(options, tuple(pickled))
+    local = replace(_local_job(options, tuple(pickled)), method=method)
     first_remote = options.num_devices - options.remote
     ports = range(options.port, options.port + options.remote)
     return WorkerJobs(
@@ -90,7 +100,14 @@ def make_jobs(
         },
         remote_security=_remote_security(options),
         part_fields=tuple(
-            {"split": options.split, "stages": [part.start, part.stop], "mode": local.mode, "names_of_stages": names}
+            {
+                "split": options.split,
+                "stages": [part.start, part.stop],
+                "total": total,
+                "seed": seed,
+                "mode": local.mode,
+                "names_of_stages": names,
+            }
             for part in parts
         ),
     )

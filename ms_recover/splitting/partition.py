@@ -92,15 +92,18 @@ def _stage_number(names: Sequence[str], cut: object) -> int:
 
 
 def assign(costs: Sequence[float], parts: Sequence[range], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Return for each device its parts, which is one part; `costs` are those of the stages.
+    """Return for each device its parts; `costs` are those of the stages.
 
-    The first devices hold the parts in order. Each further one holds the part with the greatest cost per holder; ties
-    go to the part with fewer holders, then to the first. Raises UsageError when there are fewer devices than parts,
-    or a cost is invalid.
+    The first devices hold the parts in order, a part each. Each further one holds the part with the greatest cost per
+    holder; ties go to the part with fewer holders, then to the first. Fewer devices than parts hold neighbouring ones,
+    as even as possible. Raises UsageError when there is no device or no part, or a cost is invalid.
     """
-    if not 1 <= len(parts) <= devices:
-        raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: cut the model into 1 to {devices} parts")
+    if not parts or devices < 1:
+        raise UsageError(f"{devices} devices cannot hold {len(parts)} parts: there has to be one at least of each")
     whole = _whole(costs)
+    if devices < len(parts):
+        groups = partition([sum(whole[part.start : part.stop]) for part in parts], devices)
+        return tuple(map(tuple, groups))
     weights = [Fraction(sum(whole[part.start : part.stop])) for part in parts]
     held = list(range(len(parts)))
     holders = [1] * len(parts)

@@ -11,7 +11,8 @@ import inspect
 import io
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -23,7 +24,7 @@ from mindspore.common.initializer import initializer
 from mindspore.experimental import MapParameter
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting.stages import Stage, absorb_first_operator_error
+from ms_recover.splitting.stages import Stage, absorb_first_operator_error, made_stages
 from ms_recover.worlds import tensors
 
 _INSTEAD = "instead of the model, give the name of a function that returns it, package.module:function"
@@ -47,19 +48,73 @@ def dump_stages(stages: Sequence[Stage]) -> bytes:
         raise UsageError(f"{where} cannot be taken to another process ({_brief(error)}): {_INSTEAD}") from error
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a worker makes the stages of a part, none of which exists elsewhere; see `made_stages`."""
+
+    stages: range
+    """Of the part."""
+    total: int
+    """Number of the model's stages."""
+    seed: int | None
+    factory: str | None
+    """Name of a function that returns the functions of all stages."""
+    makers: tuple[Callable[[], Any], ...] = ()
+    """Without a factory, the functions of the part's stages."""
+
+    def make(self) -> list[Stage]:
+        """Make the stages."""
+        if self.factory is None:
+            return made_stages(dict(zip(self.stages, self.makers, strict=True)), self.seed)
+        makers = from_factory(self.factory)
+        if not isinstance(makers, tuple) or len(makers) != self.total:
+            found = f"{len(makers)} functions" if isinstance(makers, tuple) else "a model"
+            raise UsageError(f"factory {self.factory} returned {found} here, in the splitter's process {self.total}")
+        seed = ms.get_seed() if self.seed is None else self.seed  # the factory may have set one
+        return made_stages({index: makers[index] for index in self.stages}, seed)
+
+
+def dump_recipe(recipe: Recipe) -> bytes:
+    """Pickle a recipe, with its functions by value as in `dump_stages`; raises UsageError when one cannot be."""
+    try:
+        return _dump(recipe, set())
+    except Exception as error:
+        raise UsageError(
+            f"the functions of stages {recipe.stages.start} to {recipe.stages.stop - 1} cannot be taken to another "
+            f"process ({_brief(error)}): give the name of a function that returns them, package.module:function"
+        ) from error
+
+
+def dump_method(method: Any) -> bytes:
+    """Pickle how parts are trained: a loss, and a function that makes an optimizer.
+
+    What cannot be pickled raises UsageError.
+    """
+    try:
+        return _dump(method, set())
+    except Exception as error:
+        raise UsageError(
+            f"loss_fn or optimizer cannot be taken to another process ({_brief(error)}): give functions or cells of an "
+            "importable module, that hold no open files, locks or threads"
+        ) from error
+
+
 def load_stages(data: bytes) -> list[Stage]:
     """Return the stages that `dump_stages` pickled in a process of this machine; their weights are not set.
+
+    Those of a `Recipe` are made now.
 
     Raises UsageError when a class or function of the stages cannot be imported here, or does not fit the bytes.
     """
     absorb_first_operator_error()
     try:
-        stages: list[Stage] = pickle.loads(data)  # noqa: S301  (from the process that started this one)
+        loaded: Recipe | list[Stage] = pickle.loads(data)  # noqa: S301  (from the process that started this one)
     except Exception as error:
         raise UsageError(
             f"the model cannot be unpickled in this process ({_brief(error)}): make its modules importable here "
             f"(sys.path), or {_INSTEAD}"
         ) from error
+    stages = loaded.make() if isinstance(loaded, Recipe) else loaded
     for stage in stages:
         for _, cell in stage.cell.cells_and_names():
             # compiled code stays in the process that compiled it
@@ -71,8 +126,9 @@ def load_stages(data: bytes) -> list[Stage]:
 def from_factory(name: str) -> Any:
     """Return the model that a function without arguments makes, by its name: ``package.module:function``.
 
-    After the colon dots are allowed, such as in ``Class.method``. Raises UsageError when the name is invalid, or the
-    function cannot be imported or called, raises, or returns no cell.
+    It may return a list of functions instead, one for each stage: then the result is a tuple of them. After the colon
+    dots are allowed, such as in ``Class.method``. Raises UsageError when the name is invalid, or the function cannot be
+    imported or called, raises, or returns something else.
     """
     module_name, _, path = name.partition(":")
     if not all(word.isidentifier() for word in [*module_name.split("."), *path.split(".")]):
@@ -91,9 +147,22 @@ def from_factory(name: str) -> Any:
         model = factory()
     except Exception as error:
         raise UsageError(f"factory {name} raised {_brief(error)}; it is called without arguments") from error
+    if are_makers(model):
+        return tuple(model)
     if not isinstance(model, nn.Cell):
-        raise UsageError(f"factory {name} returned {type(model).__name__} instead of a mindspore.nn.Cell")
+        raise UsageError(
+            f"factory {name} returned {type(model).__name__} instead of a mindspore.nn.Cell or a list of functions"
+        )
     return model
+
+
+def are_makers(model: Any) -> bool:
+    """Whether this is a list of functions that each make a stage, instead of a model."""
+    return (
+        isinstance(model, list | tuple)
+        and len(model) > 0
+        and all(callable(each) and not isinstance(each, nn.Cell) for each in model)
+    )
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

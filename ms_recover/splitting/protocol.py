@@ -2,6 +2,11 @@
 
 From the splitter: ``hold`` (a part and the place of its weights) and ``run`` (a chunk, for a part). From the worker:
 ``ready``, ``held``, ``ran`` with the output, ``raised`` with a description, ``unable`` when a part cannot be held.
+
+Orders from the splitter have a number, an ``order``: ``make`` a part that has no weights yet, tell the ``names`` of the
+values in its slice, ``write`` that, and in training ``train`` with an ``action``, see
+`ms_recover.splitting.training.trained_part.answer`. The answer is ``done`` with the result, or ``failed`` with a
+description.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ import numpy as np
 from ms_recover.errors import InputError
 from ms_recover.worlds.communicator import WorldCommunicator
 
-MessageKind = Literal["hold", "run", "ready", "held", "ran", "raised", "unable"]
+OrderKind = Literal["make", "names", "write", "train"]
+MessageKind = Literal[OrderKind, "hold", "run", "ready", "held", "ran", "raised", "unable", "done", "failed"]
 _KINDS = frozenset(get_args(MessageKind))
 _MAX_TENSORS = 1 << 16
 

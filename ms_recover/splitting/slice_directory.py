@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -15,14 +16,22 @@ from typing import Any
 from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.save_slice import clear_leftovers, withdraw
-from ms_recover.file_names import GROUP_INFO_NAME, JOURNAL_NAME, MANIFEST_SUFFIX, SAVING_DIRECTORY, TEMPORARY_SUFFIX
+from ms_recover.file_names import (
+    GROUP_INFO_NAME,
+    JOURNAL_NAME,
+    MANIFEST_SUFFIX,
+    SAVING_DIRECTORY,
+    STRATEGY_NAME,
+    SUPERSEDED_SUFFIX,
+    TEMPORARY_SUFFIX,
+)
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.storage.atomic import AtomicFile, temporary_path
+from ms_recover.storage.directories import sync_directory
 from ms_recover.system_errors import explained
 
-STEP = Step(1, 1)
-NAME = f"split-{STEP}.ckpt"
+_log = logging.getLogger(__name__)
 LOCK_SECONDS = 60.0
 """Longest wait for another recovery that works in the directory."""
 
@@ -32,9 +41,43 @@ _STALE_S = 3600.0
 _TRIES = 5
 _CLAIM = "splitter"
 _RANK = re.compile(r"rank_(0|[1-9]\d{0,7})\Z", re.ASCII)
-_SLICE, _LIST, _TEMPORARY = map(re.escape, (NAME, GROUP_INFO_NAME, TEMPORARY_SUFFIX))
-_FINAL = rf"{_SLICE}(?:{re.escape(MANIFEST_SUFFIX)})?"
-_OWN_FILE = re.compile(rf"(?:{_FINAL}|{_LIST}|\.(?:{_FINAL}|{_LIST}(?:\.\w+)?){_TEMPORARY})\Z", re.ASCII)
+_TEMPORARY, _MANIFEST, _SUPERSEDED = map(re.escape, (TEMPORARY_SUFFIX, MANIFEST_SUFFIX, SUPERSEDED_SUFFIX))
+_SLICE = r"split-1_(?P<step>0|[1-9]\d{0,17})\.ckpt"
+_FINAL = rf"{_SLICE}(?:{_SUPERSEDED})?(?:{_MANIFEST})?"
+_BESIDE = "|".join(map(re.escape, (GROUP_INFO_NAME, STRATEGY_NAME)))
+_OWN_FILE = re.compile(
+    rf"(?:{_FINAL}|{_BESIDE}|\.(?:{_FINAL.replace('P<step>', ':')}|(?:{_BESIDE})(?:\.\w+)?){_TEMPORARY})\Z", re.ASCII
+)
+_SAVED = re.compile(rf"{_SLICE}\Z", re.ASCII)
+
+
+def step_of(trained: int) -> Step:
+    """Return the step that names the slices behind so many trained steps; 0 for those before the first."""
+    return Step(1, trained)
+
+
+def slice_name(trained: int) -> str:
+    """Return the name of the slices behind so many trained steps."""
+    return f"split-{step_of(trained)}.ckpt"
+
+
+def saved_steps(folder: str) -> list[int]:
+    """Return the trained steps of the slices in a rank's directory, ascending; none when it is missing."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(int(match["step"]) for name in names if (match := _SAVED.match(name)))
+
+
+def newest_saved(directory: str | os.PathLike[str]) -> int | None:
+    """Return the newest trained step of which a slice lies in a splitter's directory; None without slices."""
+    with explained("reading", os.fspath(directory)):
+        try:
+            folders = [entry.path for entry in os.scandir(directory) if _RANK.match(entry.name) and entry.is_dir()]
+        except FileNotFoundError:
+            return None
+        return max((step for folder in folders for step in saved_steps(folder)), default=None)
 
 
 def open_directory(
@@ -70,11 +113,29 @@ def _make_temporary() -> tuple[str, ExitStack]:
     raise AssertionError
 
 
+def set_aside_newer(directory: str, step: int) -> None:
+    """Rename the slices behind more trained steps than these: a save that was not finished, or given up."""
+    with explained("setting aside", directory), lock_tree(directory, timeout=LOCK_SECONDS):
+        for folder in _find_ranks(directory):
+            for newer in saved_steps(folder):
+                if newer > step:
+                    _set_aside(os.path.join(folder, slice_name(newer)), step)
+
+
+def _set_aside(path: str, step: int) -> None:
+    aside = path + SUPERSEDED_SUFFIX
+    for suffix in (MANIFEST_SUFFIX, ""):  # first the manifest, so that none stays beside another slice
+        if os.path.lexists(path + suffix):
+            os.replace(path + suffix, aside + suffix)
+    sync_directory(os.path.dirname(path))
+    _log.warning("%s is newer than step %d, from which training goes on: renamed to %s", path, step, aside)
+
+
 def clear_directory(directory: str) -> None:
     """Remove the slices of an earlier splitter; refuse a directory with other files, like `open_directory`."""
     with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         folders = _find_ranks(directory)
-        withdraw([os.path.join(folder, NAME) for folder in folders])
+        withdraw([os.path.join(folder, slice_name(step)) for folder in folders for step in saved_steps(folder)])
         for folder in folders:
             clear_leftovers(folder)
             for name in os.listdir(folder):

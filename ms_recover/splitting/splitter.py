@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,31 +12,36 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ms_recover.errors import UsageError
-from ms_recover.splitting import batches, pickling
+from ms_recover.splitting import batches, pickling, values
 from ms_recover.splitting.batches import Whole
-from ms_recover.splitting.comparison import Comparison, compare_sample
+from ms_recover.splitting.comparison import Comparison, compare_sample, has_weights
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.engine import Engine
-from ms_recover.splitting.events import Event, ForwardReport, Rows, Span
+from ms_recover.splitting.events import Event, Rows
+from ms_recover.splitting.given_model import given_model
+from ms_recover.splitting.gradients import outside_graphs, without_gradients
 from ms_recover.splitting.history import History
 from ms_recover.splitting.job import make_jobs
 from ms_recover.splitting.model_parts import CallablePart
 from ms_recover.splitting.options import Failures, Options, Split
 from ms_recover.splitting.partition import assign
-from ms_recover.splitting.preparation import cut_parts, find_costs, find_stages, has_weights, names_to_find
+from ms_recover.splitting.reports import Reports
+from ms_recover.splitting.saved_split import go_on_from
 from ms_recover.splitting.slices import SliceStore
-from ms_recover.splitting.stages import ModelPart, save_values
+from ms_recover.splitting.stages import ModelPart
 from ms_recover.splitting.state import SplitterState
-from ms_recover.splitting.summary import summary
-from ms_recover.splitting.timeline.page import write_timeline
-from ms_recover.splitting.timeline.trace import write_trace
+from ms_recover.splitting.training.method import Method
+from ms_recover.splitting.training.options import check_trainable, training_options
+from ms_recover.splitting.training.step_loss import StepLoss
+from ms_recover.splitting.training.trainer import Trainer
+from ms_recover.splitting.weights import Weights
 from ms_recover.worlds.loop_thread import LoopThread
 
 T = TypeVar("T")
 _CHUNKS_PER_PART = 4
 
 
-class ModelSplitter:
+class ModelSplitter(Reports, Weights):
     """Runs a model's forward over several devices, each of them a process with its own MindSpore.
 
     With ``split="layers"`` the model is cut into parts, one per device, and the batch into chunks that flow through
@@ -50,18 +54,19 @@ class ModelSplitter:
 
     Parameters
     ----------
-    model : mindspore.nn.Cell or str
+    model : mindspore.nn.Cell, list of callable or str
         In inference mode. For layers a ``SequentialCell``, a cell whose method ``stages()`` returns its cells in order
         (each takes the output of the one before as its only argument), a cell whose ``construct`` is a chain of such
-        calls, or any cell with `stages`. Or the name of a function that returns the model, as
-        ``package.module:function``.
+        calls, or any cell with `stages`. Or a list of functions that each make a stage: the workers call those of their
+        part, and no other process holds its weights. Or the name of a function that returns the model or such a list,
+        as ``package.module:function``.
     num_devices : int
         Devices beyond the number of stages hold further copies of the costliest parts.
     split : {"layers", "batch"}
     sample : tensor or tuple, optional
         An input to measure the cost of each stage with. By default the cost is the stage's number of weights.
     costs : sequence of float, optional
-        The cost of each stage, in any unit.
+        The cost of each stage, in any unit. Stages that workers make cost the same by default.
     chunk_rows : int, optional
         Rows of a chunk. By default there are four chunks for each part, or one for each device, of at least 16 rows:
         MindSpore sums matrix products of fewer rows in another order, which changes the last bits.
@@ -69,6 +74,10 @@ class ModelSplitter:
         The directory of the parts' weights, as slices that ``recover-ckpt`` understands; by default a temporary one.
     replicas : int
         Copies of each part's slice.
+    resume : bool, optional
+        Whether to go on from the slices in the directory: with their weights, their parts and their number of
+        replicas, behind their step. Without slices there it begins with the model. False: slices there are replaced.
+        By default those of a training are refused, and those of a splitter that trained no step are replaced.
     heartbeat : float
         Seconds of silence until a frozen device is lost.
     timeout, start_timeout : float
@@ -98,6 +107,20 @@ class ModelSplitter:
         MindSpore's name of the devices, such as ``"Ascend"``; by default that of this process.
     device_ids : sequence of int, optional
         The accelerator of each local device, by default 0, 1 and so on.
+    loss_fn : callable, optional
+        Makes `train_step` possible, with `optimizer`. Takes the model's output and the targets of the same rows, and
+        returns their mean loss: a cell such as ``nn.CrossEntropyLoss()``, or a function. A cell with
+        ``reduction="sum"`` is summed over the chunks.
+    optimizer : callable, optional
+        Takes the list of a part's trainable parameters and returns their optimizer, such as
+        ``lambda weights: nn.Adam(weights, 1e-3)``. It is called in the worker, for each part.
+    snapshot_steps : int
+        Steps from one snapshot, of weights and optimizers in memory, to the next. After a loss at most so many steps
+        are repeated, from copies of their batches.
+    recompute : bool
+        Keep only the inputs of chunks on their way, and compute the forward pass again for the way back.
+    save_steps : int, optional
+        Steps from one `save` to the next.
 
     Attributes
     ----------
@@ -140,13 +163,28 @@ class ModelSplitter:
         addr: str = "127.0.0.1",
         port: int = 29600,
         threads: int | None = None,
+        resume: bool | None = None,
         on_event: Callable[[Event], None] | None = None,
         stages: Sequence[Any] | None = None,
         cut_at: Sequence[str | int] | None = None,
         check: bool = True,
         device_target: str | None = None,
         device_ids: Sequence[int] | None = None,
+        loss_fn: Callable[..., Any] | None = None,
+        optimizer: Callable[[list[Any]], Any] | None = None,
+        snapshot_steps: int = 10,
+        recompute: bool = False,
+        save_steps: int | None = None,
     ) -> None:
+        training = training_options(
+            loss_fn=loss_fn,
+            optimizer=optimizer,
+            snapshot_steps=snapshot_steps,
+            recompute=recompute,
+            save_steps=save_steps,
+        )
+        if save_steps is not None and directory is None:
+            raise UsageError("save_steps needs a directory that stays: give one")
         options = Options(
             num_devices=num_devices,
             split=split,
@@ -169,22 +207,26 @@ class ModelSplitter:
         )
         self._options = options
         self.num_devices = num_devices
+        self._is_temporary = directory is None
         self._history = History(on_event)
-        cell = pickling.from_factory(model) if isinstance(model, str) else model
-        cells = find_stages(cell, options)
-        stage_costs = find_costs(cells, costs, sample)
-        self.parts = cut_parts(cells, stage_costs, options)
-        parts = [ModelPart([cells[stage] for stage in part]) for part in self.parts]
-        if check and sample is not None:
-            compare_sample(cell, ModelPart(cells), sample if isinstance(sample, tuple) else (sample,))
-        jobs = make_jobs(
-            options,
-            [pickling.dump_stages(part.stages) for part in parts],
-            self.parts,
-            names_to_find(cell, cells, options),
-        )
-        self._store = SliceStore(directory, len(parts), replicas)
-        self._comparison = Comparison(cell if check else None, partial(has_weights, self._store, parts))
+        given = given_model(model, options)
+        self._weights = given.weights
+        stage_costs = given.costs(costs, sample)
+        found = go_on_from(directory, resume)
+        self.parts = given.parts(stage_costs, found)
+        if check and sample is not None and given.model is not None:
+            compare_sample(given.model, ModelPart(given.cells), sample if isinstance(sample, tuple) else (sample,))
+        method = b""
+        if training is not None:
+            check_trainable([given.cells[part.start : part.stop] for part in self.parts], split, num_devices, remote)
+            method = pickling.dump_method(
+                Method(loss_fn=training.loss_fn, optimizer=training.optimizer, recompute=training.recompute)
+            )
+        pickled = list(map(given.pickled, self.parts))
+        names = given.names_to_find()
+        jobs = make_jobs(options, pickled, self.parts, given.total, seed=given.seed, method=method, names=names)
+        self._store = SliceStore(directory, len(self.parts), found.replicas if found else replicas, found)
+        self._comparison = Comparison(given.model if check else None, partial(has_weights, self._store, given.cells))
         state = SplitterState(
             assign(stage_costs, self.parts, num_devices),
             [math.fsum(stage_costs[stage] for stage in part) for part in self.parts],
@@ -200,14 +242,18 @@ class ModelSplitter:
             spares=self._failures.spares,
         )
         self._engine = Engine(self._devices)
+        if training is not None:
+            policy, step = self._failures.policy, self._store.step
+            self._engine.trainer = Trainer(self._devices, training, len(self.parts), split, policy, step)
         self._loop_thread = LoopThread(type(self).__name__)
         self._loop_thread.__enter__()
         # the arguments must not refer to the splitter, which would then never be garbage
         self._close = weakref.finalize(self, _close, self._loop_thread, self._engine, self._store, os.getpid())
         try:
-            for number, part in enumerate(parts):
-                held = part.slice_values(number)
-                self._store.save(number, partial(save_values, held), held)
+            for number, part in enumerate(self.parts if found is None else ()):
+                held = given.slice_values(part, number)
+                if held is not None:
+                    self._store.save(number, partial(values.write_values, held), held)
             self._wait_for(self._engine.begin)
         except BaseException:
             self.close()
@@ -219,6 +265,7 @@ class ModelSplitter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @outside_graphs
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `forward`."""
         return self.forward(*args, **kwargs)
@@ -228,41 +275,7 @@ class ModelSplitter:
         """The parts in order, to be called one by one."""
         return tuple(CallablePart(number, part, self._run_part) for number, part in enumerate(self.parts))
 
-    @property
-    def directory(self) -> str:
-        """The directory of the parts' weights."""
-        return self._store.directory
-
-    @property
-    def processes(self) -> list[int | None]:
-        """For each device the id of its process; None while it has none on this host."""
-        return self._devices.processes
-
-    @property
-    def last_report(self) -> ForwardReport | None:
-        """The report of the last forward."""
-        return self._history.reports[-1] if self._history.reports else None
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The events since the splitter was made, oldest first."""
-        return tuple(self._history.events)
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The chunks that each device computed, with their times."""
-        return tuple(self._history.spans)
-
-    @property
-    def spares(self) -> int:
-        """Number of idle processes that can take over."""
-        return len(self._devices.pool.spares)
-
-    @property
-    def now(self) -> float:
-        """Seconds since the splitter was made: the clock of events and spans."""
-        return self._history.now
-
+    @outside_graphs
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the model's output.
 
@@ -281,7 +294,8 @@ class ModelSplitter:
         ------
         UsageError
             When an argument cannot be cut into chunks, the outputs of chunks cannot be joined, or the first output
-            is not that of the model.
+            is not that of the model. Also by a gradient that would have to pass through here, such as that of
+            ``ms.value_and_grad`` by the input or the weights.
         DeviceLostError
             When a device is lost and the answer is incomplete.
         PartError
@@ -292,37 +306,46 @@ class ModelSplitter:
         output, complete = self._wait_for(lambda: self._engine.forward(batch, cuts))
         if complete:
             self._comparison.compare(batch, output, cuts)
-        return output
+        return without_gradients(output, batch.tensors, self._weights.values())
 
-    def report(self) -> None:
-        """Print the work of each device, the totals and the last events."""
-        sys.stdout.write(self.summary() + "\n")
+    @outside_graphs
+    def train_step(self, x: Any, y: Any) -> StepLoss:
+        """Do one training step: gradients over the chunks of a batch, added in chunk order, then the optimizers' step.
 
-    def summary(self) -> str:
-        """Return the text that `report` prints."""
-        return summary(self._devices.state.devices, self.processes, *self._happened())
-
-    def timeline(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows the chunks and faults of each device over time.
-
-        Beside the page, with the ending ``.trace.json``, the same is written as trace events: open that file in
-        https://ui.perfetto.dev or chrome://tracing.
+        A step is done in every part or in none. The result is that of one process that does the same with the same
+        chunks (see `chunks`), to the bit: for each chunk the gradients of its loss times its share of the rows (of the
+        loss itself where its reduction is "sum"), added in order, then one step of the optimizer.
 
         Parameters
         ----------
-        path : path
-            Such as ``timeline.html``, with ``timeline.trace.json`` beside it. Existing files are replaced.
+        x : tensor, numpy array or tuple
+            The model's argument, or arguments. Axis 0 of all tensors is the batch.
+        y : tensor, numpy array or tuple
+            What `loss_fn` takes behind the model's output.
+
+        Returns
+        -------
+        StepLoss
+            A number, the mean loss over the rows, with ``rows`` and ``total``: how many counted of how many.
 
         Raises
         ------
         UsageError
-            When the path is invalid.
-        StorageError
-            When a file cannot be written.
+            When the splitter was made without loss and optimizer, or the batch cannot be cut.
+        DeviceLostError
+            When a device is lost and the step is given up; no weight has changed.
+        PartError
+            When a part, the loss or the optimizer raises; no weight has changed.
         """
-        happened = self._happened()
-        write_timeline(path, *happened)
-        write_trace(path, *happened)
+        arguments = x if isinstance(x, tuple) else (x,)
+        targets = y if isinstance(y, tuple) else (y,)
+        batch = batches.Batch((arguments, targets), {})
+        self._comparison.stop()  # the parts are about to have other weights than the model
+        return self._wait_for(lambda: self._engine.train_step(batch, self._cuts(batch.rows)))
+
+    def chunks(self, rows: int) -> list[Rows]:
+        """Return the chunks that a batch of so many rows is cut into: the first row of each, and the one after it."""
+        return self._cuts(rows)
 
     def close(self) -> None:
         """End all processes, and remove a temporary directory."""
@@ -330,10 +353,7 @@ class ModelSplitter:
 
     def _run_part(self, call: Whole, parts: range) -> Any:
         output, _ = self._wait_for(lambda: self._engine.forward(call, [(0, call.rows)], parts))
-        return output
-
-    def _happened(self) -> tuple[tuple[Span, ...], tuple[Event, ...], tuple[ForwardReport, ...]]:
-        return self.spans, self.events, tuple(self._history.reports)
+        return without_gradients(output, call.tensors, self._weights.values())
 
     def _wait_for(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work of the engine; Ctrl-C cancels it and is raised when it has ended."""

@@ -6,7 +6,7 @@ import contextlib
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,10 @@ from ms_recover.errors import FormatError, UsageError
 from ms_recover.splitting.chain import NotAChainError, trace_chain
 
 _REPEATS = 3
-_MARK = "split.part."
+MARK = "split.part."
 """Start of the name of an extra value in every slice; the part's number ends it. It gives parts without parameters a
-slice, and keeps the list of a short part from looking like the truncated list of a long one."""
+slice, and keeps the list of a short part from looking like the truncated list of a long one. It holds the part's first
+stage, the one behind its last, the number of the model's stages, and the number of the part's parameters."""
 _HOW = (
     "name its cells in order with stages=[...], or give it a method stages() that returns them (each takes the output "
     'of the one before as its only argument), or wrap them in nn.SequentialCell, or use split="batch", which cuts no '
@@ -52,21 +53,23 @@ class ModelPart:
             raise UsageError(f"invalid stages {indexes} of a part: expected consecutive ones")
         self.stages = tuple(stages)
 
-    def slice_values(self, number: int) -> dict[str, Any]:
-        """Return the values of the slice of this part, which has this number, by name."""
-        return {**parameters_of(self.stages), f"{_MARK}{number}": ms.Tensor(number, ms.int32)}
+    def slice_values(self, number: int, total: int) -> dict[str, Any]:
+        """Return the values of the slice of this part, by name: its number among the parts, `total` stages in all."""
+        held = parameters_of(self.stages)
+        first = self.stages[0].index
+        mark = [first, first + len(self.stages), total, len(held)]
+        return {**held, f"{MARK}{number}": ms.Tensor(mark, ms.int32)}
 
-    def load(self, held: Mapping[str, Any], where: str) -> None:
-        """Set the weights; those that do not fit raise FormatError, which names their place."""
+    def load(self, names: Iterable[str], fill: Callable[[str, Any], None], where: str) -> None:
+        """Set the weights: `fill` sets a tensor to the value of a name. Other names raise FormatError."""
         wanted = parameters_of(self.stages)
-        if set(held) != set(wanted):
+        held = set(names)
+        if held != set(wanted):
             raise FormatError(
                 f"{where} does not fit this part: {len(held)} parameters, expected {len(wanted)} with other names"
             )
         for name, parameter in wanted.items():
-            if tuple(held[name].shape) != tuple(parameter.shape):
-                raise FormatError(f"{where} has {name} of shape {held[name].shape}, expected {parameter.shape}")
-            parameter.set_data(held[name])
+            fill(name, parameter)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the last stage."""
@@ -139,6 +142,29 @@ def _chain_cells(model: Any, assume_chain: bool) -> list[Any]:
     return [cell for each in cells for cell in each]
 
 
+def made_stages(makers: Mapping[int, Callable[[], Any]], seed: int | None) -> list[Stage]:
+    """Make the stages of a part, each by its function, under the names of an ``nn.SequentialCell`` of all stages.
+
+    With a `seed` the weights of a stage depend on the seed and its index alone. Raises UsageError when a function
+    raises, or returns no cell in inference mode.
+    """
+    stages: list[Stage] = []
+    for index, make in makers.items():
+        if seed is not None:
+            ms.set_seed(seed + index)
+        try:
+            cell = make()
+        except Exception as error:
+            raise UsageError(f"the function of stage {index} raised {type(error).__name__}: {error}") from error
+        if not isinstance(cell, nn.Cell):
+            raise UsageError(
+                f"the function of stage {index} returned {_type_text(cell)} instead of a mindspore.nn.Cell"
+            )
+        cell.update_parameters_name(f"{index}.")
+        stages += _stages([(str(index), cell)], index)
+    return stages
+
+
 def whole_model(model: Any) -> list[Stage]:
     """Return a model as a single stage, for devices that each hold all of it; the same models are refused."""
     _check_cell(model)
@@ -156,17 +182,6 @@ def parameters_of(stages: Sequence[Stage]) -> dict[str, Any]:
             if found.setdefault(name, parameter) is not parameter:
                 raise UsageError(f"two parameters are named {name!r}, one of them in stage {stage.index}: rename one")
     return found
-
-
-def save_values(held: Mapping[str, Any], path: str) -> None:
-    """Write a slice of these values."""
-    ms.save_checkpoint([{"name": name, "data": value} for name, value in held.items()], path)
-
-
-def read_weights(path: str) -> dict[str, Any]:
-    """Return the weights of a slice by name."""
-    loaded: dict[str, Any] = ms.load_checkpoint(path)
-    return {name: value for name, value in loaded.items() if not name.startswith(_MARK)}
 
 
 def estimated_costs(stages: Sequence[Stage]) -> list[float]:
@@ -209,8 +224,8 @@ def absorb_first_operator_error() -> None:
         ms.Tensor(1.0, ms.float32) * 2.0
 
 
-def _stages(found: Sequence[tuple[str, Any]]) -> list[Stage]:
-    """Give numbers to the stages, and unique names to their parameters.
+def _stages(found: Sequence[tuple[str, Any]], first: int = 0) -> list[Stage]:
+    """Give numbers to the stages, from `first`, and unique names to their parameters.
 
     MindSpore names the parameters of cells in a ``SequentialCell`` by position; those of cells in a tuple, without
     prefix or renamed by hand can clash. The recovery core takes one name for one parameter.
@@ -220,7 +235,7 @@ def _stages(found: Sequence[tuple[str, Any]]) -> list[Stage]:
     names: dict[int, str] = {}
     owners: set[str] = set()
     stages = []
-    for index, ((name, cell), parameters) in enumerate(zip(found, members, strict=True)):
+    for index, ((name, cell), parameters) in enumerate(zip(found, members, strict=True), first):
         _check_mode(name, cell)
         for parameter in parameters:
             if id(parameter) in names:

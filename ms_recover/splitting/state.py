@@ -213,6 +213,10 @@ class SplitterState:
         """Whether a device waits for the process of this generation, or has it."""
         return self._current(device, generation) is not None
 
+    def handed_over(self) -> list[Instruction]:
+        """Give parts that no process serves to devices at work, until the next reset."""
+        return self._hand_over()
+
     def abandoned(self) -> list[Instruction]:
         """Forget the forward: its caller no longer waits."""
         self.forward.stop()

@@ -30,6 +30,8 @@ _PR_SET_PDEATHSIG = 1
 _LONGEST_WORDS = 2000
 _ENDLESS_S = 1e6
 """A splitter on this host that is silent is stopped (Ctrl-Z, a debugger): the kernel ends this process when it dies."""
+_ERRORS: dict[MessageKind, MessageKind] = {"run": "raised", "hold": "unable"}
+"""The answers to messages that raised; all others are orders, which failed."""
 
 
 class ControlThread(threading.Thread):
@@ -110,37 +112,100 @@ class PartRunner:
         self._job = job
         self._control = control
         self._parts: dict[int, Any] = {}
+        self._trained: dict[int, Any] = {}
 
     def serve(self) -> None:
         """Carry out the splitter's messages until it is gone."""
         self._control.send("ready")
         while (message := self._control.messages.get()) is not None:
             try:
-                if message.kind == "hold":
-                    part = message.fields["part"]
-                    self._parts[part] = self.make_part(message)
-                    self._control.send("held", part=part)
-                elif message.kind == "run":
-                    self._run(message)
+                self._carry_out(message)
             except Exception as error:
                 traceback.print_exc()
                 words = f"{type(error).__name__}: {error}".strip()[:_LONGEST_WORDS]
-                answer: MessageKind = "raised" if message.kind == "run" else "unable"
-                fields = message.fields
-                self._control.send(answer, part=fields.get("part"), chunk=fields.get("chunk"), words=words)
+                answer = _ERRORS.get(message.kind, "failed")
+                fields: dict[str, Any] = {name: message.fields.get(name) for name in ("part", "chunk", "order")}
+                self._control.send(answer, words=words, **fields)
+
+    def _carry_out(self, message: Message) -> None:
+        number = message.fields["part"]
+        if message.kind == "hold":
+            part = self.make_part(message)
+            self._trained.pop(number, None)
+            self.load(part, message)
+            self._parts[number] = part
+            self._control.send("held", part=number, step=message.fields.get("step"))
+        elif message.kind == "run":
+            self._run(message)
+        elif message.kind == "train":
+            self._train(message)
+        elif message.kind == "write":
+            self.write(message)
+        else:
+            if message.kind == "make":
+                self._parts[number] = self.make_part(message)
+            self._answer(message, names=list(self._values(message)))
 
     def make_part(self, message: Message) -> Any:
-        """Make a part, with the weights of its slice."""
+        """Make a part; its weights are those of a new model, or not set."""
         from ms_recover.splitting import pickling, stages
 
         device = message.fields["device"]
         take_device(self._job.target, self._job.device_id(device))  # a spare learns only now which device it serves
         if self._job.cores:
             _pin_to(self._job.cores[device % len(self._job.cores)])
-        part = stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
-        path = message.fields["path"]
-        part.load(stages.read_weights(path), path)
-        return part
+        return stages.ModelPart(pickling.load_stages(self._job.parts[message.fields["part"]]))
+
+    def load(self, part: Any, message: Message) -> None:
+        """Set the values of a part to those of its slice, or of a snapshot of training."""
+        from ms_recover.splitting import values
+
+        number, path = message.fields["part"], message.fields["path"]
+        if "digest" in message.fields:
+            self._trained_part(number, part).load(path, message.fields["digest"])
+            return
+        file = values.SliceFile(path)
+        part.load(file.weights, file.fill, path)
+        if self._job.method and file.others:
+            self._trained_part(number, part).state.fill(file)
+
+    def write(self, message: Message) -> None:
+        """Write the slice of a part to a file of this host."""
+        from ms_recover.splitting import values
+
+        digests = values.write_values(self._values(message), message.fields["path"])
+        self._answer(message, file=digests.file, parameters=list(digests.parameters))
+
+    def _values(self, message: Message) -> dict[str, Any]:
+        """Return the values of the slice of a part, by name: its weights and mark, then those of its optimizer."""
+        number = message.fields["part"]
+        held: dict[str, Any] = self._parts[number].slice_values(number, message.fields["total"])
+        return held | (self._trained[number].state.others if number in self._trained else {})
+
+    def _answer(self, message: Message, tensors: Sequence[Any] = (), **fields: Any) -> None:
+        """Answer an order."""
+        self._control.send("done", tensors, order=message.fields["order"], **fields)
+
+    def _trained_part(self, number: int, part: Any) -> Any:
+        """Return a part in training, made when it is first needed."""
+        if number not in self._trained:
+            from ms_recover.splitting.training import trained_part
+
+            method = trained_part.load_method(self._job.method)
+            self._trained[number] = trained_part.TrainedPart(part, method, graph=self._job.mode == 0)
+        return self._trained[number]
+
+    def _train(self, message: Message) -> None:
+        """Carry out an operation of a training step."""
+        from ms_recover.splitting.training import trained_part
+
+        began = time.perf_counter()
+        number = message.fields["part"]
+        part = self._trained_part(number, self._parts[number])
+        fields, tensors = trained_part.answer(part, message.fields, message.tensors)
+        self._control.send(
+            "done", tensors, order=message.fields["order"], seconds=time.perf_counter() - began, **fields
+        )
 
     def _run(self, message: Message) -> None:
         """Compute a part's output, copied to the host."""
@@ -148,6 +213,8 @@ class PartRunner:
 
         began = time.perf_counter()
         number = message.fields["part"]
+        if number in self._trained:
+            self._trained[number].infer(self._job.mode)
         given = nested.unflatten(message.fields["skeleton"], [batches.to_tensor(tensor) for tensor in message.tensors])
         part = self._parts[number]
         output = part(*given[0], **given[1]) if number == 0 else part(given)

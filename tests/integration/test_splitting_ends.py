@@ -244,16 +244,16 @@ def test_commands_understand_the_directory(watched, tmp_path, recover_ckpt, caps
         assert close_to(splitter.forward(x).asnumpy(), want)
         found = recover_ckpt("scan", splitter.directory, "--json")
         assert found.code == 0, found.err
-        names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*.ckpt"))
-        assert names == [f"rank_{rank}/split-1_1.ckpt" for rank in range(4)]
+        names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("split-*.ckpt"))
+        assert names == [f"rank_{rank}/split-1_0.ckpt" for rank in range(4)]
         assert recover_ckpt("verify", splitter.directory).code == 0
         assert recover_ckpt("plan", splitter.directory, "--json").code == 0
 
-        before = {path: path.read_bytes() for path in directory.glob("rank_*/*.ckpt")}
-        lost = directory / "rank_1" / "split-1_1.ckpt"
+        before = {path: path.read_bytes() for path in directory.glob("rank_*/split-*.ckpt")}
+        lost = directory / "rank_1" / "split-1_0.ckpt"
         lost.unlink()
         planned = recover_ckpt("plan", splitter.directory, "--world-size", 4)
-        assert "rank_3" in planned.out, planned.out
+        assert "rank_0" in planned.out, planned.out
         applied = recover_ckpt("apply", splitter.directory, "--world-size", 4)
         assert applied.code == 0, applied.out + applied.err
         assert lost.read_bytes() == before[lost]
@@ -276,13 +276,13 @@ def test_commands_understand_the_directory(watched, tmp_path, recover_ckpt, caps
         assert "recovered" in page.read_text()
         with pytest.raises(ValueError, match="another splitter"):
             ModelSplitter(model, 1, directory=directory)
-    assert {path: path.read_bytes() for path in directory.glob("rank_*/*.ckpt")} == before, (
+    assert {path: path.read_bytes() for path in directory.glob("rank_*/split-*.ckpt")} == before, (
         "a directory that was given is kept"
     )
     with ModelSplitter(model, 3, directory=directory) as splitter:
         assert np.array_equal(splitter.forward(x).asnumpy(), splitter.forward(x).asnumpy())
         assert close_to(splitter.forward(x).asnumpy(), want)
-    assert len(list(directory.rglob("*.ckpt"))) == 6
+    assert len(list(directory.rglob("split-*.ckpt"))) == 6
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ def make():
     made = nn.SequentialCell(nn.Dense(64, 128), nn.ReLU(), nn.Dense(128, 128), nn.ReLU(), nn.Dense(128, 10))
     made.set_train(False)
     return made
+
+def stages():
+    return [lambda: nn.Dense(64, 64)] * 3
 """
 LONG = 120
 
@@ -91,6 +94,26 @@ def test_a_remote_worker_serves_dies_comes_back_and_ends_with_the_splitter(remot
         os.kill(second.pid, signal.SIGCONT)
         assert close(splitter.forward(x), expected)
         assert [event.kind for event in splitter.events].count("recovered") == 2
+    assert second.wait(LONG) == 0
+
+
+def test_a_remote_worker_makes_stages_that_this_host_never_sees(remote_worker, made):
+    import mindspore as ms
+    from mindspore import nn
+
+    from ms_recover.splitting import FaultTolerantModelSplitter
+
+    _, x, _ = made
+    port = free_port()
+    first = remote_worker(port, factory="models_elsewhere:stages")
+    with FaultTolerantModelSplitter("models_elsewhere:stages", 2, remote=1, port=port) as splitter:
+        output = splitter.forward(x)
+        unsplit = nn.SequentialCell([nn.Dense(64, 64) for _ in range(3)])
+        assert ms.load_param_into_net(unsplit, splitter.state_dict()) == ([], [])
+        assert close(output, unsplit(x).asnumpy())
+        first.kill()
+        second = remote_worker(port, factory="models_elsewhere:stages")
+        assert np.array_equal(splitter.forward(x).asnumpy(), output.asnumpy()), "not the weights of the first worker"
     assert second.wait(LONG) == 0
 
 

@@ -85,8 +85,14 @@ def test_invalid_numbers_of_parts_are_refused(costs, parts):
 
 def test_one_device_for_each_part():
     assert assign([1, 5, 1], [range(1), range(1, 3)], 2) == ((0,), (1,))
-    with pytest.raises(UsageError, match="1 devices cannot hold 2 parts"):
-        assign([1, 1], [range(1), range(1, 2)], 1)
+    with pytest.raises(UsageError, match="0 devices cannot hold 2 parts"):
+        assign([1, 1], [range(1), range(1, 2)], 0)
+
+
+def test_fewer_devices_than_parts_hold_neighbours():
+    parts = [range(1), range(1, 3), range(3, 4)]
+    assert assign([4, 1, 1, 2], parts, 2) == ((0,), (1, 2))
+    assert assign([4, 1, 1, 2], parts, 1) == ((0, 1, 2),)
 
 
 def test_further_devices_hold_the_costliest_parts_once_more():

@@ -20,10 +20,13 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.splitting.slices import NAME, STEP, SliceStore
+from ms_recover.splitting.slice_directory import slice_name, step_of
+from ms_recover.splitting.slices import SliceStore
 from ms_recover.testing.trees import slice_bytes
 from tests.support.faults import Faults
 
+NAME, STEP = slice_name(0), step_of(0)
+BESIDE = (NAME + MANIFEST_SUFFIX, "group_info.pb", "strategy.ckpt")
 NAMES = [{"0.weight": 64, "0.bias": 8}, {"1.weight": 96}, {"2.weight": 16, "2.bias": 4, "2.scale": 4}]
 
 
@@ -74,16 +77,16 @@ def drop(path):
 
 def test_each_part_has_two_slices_with_manifests_and_rank_lists(store):
     for rank in range(6):
-        assert at(store, rank).read_bytes() == content(rank % 3)
+        assert at(store, rank).read_bytes() == content(rank // 2)
         assert read_group_info(at(store, rank).with_name("group_info.pb"), owner=rank).restore_ranks == (
-            rank % 3,
-            rank % 3 + 3,
+            rank // 2 * 2,
+            rank // 2 * 2 + 1,
         )
         manifest = read_manifest(f"{at(store, rank)}{MANIFEST_SUFFIX}")
         assert (manifest.rank, manifest.world_size, manifest.step, manifest.provenance.kind) == (rank, 6, STEP, "saved")
-        assert (manifest.run_id, manifest.group) == (store.run_id, (rank % 3, rank % 3 + 3))
-        assert sorted(os.listdir(at(store, rank).parent)) == sorted(["group_info.pb", NAME, NAME + MANIFEST_SUFFIX])
-    assert store.path(1) == (str(at(store, 1)), None)
+        assert (manifest.run_id, manifest.group) == (store.run_id, (rank // 2 * 2, rank // 2 * 2 + 1))
+        assert set(os.listdir(at(store, rank).parent)) == {NAME, *BESIDE}
+    assert store.path(1) == (str(at(store, 2)), None)
     plan = api.plan(api.scan(store.directory))
     assert (plan.recoverable, plan.actions, plan.notes, plan.run_id) == (True, (), (), store.run_id)
 
@@ -111,9 +114,9 @@ def test_every_number_of_parts_and_replicas_is_understood(tmp_path, parts, repli
         assert not list(tmp_path.rglob("group_info.pb"))
         return
     for part in range(parts):
-        drop(at(store, part))
-        assert store.path(part)[0] == str(at(store, part))
-        assert at(store, part).read_bytes() == content(part)
+        drop(at(store, part * replicas))
+        assert store.path(part)[0] == str(at(store, part * replicas))
+        assert at(store, part * replicas).read_bytes() == content(part)
     assert api.plan(api.scan(tmp_path)).actions == ()
 
 
@@ -121,67 +124,67 @@ def test_every_number_of_parts_and_replicas_is_understood(tmp_path, parts, repli
     ("spoil", "said"),
     [
         (damage, "its contents are not those of its manifest, in"),
-        (lambda path: damage(path, lambda data: data[:-9]), "rank_1/split-1_1.ckpt"),
-        (lambda path: damage(path, lambda data: b""), "rank_1/split-1_1.ckpt"),
-        (lambda path: path.unlink(), "no slice of step 1_1"),
-        (drop, "no slice of step 1_1"),
+        (lambda path: damage(path, lambda data: data[:-9]), "rank_2/split-1_0.ckpt"),
+        (lambda path: damage(path, lambda data: b""), "rank_2/split-1_0.ckpt"),
+        (lambda path: path.unlink(), "no slice of step 1_0"),
+        (drop, "no slice of step 1_0"),
         (lambda path: shutil.rmtree(path.parent), "no directory"),
         (lambda path: path.with_name(NAME + MANIFEST_SUFFIX).unlink(), "its manifest is missing"),
         (lambda path: path.with_name(NAME + MANIFEST_SUFFIX).write_text("{"), "not committed"),
-        (lambda path: shutil.copy(path.parents[1] / "rank_2" / NAME, damage(path, bytes) or path), "it has"),
+        (lambda path: shutil.copy(path.parents[1] / "rank_4" / NAME, damage(path, bytes) or path), "it has"),
     ],
 )
 def test_a_bad_first_copy_is_restored_from_its_replica(store, spoil, said):
-    spoil(at(store, 1))
+    spoil(at(store, 2))
     path, words = store.path(1)
-    assert path == str(at(store, 1))
-    assert "part 1: rank_1/split-1_1.ckpt restored from rank_4/split-1_1.ckpt" in words
+    assert path == str(at(store, 2))
+    assert "part 1: rank_2/split-1_0.ckpt restored from rank_3/split-1_0.ckpt" in words
     assert said in words
     assert Path(path).read_bytes() == content(1)
-    assert (at(store, 1).parent / "group_info.pb").exists()
+    assert (at(store, 2).parent / "group_info.pb").exists()
     assert store.path(1) == (path, None)
     assert api.plan(api.scan(store.directory)).actions == ()
     assert sound(store.directory)
 
 
 def test_a_bad_replica_of_a_good_first_copy_is_left_to_verify(store):
-    damage(at(store, 4))
-    assert store.path(1) == (str(at(store, 1)), None)
+    damage(at(store, 3))
+    assert store.path(1) == (str(at(store, 2)), None)
     assert not sound(store.directory)
 
 
 def test_the_good_one_of_three_is_found(tmp_path):
     store = fill(SliceStore(tmp_path, 2, 3), 2)
-    drop(at(store, 1))
-    damage(at(store, 3))
+    drop(at(store, 3))
+    damage(at(store, 4))
     _, words = store.path(1)
-    assert "rank_1/split-1_1.ckpt restored from rank_5/" in words
-    assert "rank_3/split-1_1.ckpt restored from rank_5/" in words
-    assert {at(store, rank).read_bytes() for rank in (1, 3, 5)} == {content(1)}
+    assert "rank_3/split-1_0.ckpt restored from rank_5/" in words
+    assert "rank_4/split-1_0.ckpt restored from rank_5/" in words
+    assert {at(store, rank).read_bytes() for rank in (3, 4, 5)} == {content(1)}
 
 
 def test_slices_of_other_parts_are_not_needed_for_it(store):
-    for rank in (0, 2, 3, 5):
+    for rank in (0, 1, 4, 5):
         shutil.rmtree(at(store, rank).parent)
-    drop(at(store, 1))
-    assert store.path(1)[0] == str(at(store, 1))
-    (at(store, 1).parents[1] / "rank_0").mkdir()
+    drop(at(store, 2))
+    assert store.path(1)[0] == str(at(store, 2))
+    (at(store, 2).parents[1] / "rank_0").mkdir()
     (at(store, 0).parent / "group_info.pb").write_bytes(b"nonsense")
-    damage(at(store, 1))
-    assert store.path(1)[0] == str(at(store, 1))
+    damage(at(store, 2))
+    assert store.path(1)[0] == str(at(store, 2))
 
 
 @pytest.mark.parametrize("spoil", [damage, drop, lambda path: shutil.rmtree(path.parent)])
 def test_a_part_without_a_whole_slice_is_unrecoverable(store, spoil):
-    spoil(at(store, 1))
-    spoil(at(store, 4))
+    spoil(at(store, 2))
+    spoil(at(store, 3))
     with pytest.raises(
         UnrecoverableError, match=r"part 1: none of its 2 slice\(s\) in .* is whole: .* Split the model"
     ):
         store.path(1)
     assert store.path(0) == (str(at(store, 0)), None)
     store.save(1, writer(content(1)), NAMES[1])
-    assert store.path(1) == (str(at(store, 1)), None)
+    assert store.path(1) == (str(at(store, 2)), None)
 
 
 def test_a_directory_that_is_gone_is_a_clear_error(store):
@@ -191,10 +194,10 @@ def test_a_directory_that_is_gone_is_a_clear_error(store):
 
 
 def test_slices_without_any_manifest_are_compared_with_the_saved_digest(store):
-    for rank in (1, 4):
+    for rank in (2, 3):
         at(store, rank).with_name(NAME + MANIFEST_SUFFIX).unlink()
     assert store.path(1)[1] is not None
-    damage(at(store, 1))
+    damage(at(store, 2))
     path, words = store.path(1)
     assert Path(path).read_bytes() == content(1)
     assert words
@@ -202,7 +205,7 @@ def test_slices_without_any_manifest_are_compared_with_the_saved_digest(store):
 
 def test_slices_of_another_run_are_not_taken(store, tmp_path):
     other = fill(SliceStore(tmp_path / "other", 3), seed=7)
-    for rank in (1, 4):
+    for rank in (2, 3):
         shutil.rmtree(at(store, rank).parent)
         shutil.copytree(at(other, rank).parent, at(store, rank).parent)
     with pytest.raises(UnrecoverableError):
@@ -210,17 +213,17 @@ def test_slices_of_another_run_are_not_taken(store, tmp_path):
 
 
 def test_a_replica_serves_where_nothing_can_be_written(store, monkeypatch):
-    drop(at(store, 1))
+    drop(at(store, 2))
 
     def refuse(*_, **__):
         raise StorageError("the file system is mounted read-only")
 
     monkeypatch.setattr(api, "apply", refuse)
-    assert store.path(1) == (str(at(store, 4)), "part 1: not restored: the file system is mounted read-only")
+    assert store.path(1) == (str(at(store, 3)), "part 1: not restored: the file system is mounted read-only")
 
 
 def test_a_repair_waits_for_another_recovery(store):
-    drop(at(store, 1))
+    drop(at(store, 2))
     with lock_tree(store.directory):
         found = []
         thread = threading.Thread(target=lambda: found.append(store.path(1)))
@@ -228,11 +231,11 @@ def test_a_repair_waits_for_another_recovery(store):
         time.sleep(0.3)
         assert not found
     thread.join(timeout=30)
-    assert found[0][0] == str(at(store, 1))
+    assert found[0][0] == str(at(store, 2))
 
 
 def test_parts_are_asked_for_by_several_threads(store):
-    for rank in range(3):
+    for rank in (0, 2, 4):
         drop(at(store, rank))
     answers = []
     threads = [threading.Thread(target=lambda part=n % 3: answers.append(store.path(part))) for n in range(9)]
@@ -240,7 +243,7 @@ def test_parts_are_asked_for_by_several_threads(store):
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert sorted(path for path, _ in answers) == sorted(str(at(store, n % 3)) for n in range(9))
+    assert sorted(path for path, _ in answers) == sorted(str(at(store, n % 3 * 2)) for n in range(9))
     assert sum(words is not None for _, words in answers) == 3
 
 
@@ -258,8 +261,8 @@ def test_parts_are_saved_by_several_threads(tmp_path):
 
 def test_saving_again_replaces_it(store):
     store.save(1, writer(content(1, 4)), NAMES[1])
-    assert {at(store, rank).read_bytes() for rank in (1, 4)} == {content(1, 4)}
-    assert store.path(1) == (str(at(store, 1)), None)
+    assert {at(store, rank).read_bytes() for rank in (2, 3)} == {content(1, 4)}
+    assert store.path(1) == (str(at(store, 2)), None)
     assert sound(store.directory)
 
 
@@ -283,7 +286,7 @@ def test_a_copy_that_differs_is_refused(tmp_path, monkeypatch):
     store = SliceStore(tmp_path, 1)
     with pytest.raises(VerificationError, match="of which it is a copy"):
         store.save(0, writer(content(0)), NAMES[0])
-    assert not at(store, 1).exists()
+    assert not at(store, 2).exists()
     assert store.path(0)[1] is None
 
 
@@ -392,10 +395,10 @@ def test_an_earlier_splitter_is_withdrawn_manifests_first(store):
     [
         "notes.txt",
         "rank_0/test-1_1.ckpt",
-        "rank_0/strategy.ckpt",
-        "rank_00/split-1_1.ckpt",
-        "ckpt_dir0/split-1_1.ckpt",
-        "rank_0/split-1_1.ckpt/x",
+        "rank_0/strategy.txt",
+        "rank_00/split-1_0.ckpt",
+        "ckpt_dir0/split-1_0.ckpt",
+        "rank_0/split-1_0.ckpt/x",
         "rank_7",
         ".hidden",
     ],
@@ -403,7 +406,7 @@ def test_an_earlier_splitter_is_withdrawn_manifests_first(store):
 def test_a_directory_with_foreign_files_is_refused(store, name):
     store.close()
     path = Path(store.directory) / name
-    if "split-1_1.ckpt/" in name:
+    if "split-1_0.ckpt/" in name:
         path.parent.unlink()
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"precious")
@@ -493,7 +496,7 @@ def test_killed_at_any_call_the_next_store_works(tmp_path):
         ]
         store.close()
         assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == sorted(
-            f"rank_{rank}/{name}" for rank in range(4) for name in (NAME, NAME + MANIFEST_SUFFIX, "group_info.pb")
+            f"rank_{rank}/{name}" for rank in range(4) for name in (NAME, *BESIDE)
         )
 
 
@@ -508,7 +511,7 @@ def test_mindspore_saves_and_loads_them(tmp_path):
             mark = {f"split.part.{part}": part}
             names = [*(parameter.name for parameter in cell.get_parameters()), *mark]
             store.save(part, lambda path, cell=cell, mark=mark: ms.save_checkpoint(cell, path, append_dict=mark), names)
-        drop(at(store, 1))
+        drop(at(store, 2))
         for part, cell in enumerate(cells):
             loaded = ms.load_checkpoint(store.path(part)[0])
             assert loaded[f"split.part.{part}"].asnumpy() == part

@@ -1,0 +1,305 @@
+"""A part of a model in training, in a worker: its chunks, gradients and optimizer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from ms_recover.errors import UsageError
+from ms_recover.splitting import batches
+from ms_recover.splitting.stages import ModelPart, parameters_of
+from ms_recover.splitting.training.method import Method
+from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
+from ms_recover.splitting.training.seeds import RandomState
+from ms_recover.splitting.training.tape import Jitted, Recorded
+from ms_recover.worlds.tensors import raw
+
+_ALIGN = 64
+
+
+class TrainedPart:
+    """Carries out a step's operations for one part; the values are those of its `ModelPart`.
+
+    The optimizer is made from the part's trainable parameters in the order of its stages; gradients have the order of
+    ``optimizer.parameters``, which differs from that where the optimizer groups parameters.
+    """
+
+    def __init__(self, part: ModelPart, method: Method, *, graph: bool) -> None:
+        self._cells = [stage.cell for stage in part.stages]
+        self._graph = graph
+        self._method = method
+        self._again = method.recompute
+        parameters = list(parameters_of(part.stages).values())
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        self._optimizer = method.optimizer(trainable) if trainable else None
+        self._weights = [] if self._optimizer is None else _own_weights(self._optimizer, trainable)
+        learning = {id(parameter) for parameter in self._weights}
+        self._others = [parameter for parameter in parameters if id(parameter) not in learning]
+        self.state = PartState(part, self._optimizer)
+        self._random = RandomState(part.stages)
+        self._chain = _Chain(self._cells)
+        self._functions: dict[int, Any] = {}
+        self._open: dict[int, Recorded] = {}
+        self._sums: list[Any] = []
+        self._added = 0
+        self._attempt: tuple[int, int] | None = None
+        self._before: list[Any] | None = None
+        self._checked = False
+
+    def load(self, path: str, digest: str) -> None:
+        """Take all values from a snapshot."""
+        self.state.load(path, digest)
+        self._before = None
+        self._forget()
+
+    def infer(self, mode: int) -> None:
+        """Prepare for inference in this mode of MindSpore."""
+        self._set_mode(mode, train=False)
+
+    def begin(self, step: int, attempt: int) -> None:
+        """Prepare for an operation of a step; a new attempt forgets the one before, with what it changed."""
+        self._set_mode(ms.PYNATIVE_MODE, train=True)
+        if (step, attempt) == self._attempt:
+            return
+        self._forget()
+        self._attempt = step, attempt
+        if self._before is not None:
+            for parameter, values in zip(self._others, self._before, strict=True):
+                np.copyto(bytes_of(parameter), values)
+        self._before = copies_of(self._others)
+
+    def forward(self, step: int, chunk: int, skeleton: Any, leaves: Sequence[Any], *, wanted: int) -> Recorded:
+        """Go forward over a chunk and keep it for the way back; return it with its outputs.
+
+        Gradients of its first `wanted` leaves go back.
+        """
+        self._open[chunk] = self._record(step, chunk, self._function(0), skeleton, leaves, wanted, again=self._again)
+        return self._open[chunk]
+
+    def backward(self, step: int, chunk: int, sens: Sequence[Any]) -> list[Any]:
+        """Go back over a chunk, add its gradients, and return those of its inputs."""
+        self._random.seed(step, chunk)
+        others = copies_of(self._others) if self._again else []
+        inputs, weights = self._open.pop(chunk).backward(sens)
+        self._add(weights)
+        for parameter, values in zip(self._others, others, strict=False):  # statistics count once
+            np.copyto(bytes_of(parameter), values)
+        return [batches.to_host(each) for each in inputs]
+
+    def both(
+        self, step: int, chunk: int, skeleton: Any, leaves: Sequence[Any], weight: float, *, inputs: int, wanted: int
+    ) -> tuple[float, list[Any]]:
+        """Go forward and back over a chunk in the last part; return its weighted loss and the gradients of its inputs.
+
+        The first `inputs` arguments are the part's, the others go to the loss behind the output.
+        """
+        recorded = self._record(step, chunk, self._function(inputs), skeleton, leaves, wanted, again=False)
+        loss = recorded.outputs[0] if len(recorded.outputs) == 1 else None
+        if loss is None or int(np.prod(loss.shape)) != 1 or recorded.skeleton != ["tensor", 0]:
+            raise UsageError("loss_fn has to return one number, the mean over the rows of its arguments")
+        value = batches.to_host(loss.astype(ms.float32)).reshape(())
+        sens = ms.Tensor(np.full(tuple(loss.shape), weight, np.float32)).astype(loss.dtype)
+        gradients, weights = recorded.backward([sens])
+        self._add(weights)
+        return float(np.float32(weight) * value), [batches.to_host(each) for each in gradients]
+
+    def hand_over(self, path: str) -> None:
+        """Copy the gradients of the chunk that was computed last to shared memory, and forget them."""
+        with Mapped(path, max(1, sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in self._arrays()))) as memory:
+            for place, array in _places(memory.array, self._arrays()):
+                np.copyto(place, array.reshape(-1).view(np.uint8))
+        self._added = 0
+
+    def collect(self, paths: Sequence[str], factor: float) -> None:
+        """Set the gradients to the sum of those in shared memory, in this order, times a factor."""
+        self._make_sums()
+        for index, path in enumerate(paths):
+            with Mapped(path) as memory:
+                for place, array in _places(memory.array, self._arrays()):
+                    other = place.view(array.dtype).reshape(array.shape)
+                    if index:
+                        np.add(array, other, out=array)
+                    else:
+                        np.copyto(array, other)
+        if factor != 1.0:
+            for array in self._arrays():
+                np.multiply(array, array.dtype.type(factor), out=array)
+
+    def update(self) -> bool:
+        """Let the optimizer step; return whether a parameter that it does not train has changed in this step."""
+        changed = any(
+            not np.array_equal(bytes_of(parameter), values)
+            for parameter, values in zip(self._others, self._before or (), strict=False)
+        )
+        if self._optimizer is not None:
+            self._optimizer(tuple(self._sums))
+            ms.runtime.synchronize()
+        self._before = None
+        self._forget()
+        return changed
+
+    def gradients(self) -> dict[str, Any]:
+        """Return the sums of the gradients, by the names of their parameters."""
+        return {weight.name: total for weight, total in zip(self._weights, self._sums, strict=True)}
+
+    def _set_mode(self, mode: int, *, train: bool) -> None:
+        if ms.get_context("mode") != mode:
+            ms.set_context(mode=mode)
+        for cell in self._cells:
+            if cell.training != train:
+                cell.set_train(train)
+
+    def _forget(self) -> None:
+        self._open.clear()
+        self._added = 0
+        self._attempt = None
+
+    def _record(
+        self, step: int, chunk: int, function: Any, skeleton: Any, leaves: Sequence[Any], wanted: int, *, again: bool
+    ) -> Recorded:
+        def record() -> Recorded:
+            self._random.seed(step, chunk)
+            return Recorded(function, self._weights, skeleton, leaves, wanted=wanted, recompute=again)
+
+        found = record()
+        if not self._checked:
+            before = [bytes(raw(leaf).data) for leaf in found.outputs]
+            others = copies_of(self._others)
+            found = record()
+            for parameter, values in zip(self._others, others, strict=True):  # statistics count once
+                np.copyto(bytes_of(parameter), values)
+            if [bytes(raw(leaf).data) for leaf in found.outputs] != before:
+                raise UsageError(
+                    "a stage gives another output each time it runs with the same input: it has a random operator that "
+                    "cannot be set back, so that a step could not be repeated; use nn.Dropout, or draw the random "
+                    "numbers with the data"
+                )
+            self._checked = True
+        return found
+
+    def _function(self, inputs: int) -> Any:
+        """Return the part as a function; with a number of inputs, the loss of its output and the further arguments."""
+        if inputs not in self._functions:
+            made = _Loss(self._chain, self._method.loss_fn, inputs) if inputs else self._chain
+            made.set_train(True)
+            self._functions[inputs] = Jitted(made).set_train(True) if self._graph else made
+        return self._functions[inputs]
+
+    def _make_sums(self) -> None:
+        if not self._sums:
+            self._sums = [ms.Tensor.from_numpy(np.zeros_like(weight.asnumpy())) for weight in self._weights]
+
+    def _arrays(self) -> list[Any]:
+        return [total.asnumpy() for total in self._sums]
+
+    def _add(self, gradients: Sequence[Any]) -> None:
+        """Add the gradients of a chunk, behind those of the chunks before."""
+        self._make_sums()
+        for array, gradient in zip(self._arrays(), gradients, strict=True):
+            if self._added:
+                np.add(array, gradient.asnumpy(), out=array)
+            else:
+                np.copyto(array, gradient.asnumpy())
+        self._added += 1
+
+
+class _Chain(nn.Cell):  # type: ignore[misc]
+    """Stages one after the other."""
+
+    def __init__(self, cells: Sequence[Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.front = cells[0]
+        self.others = nn.CellList(list(cells[1:]), auto_prefix=False)
+
+    def construct(self, *args: Any) -> Any:
+        """Return the output of the last stage."""
+        value = self.front(*args)
+        for cell in self.others:
+            value = cell(value)
+        return value
+
+
+class _Loss(nn.Cell):  # type: ignore[misc]
+    """The loss of a chain's output: the first arguments are the chain's, the others the loss's."""
+
+    def __init__(self, chain: Any, loss_fn: Any, inputs: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.chain = chain
+        self.loss_fn = loss_fn
+        self.inputs = inputs
+
+    def construct(self, *args: Any) -> Any:
+        """Return the loss."""
+        output = self.chain(*args[: self.inputs])
+        return self.loss_fn(output, *args[self.inputs :])
+
+
+def _own_weights(optimizer: Any, trainable: Sequence[Any]) -> list[Any]:
+    """Return the parameters that an optimizer expects gradients of, in its order."""
+    if not isinstance(optimizer, nn.Cell) or not hasattr(optimizer, "parameters"):
+        raise UsageError(
+            f"optimizer returned {type(optimizer).__name__}: it has to return one of MindSpore's optimizers"
+        )
+    weights = list(optimizer.parameters)
+    known = {id(parameter) for parameter in trainable}
+    if any(id(weight) not in known for weight in weights):
+        raise UsageError("optimizer made one over other parameters than it was given")
+    for weight in weights:
+        if weight.dtype == ms.bfloat16:
+            raise UsageError(f"{weight.name} is bfloat16, whose gradients numpy cannot add: train it as float32")
+    return weights
+
+
+def _places(memory: Any, arrays: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return for each array its bytes in shared memory."""
+    found, offset = [], 0
+    for array in arrays:
+        found.append((memory[offset : offset + array.nbytes], array))
+        offset += -(-array.nbytes // _ALIGN) * _ALIGN
+    return found
+
+
+def load_method(data: bytes) -> Method:
+    """Return what `ms_recover.splitting.pickling.dump_method` pickled, in a process of this machine."""
+    method: Method = pickle.loads(data)  # noqa: S301  (from the process that started this one)
+    return method
+
+
+def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Carry out a message for a part; return the fields and tensors of the answer."""
+    action = fields["action"]
+    if action == "load":
+        part.load(fields["path"], fields["digest"])
+        return {}, []
+    if action == "save":
+        return {"digest": part.state.save(fields["path"]), "layout": part.state.layout}, []
+    step = fields["step"]
+    part.begin(step, fields["attempt"])
+    if action == "forward":
+        recorded = part.forward(step, fields["chunk"], fields["skeleton"], tensors, wanted=fields["wanted"])
+        return {"skeleton": recorded.skeleton}, [batches.to_host(leaf) for leaf in recorded.outputs]
+    if action == "backward":
+        return {}, part.backward(step, fields["chunk"], tensors)
+    if action == "both":
+        loss, gradients = part.both(
+            step,
+            fields["chunk"],
+            fields["skeleton"],
+            tensors,
+            fields["weight"],
+            inputs=fields["inputs"],
+            wanted=fields["wanted"],
+        )
+        if fields["path"]:
+            part.hand_over(fields["path"])
+        return {"loss": loss}, gradients
+    if action == "update":
+        if fields["paths"]:
+            part.collect(fields["paths"], fields["factor"])
+        return {"changed": part.update()}, []
+    raise UsageError(f"invalid action {action!r:.40}")

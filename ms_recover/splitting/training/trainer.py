@@ -1,0 +1,457 @@
+"""Training steps on the devices of a splitter: all or nothing, whatever is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
+from ms_recover.splitting import nested
+from ms_recover.splitting.devices import Devices
+from ms_recover.splitting.events import Rows, place_text
+from ms_recover.splitting.instructions import EmitEvent, FinishForward, Loss
+from ms_recover.splitting.options import Split
+from ms_recover.splitting.progress import Forward
+from ms_recover.splitting.protocol import Message
+from ms_recover.splitting.state import Policy
+from ms_recover.splitting.training.alignment import align
+from ms_recover.splitting.training.journal import Entry, Journal
+from ms_recover.splitting.training.options import TrainingOptions
+from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
+from ms_recover.splitting.training.saving import save_slices
+from ms_recover.splitting.training.schedule import Op, Schedule
+from ms_recover.splitting.training.snapshots import PartSnapshot
+from ms_recover.splitting.training.step_loss import StepLoss
+
+MOST_FAILURES = 8
+"""Most losses in a row, without a finished step between, that are taken for independent failures."""
+
+
+class Trainer:
+    """Runs one step after the other; the caller sees to it that nothing else runs on the devices.
+
+    A step computes the gradients of all its chunks, and then lets every part's optimizer step. Until all gradients are
+    there no value changes. From there on a loss leaves some parts at the step and others before it: whatever comes
+    next begins by taking every part to the same step (`align`), from the last snapshot and the batches since.
+    """
+
+    def __init__(
+        self, devices: Devices, options: TrainingOptions, parts: int, split: Split, policy: Policy, step: int = 0
+    ) -> None:
+        self._devices = devices
+        self._state = devices.state
+        self._options = options
+        self._parts = parts
+        self._split = split
+        self._policy = policy
+        self._journal = Journal()
+        self._attempt = 0
+        self._failures = 0
+        self._journal.taken(step)
+        self.step = step
+        """Number of finished steps."""
+
+    async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
+        """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
+        self._options.check_targets(nested.flatten(nested.unflatten(*batch.cut(0, batch.rows))[0][1])[1])
+        batch.keep()
+        history = self._devices.history
+        began = history.now
+        history.call += 1
+        entry = Entry(self.step + 1, batch, tuple(cuts), tuple(range(len(cuts))))
+        run = Forward(total=len(cuts))
+        self._failures = 0
+        while True:
+            await self.align()
+            try:
+                loss, counted = await self._attempt_step(entry, run, skip=self._policy == "skip")
+                break
+            except DeviceGoneError as gone:
+                self._count_failure(gone, run)
+        self.step += 1
+        self._journal.add(Entry(entry.step, batch, entry.cuts, counted))
+        history.add_report(dict(enumerate(cuts)), began, run, FinishForward())
+        if self.step % self._options.snapshot_steps == 0:
+            await self._take_snapshot()
+        if self._options.save_steps is not None and self.step % self._options.save_steps == 0:
+            await self.save()
+        return loss
+
+    async def save(self) -> None:
+        """Save the slices of the last finished step, unless they are saved; raises as `save_slices`."""
+        self._failures = 0
+        while self._devices.store.step != self.step:
+            await self.align()
+            try:
+                await save_slices(self._devices, self.step, self._holders(), self._parts)
+            except DeviceGoneError as gone:
+                self._count_failure(gone, None)
+
+    async def align(self) -> None:
+        """Take every part to the last finished step; raises DeviceLostError when a part has no device."""
+        while True:
+            try:
+                if self._devices.snapshots.step is None and not await self._take_snapshot():
+                    continue
+                todo = align(self._parts, self._holders(), self.step, self._journal.snapshot)
+                if todo.unserved:
+                    await self._find_device(todo.unserved)
+                    continue
+                if not todo.any:
+                    return
+                await self._restore(todo.restored)
+                for entry in self._journal.entries(todo.repeated):
+                    await self._attempt_step(entry, Forward(total=len(entry.counted)), skip=False)
+                for part, source, targets in todo.copied:
+                    await self._copy(part, source, targets)
+            except DeviceGoneError as gone:
+                self._count_failure(gone, None)
+
+    async def publish(self) -> None:
+        """Take a snapshot of the last finished step, if there is none: processes that come later begin with it."""
+        self._failures = 0
+        while self.step and self._devices.snapshots.step != self.step:
+            await self.align()
+            await self._take_snapshot()
+
+    async def recover(self) -> None:
+        """Take devices that are back to the last finished step."""
+        self._failures = 0
+        if self._devices.snapshots.step is not None:
+            await self.align()
+
+    def _holders(self) -> dict[tuple[int, int], int | None]:
+        """Return the step of each part in each device at work; a part in layers counts where it is assigned."""
+        alive = {device.number: device for device in self._state.devices if device.alive}
+        return {
+            (device, part): step
+            for (device, part), step in self._devices.versions.items()
+            if device in alive and part in alive[device].parts
+        }
+
+    async def _find_device(self, unserved: Sequence[int]) -> None:
+        """Wait for a device of each part, or hand the parts over, or raise."""
+        if any(device.serving and part in device.parts for device in self._state.devices for part in unserved):
+            await self._devices.wait_for_change()
+            return
+        if self._policy == "skip" and self._devices.hand_over():
+            return
+        for part in unserved:
+            gone = [device for device in self._state.devices if part in device.parts]
+            why = Loss(gone[0].number, part, gone[0].cause, gone[0].words) if gone else Loss(None, part, "", "")
+            none_left = not any(device.serving for device in self._state.devices)
+            error = NoDeviceLeftError if none_left and self._policy in ("recover", "skip") else DeviceLostError
+            raise error(
+                f"{_words(why)}; the weights are those before the step: bring the devices back "
+                "(reset_device_states) or make a new splitter",
+                why.device,
+                why.part,
+                why.cause,
+            )
+
+    def _count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
+        """Count a lost device; raise where the step is given up."""
+        device = self._state.devices[gone.device]
+        if run is not None:
+            run.lost.append(gone.device)
+        self._failures += 1
+        if self._policy in ("plain", "raise"):
+            raise DeviceLostError(
+                f"{_words(Loss(gone.device, None, device.cause, device.words))}; the weights are those before the "
+                "step: bring the devices back (reset_device_states) or make a new splitter",
+                gone.device,
+                None,
+                device.cause,
+            ) from None
+        if self._failures > MOST_FAILURES:
+            raise PartError(
+                f"{_words(Loss(gone.device, None, device.cause, device.words))}; {self._failures} processes were lost "
+                f"over step {self.step + 1}: check the batch and the model; the weights are those before the step",
+                gone.device,
+                None,
+                device.cause,
+            ) from None
+
+    async def _restore(self, holders: Sequence[tuple[int, int]]) -> None:
+        current = self._devices.snapshots.current
+        for device, part in holders:
+            self._devices.versions[device, part] = None
+        await _all(self._load(device, part, current[part]) for device, part in holders)
+
+    async def _load(self, device: int, part: int, snapshot: PartSnapshot) -> None:
+        fields = {"path": snapshot.path, "digest": snapshot.digest}
+        await self._order(device, part, action="load", **fields)
+        self._devices.versions[device, part] = snapshot.step
+
+    async def _copy(self, part: int, source: int, targets: Sequence[int]) -> None:
+        """Give devices the values of one that is at the step."""
+        path = self._devices.memory.path("copy", part)
+        saved = await self._order(source, part, action="save", path=path)
+        snapshot = PartSnapshot(self.step, path, saved.fields["digest"], tuple(saved.fields["layout"]))
+        results = await asyncio.gather(
+            *(self._load(target, part, snapshot) for target in targets), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, DeviceGoneError):
+                raise result
+
+    async def _take_snapshot(self) -> bool:
+        """Take a snapshot of all parts; a device that is lost meanwhile leaves the one before in place."""
+        holders = self._holders()
+        store = self._devices.snapshots
+        sources = [
+            min((device for device, held in holders if held == part and holders[device, held] == self.step), default=-1)
+            for part in range(self._parts)
+        ]
+        if -1 in sources:
+            if store.step is None:
+                await self._find_device([part for part, source in enumerate(sources) if source < 0])
+            return False
+
+        async def save(part: int, device: int) -> PartSnapshot:
+            path = store.next_path(part)
+            answer = await self._order(device, part, action="save", path=path)
+            return PartSnapshot(self.step, path, answer.fields["digest"], tuple(answer.fields["layout"]))
+
+        try:
+            store.taken(await _all(save(part, device) for part, device in enumerate(sources)))
+        except DeviceGoneError as gone:
+            self._count_failure(gone, None)
+            return False
+        self._journal.taken(self.step)
+        return True
+
+    async def _order(self, device: int, part: int, tensors: Sequence[Any] = (), **fields: Any) -> Message:
+        """Send an order; what a part raises is the caller's to know."""
+        try:
+            return await self._devices.order(device, part, tensors, **fields)
+        except OrderFailedError as error:
+            raise PartError(
+                f"{place_text(error.device, error.part)}: {error.words}; check the inputs, the model, the loss and the "
+                "optimizer; the weights are those before the step",
+                error.device,
+                error.part,
+                "raised",
+            ) from None
+
+    async def _attempt_step(self, entry: Entry, run: Forward, *, skip: bool) -> tuple[StepLoss, tuple[int, ...]]:
+        """Do a step once; return the loss and the chunks that counted, or raise DeviceGoneError."""
+        self._attempt += 1
+        work = _Gradients(self, entry, run, skip=skip and self._split == "batch")
+        await work.compute()
+        counted = work.counted
+        if not counted:
+            why = next(iter(run.dropped.values()))
+            raise NoDeviceLeftError(
+                f"{_words(why)}; no row of the step could be computed, the weights are those before it: bring the "
+                "devices back with reset_device_states",
+                why.device,
+                why.part,
+                why.cause,
+            )
+        await self._update(entry, work)
+        rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in counted))
+        total = np.float32(0)
+        for chunk in counted:
+            total = np.float32(total + np.float32(work.losses[chunk]))
+        if self._options.reduction == "mean" and rows < entry.total:
+            total = np.float32(total * np.float32(entry.total / rows))
+        self._devices.memory.keep("gradients", [])
+        return StepLoss(float(total), rows=rows, total=entry.total, step=entry.step), counted
+
+    async def _update(self, entry: Entry, work: _Gradients) -> None:
+        """Let the optimizer of every part step, in every device that holds it at the step before."""
+        holders = {holder: step for holder, step in self._holders().items() if step == entry.step - 1}
+        rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
+        factor = entry.total / rows if self._options.reduction == "mean" else 1.0
+        paths = [work.paths[chunk] for chunk in work.counted] if self._split == "batch" else []
+
+        async def update(device: int, part: int) -> bool:
+            self._devices.versions[device, part] = None
+            fields: dict[str, Any] = {"step": entry.step, "attempt": self._attempt, "paths": paths, "factor": factor}
+            answer = await self._order(device, part, action="update", **fields)
+            self._devices.versions[device, part] = entry.step
+            return bool(answer.fields["changed"])
+
+        results = await asyncio.gather(*(update(device, part) for device, part in holders), return_exceptions=True)
+        gone = [result for result in results if isinstance(result, DeviceGoneError)]
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, DeviceGoneError):
+                raise result
+        updated = {part for (device, part), step in self._holders().items() if step == entry.step}
+        if gone and (len(updated) < self._parts or self._policy in ("plain", "raise")):
+            raise gone[0]
+        if len(updated) < self._parts:
+            raise DeviceGoneError(next(iter(holders), (0, 0))[0])
+        if self._split == "batch" and len(self._state.devices) > 1 and any(result is True for result in results):
+            self._devices.versions = dict.fromkeys(self._devices.versions)
+            raise UsageError(
+                "the model changes parameters that are not trained (statistics of the batch, as in BatchNorm), which "
+                'differ between the devices of split="batch": use split="layers"; the weights are those before the step'
+            )
+
+
+class _Gradients:
+    """The gradients of one step's chunks."""
+
+    def __init__(self, trainer: Trainer, entry: Entry, run: Forward, *, skip: bool) -> None:
+        self._trainer = trainer
+        self._entry = entry
+        self._run = run
+        self._skip = skip
+        self._schedule = Schedule(trainer._parts, entry.counted)
+        self._values: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
+        self.losses: dict[int, float] = {}
+        self.paths: dict[int, str] = {}
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The chunks with a gradient, in order."""
+        return tuple(chunk for chunk in self._entry.counted if chunk in self.losses)
+
+    async def compute(self) -> None:
+        """Send the operations to the devices until all are done or dropped; raises DeviceGoneError otherwise."""
+        running: dict[asyncio.Task[None], tuple[int, Op]] = {}
+        try:
+            while not self._schedule.finished:
+                for device, op in self._schedule.assign(self._seats()):
+                    running[asyncio.ensure_future(self._carry_out(device, op))] = device, op
+                if not running:
+                    await self._wait_for_device()
+                    continue
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in running if task.done()]:
+                    device, op = running.pop(task)
+                    self._finish(device, op, task)
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            raise
+        except BaseException:
+            if running:
+                await asyncio.wait(running)  # each is answered, or its device lost
+                for task in running:
+                    task.exception()
+            raise
+
+    def _seats(self) -> Mapping[int, Sequence[int]]:
+        """Return the parts of each device that are at the step before; each part once, unless all devices hold it."""
+        before = self._entry.step - 1
+        held = [holder for holder, step in sorted(self._trainer._holders().items()) if step == before]
+        found: dict[int, list[int]] = {}
+        taken: set[int] = set()
+        for device, part in held:
+            if self._trainer._parts == 1 or part not in taken:
+                taken.add(part)
+                found.setdefault(device, []).append(part)
+        return found
+
+    async def _wait_for_device(self) -> None:
+        """Handle operations that no device can take now."""
+        if self._seats():
+            raise DeviceGoneError(min(self._seats()))  # a part of layers is lost: everything begins again
+        gone = next((device.number for device in self._trainer._state.devices if not device.alive), 0)
+        if not self._skip:
+            raise DeviceGoneError(gone)
+        device = self._trainer._state.devices[gone]
+        for chunk in self._entry.counted:
+            if chunk not in self.losses and chunk not in self._run.dropped:
+                self._drop(Op("both", 0, chunk), Loss(gone, 0, device.cause, device.words))
+
+    def _finish(self, device: int, op: Op, task: asyncio.Task[None]) -> None:
+        """Handle an operation's end."""
+        trainer = self._trainer
+        try:
+            task.result()
+            self._schedule.done(device, op)
+        except DeviceGoneError:
+            if trainer._split != "batch" or trainer._policy in ("plain", "raise"):
+                raise
+            self._schedule.lost(device, op)
+            lost = trainer._state.devices[device]
+            self._run.lost.append(device)
+            if self._skip:
+                self._drop(op, Loss(device, op.part, lost.cause, lost.words))
+                return
+            self._run.redone += 1
+            trainer._failures += 1
+            if trainer._failures > MOST_FAILURES:
+                trainer._count_failure(DeviceGoneError(device), None)
+            trainer._devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
+
+    def _drop(self, op: Op, why: Loss) -> None:
+        self._schedule.drop(op)
+        self._run.dropped[op.chunk] = why
+        event = EmitEvent(kind="dropped", device=why.device, part=why.part, cause=why.cause, words=why.words)
+        self._trainer._devices.emit(event, self._entry.cuts[op.chunk])
+
+    async def _carry_out(self, device: int, op: Op) -> None:
+        """Send an operation with its tensors, and keep what the next one needs."""
+        trainer, rows = self._trainer, self._entry.cuts[op.chunk]
+        tensors, fields = self._inputs(device, op)
+        answer = await trainer._order(
+            device,
+            op.part,
+            tensors,
+            action=op.kind,
+            step=self._entry.step,
+            attempt=trainer._attempt,
+            chunk=op.chunk,
+            **fields,
+        )
+        history = trainer._devices.history
+        history.add_span(device, op.part, rows, history.now - answer.fields["seconds"], "done")
+        if op.kind == "forward":
+            self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], answer.tensors
+            return
+        if op.part:
+            self._values["backward", op.part, op.chunk] = None, answer.tensors
+        if op.kind == "both":
+            self.losses[op.chunk] = answer.fields["loss"]
+            if fields["path"]:
+                self.paths[op.chunk] = fields["path"]
+
+    def _inputs(self, device: int, op: Op) -> tuple[list[Any], dict[str, Any]]:
+        """Return the tensors and fields of an operation's message."""
+        if op.kind == "backward":
+            return self._values.pop(("backward", op.part + 1, op.chunk))[1], {}
+        trainer, entry = self._trainer, self._entry
+        start, stop = entry.cuts[op.chunk]
+        arguments: tuple[Any, ...]
+        arguments, targets = nested.unflatten(*entry.batch.cut(start, stop))[0]
+        if op.part:
+            skeleton, leaves = self._values.pop(("forward", op.part - 1, op.chunk))
+            arguments = (nested.unflatten(skeleton, leaves),)
+        wanted = len(nested.flatten(arguments)[1]) if op.part else 0
+        if op.kind == "forward":
+            skeleton, leaves = nested.flatten(arguments)
+            return leaves, {"skeleton": skeleton, "wanted": wanted}
+        skeleton, leaves = nested.flatten((*arguments, *targets))
+        path = ""
+        if trainer._split == "batch":
+            generation = trainer._state.devices[device].generation
+            path = trainer._devices.memory.path("gradients", device, generation, op.chunk)
+        weight = (stop - start) / entry.total if trainer._options.reduction == "mean" else 1.0
+        return leaves, {
+            "skeleton": skeleton,
+            "wanted": wanted,
+            "inputs": len(arguments),
+            "weight": weight,
+            "path": path,
+        }
+
+
+async def _all(work: Any) -> list[Any]:
+    """Wait for all of these, then raise the first error."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return list(results)
+
+
+def _words(why: Loss) -> str:
+    return ": ".join(filter(None, (place_text(why.device, why.part), why.cause, why.words)))
