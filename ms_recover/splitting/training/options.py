@@ -82,7 +82,7 @@ def training_options(**given: Any) -> TrainingOptions | None:
 
 
 def check_trainable(parts: Sequence[Sequence[Any]], split: str, num_devices: int, remote: int) -> None:
-    """Refuse what cannot be trained; `parts` are the stages of each part."""
+    """Refuse what cannot be trained; `parts` are the stages of each part, none where workers make them."""
     if remote:
         raise UsageError("training with workers on other hosts is not supported: make a splitter with remote=0")
     if split == "layers" and num_devices > len(parts):
@@ -100,7 +100,7 @@ def check_trainable(parts: Sequence[Sequence[Any]], split: str, num_devices: int
                         f"{name} is used by parts {first} and {number}: a weight of two parts cannot be trained; use "
                         'fewer devices or other costs, so that its stages are in one part, or split="batch"'
                     )
-    if not any(
+    if any(parts) and not any(
         parameter.requires_grad for stages in parts for stage in stages for parameter in stage.parameters.values()
     ):
         raise UsageError("the model has no weights to train: every parameter has requires_grad=False")
