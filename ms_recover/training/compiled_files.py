@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,29 @@ from mindspore.parallel._auto_parallel_context import auto_parallel_context
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.storage.atomic import write_small
 
 VARIABLE = "GROUP_INFO_FILE"
+
+_OWN_STRATEGY = "_save_strategy_file_path"
+"""Of an AutoParallel, which sets the parallel context by itself where no ``Model`` does."""
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A training network that was compiled, by its optimizers, and what the compiler wrote for it."""
+
+    optimizers: tuple[weakref.ref[Any], ...]
+    files: dict[str, bytes]
+
+    def is_of(self, optimizers: list[Any]) -> bool:
+        return any(one() is other for one in self.optimizers for other in optimizers)
 
 
 class CompiledFiles:
     """The rank list that the compiler is asked for, and the training that it belongs to.
 
-    The training is the first network with an optimizer that is compiled behind this, or the one that `belong_to` names.
+    The training is the one that `belong_to` names, and until then the network with an optimizer that was compiled last.
     Compiled once more, it leaves the files alone as well: manifests name the digest of the strategy file, which counts
     how often it was written. Functions that are compiled by ``jit`` are not seen.
 
@@ -40,35 +56,57 @@ class CompiledFiles:
 
     def __init__(self, group_info: Path) -> None:
         self._path = str(group_info)
-        self._optimizers: list[weakref.ref[Any]] = []
+        self._compiled: list[_Compiled] = []
+        self._training: tuple[weakref.ref[Any], ...] = ()
+        self._by_cell: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
         os.environ[VARIABLE] = self._path
         _Present.files = self
         _wrap_executor()
 
     def belong_to(self, network: Any) -> None:
-        """Have the files written for this network, whatever was compiled before."""
+        """Have the files be those of this network, and no other's from now on.
+
+        StorageError when it was compiled before another one, and its files cannot be written again.
+        """
         optimizers = optimizers_of(network)
-        if optimizers and not self._is_training(optimizers):
-            self._optimizers = []
+        self._training = tuple(map(weakref.ref, optimizers))
+        own = next((one for one in self._compiled if one.is_of(optimizers)), None)
+        if own is not None and own is not self._compiled[-1]:
+            for path, data in own.files.items():
+                write_small(path, data, mode=0o600)
+            self._compiled.append(own)
 
     def compile(self, cell: Any, compile_it: Callable[[], Any]) -> Any:
         """Compile a cell, and have the files written if it is the training."""
-        optimizers = optimizers_of(cell)
         if os.environ.get(VARIABLE) != self._path:
             return compile_it()
-        if not optimizers or not self._is_training(optimizers) or (self._optimizers and os.path.isfile(self._path)):
+        optimizers = self._optimizers(cell)
+        if not optimizers or self._is_another(optimizers) or self._is_compiled(optimizers):
             with _no_files(cell):
                 return compile_it()
         self._keep_from_cache()
+        strategy = getattr(cell, _OWN_STRATEGY, "") or auto_parallel_context().get_strategy_ckpt_save_file()
         compiled = compile_it()
-        self._optimizers = [weakref.ref(one) for one in optimizers]
+        files = {}
+        for path in filter(None, (self._path, strategy)):
+            with suppress(OSError):  # not configured, or not written: from the compile cache
+                files[path] = Path(path).read_bytes()
+        self._compiled.append(_Compiled(tuple(map(weakref.ref, optimizers)), files))
         return compiled
 
-    def _is_training(self, optimizers: list[Any]) -> bool:
-        known = [one for one in (reference() for reference in self._optimizers) if one is not None]
-        if not known:
-            self._optimizers = []
-        return not known or any(one is other for one in known for other in optimizers)
+    def _optimizers(self, cell: Any) -> list[Any]:
+        """Return the optimizers of a cell; it passes by at every step, so that they are looked for once."""
+        found = self._by_cell.get(cell)
+        if found is None:
+            found = self._by_cell[cell] = list(map(weakref.ref, optimizers_of(cell)))
+        return [one for one in (reference() for reference in found) if one is not None]
+
+    def _is_another(self, optimizers: list[Any]) -> bool:
+        known = [one for one in (reference() for reference in self._training) if one is not None]
+        return bool(known) and not any(one is other for one in known for other in optimizers)
+
+    def _is_compiled(self, optimizers: list[Any]) -> bool:
+        return os.path.isfile(self._path) and any(one.is_of(optimizers) for one in self._compiled)
 
     def _keep_from_cache(self) -> None:
         """Write a list without communication groups again, so that MindSpore does not take it for all, and compiles."""
@@ -94,18 +132,18 @@ def _no_files(cell: Any) -> Iterator[None]:
     """Compile without writing a rank list or a strategy file."""
     context = auto_parallel_context()
     variable, strategy = os.environ.pop(VARIABLE), context.get_strategy_ckpt_save_file()
-    own = getattr(cell, "_save_strategy_file_path", "")  # of an AutoParallel, which sets the context by itself
+    own = getattr(cell, _OWN_STRATEGY, "")
     context.set_strategy_ckpt_save_file("")
     context.set_group_ckpt_save_file("")  # MindSpore's own memory of the variable
     if own:
-        cell._save_strategy_file_path = ""
+        setattr(cell, _OWN_STRATEGY, "")
     try:
         yield
     finally:
         os.environ[VARIABLE] = variable
         context.set_strategy_ckpt_save_file(strategy)
         if own:
-            cell._save_strategy_file_path = own
+            setattr(cell, _OWN_STRATEGY, own)
 
 
 def _wrap_executor() -> None:

@@ -20,7 +20,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import copy_values, digest_of, saved_parameters, values_of
+from ms_recover.training.snapshot import copy_values, digest_of, is_compiled_parallel, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,19 @@ def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size
 
 def _is_cut_by_compiler(model: Any) -> bool:
     """Whether the parameters change when the network is compiled; they may also be broadcast from another rank."""
+    wrapped = isinstance(getattr(model, "_network", None), AutoParallel)
+    return wrapped or _is_auto_parallel() or bool(getattr(model, "_parameter_broadcast", False))
+
+
+def _is_auto_parallel() -> bool:
     mode = ms.get_auto_parallel_context("parallel_mode")
-    cut = mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
-    cut = cut or isinstance(getattr(model, "_network", None), AutoParallel)
-    return cut or bool(getattr(model, "_parameter_broadcast", False))
+    return mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
+
+
+def _is_uncut(network: Any) -> bool:
+    """Whether the compiler is going to cut the parameters of a network."""
+    wrapped = any(isinstance(cell, AutoParallel) for _, cell in network.cells_and_names())
+    return (wrapped or _is_auto_parallel()) and not is_compiled_parallel(network)
 
 
 def load_into_network(
@@ -127,10 +136,13 @@ def load_into_network(
     try:
         left, unused = ms.load_param_into_net(network, dict(parameters), strict_load=True)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{own}: the slice does not fit the network ({error}); resume with the network, the optimizer and the "
-            "parallel layout that the slice was saved from"
-        ) from error
+        advice = (
+            "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it before, with "
+            "Model.build or by its first step"
+            if _is_uncut(network)
+            else "resume with the network, the optimizer and the parallel layout that the slice was saved from"
+        )
+        raise InputError(f"{own}: the slice does not fit the network ({error}); {advice}") from error
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
     _name_unused(own, unused)

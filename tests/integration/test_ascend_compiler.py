@@ -127,7 +127,7 @@ def lose_and_recover(jobs, folder, layout, lost):
 
 
 def check_recovered(folder, layout, rank, before, after, source):
-    assert "does not fit the network" in after["early"]
+    assert "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it" in after["early"]
     assert after["step"] == "1_4"
     assert after["digests"] == before
     manifest = read_manifest(folder / layout / f"ckpt_dir{rank}" / "test-1_4.ckpt.manifest.json")

@@ -121,10 +121,27 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
             one, other = kinds[0][0].path, kinds[1][0].path
             return Stages(problem=f"{one} and {other} are of one stage and cut parameters differently")
         plain = min(kinds[0], key=lambda file: file.strategy.names_shapes)
-        layouts[stage] = {layout.parameter: layout for layout in plain.strategy.layouts}
+        layouts[stage] = _with_split_states({layout.parameter: layout for layout in plain.strategy.layouts})
         paths[stage] = kinds[0][0].path
         digests[stage] = frozenset(file.digest for file in kinds[0] if file.digest)
     return Stages(devices, layouts, paths, digests=digests)
+
+
+def _with_split_states(layouts: dict[str, Layout]) -> dict[str, Layout]:
+    """Give optimizer states the rows of their weight's parts, where an embedding is cut by hand or by field.
+
+    MindSpore writes these for the weight alone; a state is named by a word and a dot before the weight's name.
+    """
+    completed = dict(layouts)
+    for name, layout in layouts.items():
+        weight = layouts.get(name.partition(".")[2])
+        if weight is None or not (weight.split_shape or weight.field) or layout.split_shape or layout.field:
+            continue
+        if (layout.device_matrix, layout.tensor_map) == (weight.device_matrix, weight.tensor_map):
+            completed[name] = replace(
+                layout, split_shape=weight.split_shape, indices_offset=weight.indices_offset, field=weight.field
+            )
+    return completed
 
 
 def _cut_the_same(one: StrategyFile, other: StrategyFile) -> bool:
