@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -236,6 +237,33 @@ def test_all_traffic_works_over_tls(together, certificates):
         await c.barrier(world="w")
 
     together(work, 3, [certificates("right")] * 3)
+
+
+@pytest.mark.parametrize("length", [1, 20_000])
+@pytest.mark.parametrize("first", ["send", "receive"])
+def test_what_was_sent_over_tls_arrives_although_its_sender_left_with_unread_data(
+    together, certificates, length, first
+):
+    async def work(manager, rank):
+        c = manager.communicator
+        if rank:
+            await c.barrier(world="w")
+            for number in range(3):
+                await c.send(np.full(length, number), 0, world="w", tag=1)
+            return
+        for _ in range(20):
+            await c.send(np.zeros(1000), 1, world="w", tag=2)  # nobody receives them
+        await c.barrier(world="w")
+        await asyncio.sleep(0.2)
+        if first == "send":
+            with contextlib.suppress(BrokenWorldError):
+                await c.send(np.zeros(10_000), 1, world="w", tag=2)
+        for number in range(3):
+            assert (await c.recv(1, world="w", tag=1) == number).all()
+        with pytest.raises(BrokenWorldError):
+            await c.recv(1, world="w", tag=1)
+
+    together(work, 2, [certificates("right")] * 2, limit=30)
 
 
 @pytest.mark.parametrize(
