@@ -10,6 +10,7 @@ from mindspore import Parameter, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
+from ms_recover.model.texts import list_some
 from ms_recover.training.options import check_parameters
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ class _Parts(nn.Cell):  # type: ignore[misc]
 def as_cell(parameters: Any) -> Any:
     """Return a cell with all of the parameters: a cell, or cells and parameters together.
 
+    Optimizers of ``mindspore.experimental`` keep some, such as the learning rate, where cells do not list them; these
+    are added.
+
     Raises UsageError where there is none, two of them have one name, or one has no name that lasts.
     """
     if isinstance(parameters, nn.Cell):
@@ -49,6 +53,9 @@ def as_cell(parameters: Any) -> Any:
         for part in parts:
             _check_part(part)
         whole = _Parts(parts)
+    hidden = _hidden_parameters(whole)
+    if hidden:
+        whole = _Parts([whole, *hidden])
     names = [parameter.name for parameter in whole.get_parameters()]
     if not names:
         raise UsageError("parameters: there is none; give the network and the optimizer, such as [network, optimizer]")
@@ -56,6 +63,27 @@ def as_cell(parameters: Any) -> Any:
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; rename one")
     return whole
+
+
+def _hidden_parameters(whole: Any) -> list[Any]:
+    """Return the parameters that optimizers keep in plain lists (``mindspore/experimental/optim`` of 2.10)."""
+    known = {id(parameter) for parameter in whole.get_parameters()}
+    names = {parameter.name for parameter in whole.get_parameters()}
+    found: list[Any] = []
+    left: list[Any] = []
+    for optimizer in (cell for _, cell in whole.cells_and_names() if isinstance(cell, ExperimentalOptimizer)):
+        for value in vars(optimizer).values():
+            for one in value if isinstance(value, (list, tuple)) else ():
+                if isinstance(one, Parameter) and id(one) not in known:
+                    known.add(id(one))
+                    (left if one.name in names else found).append(one)
+                    names.add(one.name)
+    if left:
+        _log.warning(
+            "not saved, because others have their names: %s; give their values to extra where training changes them",
+            list_some([one.name for one in left], 8),
+        )
+    return found
 
 
 def saved_cell(parameters: Any, form: str, rank: int) -> Any:

@@ -18,6 +18,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
+from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
@@ -211,7 +212,7 @@ def recover_train(
             dataset.set_init_step(done)
         compile_network(model, dataset, last, sink and resumed.trained, sink_size)
         compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
-        load_into(model.train_network, parameters, own, found.initial, in_place=not compiled)
+        load_into(as_cell(model.train_network), parameters, own, found.initial, in_place=not compiled)
 
     with _position_kept(dataset):
         load_found(found, load, aside=resumed.trained)

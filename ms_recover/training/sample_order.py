@@ -17,7 +17,7 @@ from ms_recover.errors import InputError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.run_state import RunState
-from ms_recover.training.sample_memory import SampleMemory, nodes
+from ms_recover.training.sample_memory import SampleMemory, called_by_threads, nodes
 
 UNSEEDED = 5489
 """``std::mt19937::default_seed``."""
@@ -87,7 +87,8 @@ def loop_doubts(step: Step, dataset: Any, state: RunState | None) -> list[str]:
     found = doubts(dataset, (step.epoch - 1) * epoch_steps + step.step, epoch_steps)
     if state is None:
         return found
-    if state.remembered and (ds.config.get_fast_recovery() or SampleMemory(dataset).differs(state.remembered)):
+    replayed = not ds.config.get_fast_recovery() and not called_by_threads(dataset)
+    if state.remembered and not (replayed and not SampleMemory(dataset).differs(state.remembered)):
         found.append(
             f"samples may depend on what the dataset's own code keeps ({list_some(sorted(state.remembered), 8)}); it "
             "goes on otherwise than in the interrupted training; it is exact with a dataset that is made anew, and "

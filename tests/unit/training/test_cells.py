@@ -7,6 +7,7 @@ pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
+from mindspore.experimental import optim as experimental  # noqa: E402
 
 from ms_recover.training.cells import as_cell  # noqa: E402
 from ms_recover.training.snapshot import saved_names  # noqa: E402
@@ -52,3 +53,22 @@ def test_single_parameters_keep_their_names():
 def test_what_cannot_be_saved_is_refused(given, said):
     with pytest.raises(UsageError, match=said):
         as_cell(given)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "NAdam", "ASGD"])
+def test_what_optimizers_keep_in_plain_lists_is_saved_too(kind):
+    network = nn.Dense(2, 2)
+    optimizer = getattr(experimental, kind)(network.trainable_params(), lr=0.01)
+    names = {one.name for one in as_cell([network, optimizer]).get_parameters()}
+    kept = {"Adam": set(), "NAdam": {"mu_product_weight"}, "ASGD": {"mu_weight", "eta_bias"}}[kind]
+    assert names >= {"weight", "learning_rate_group_0", *kept}
+    assert {one.name for one in as_cell(optimizer).get_parameters()} == names
+
+
+def test_two_optimizers_that_keep_the_same_names_are_named(caplog):
+    first, second = nn.Dense(2, 2), nn.Dense(2, 2)
+    for one in second.get_parameters():
+        one.name = f"second.{one.name}"
+    optimizers = [experimental.SGD(cell.trainable_params(), lr=0.01) for cell in (first, second)]
+    as_cell([first, second, *optimizers])
+    assert "not saved, because others have their names: learning_rate_group_0" in caplog.text
