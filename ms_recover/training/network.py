@@ -95,10 +95,15 @@ def _is_auto_parallel() -> bool:
     return mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
 
 
-def _is_uncut(network: Any) -> bool:
-    """Whether the compiler is going to cut the parameters of a network."""
+def _advice(network: Any, same: str) -> str:
+    """Say what to do about a slice that does not fit: compile, where the compiler is going to cut the parameters."""
     wrapped = any(isinstance(cell, AutoParallel) for _, cell in network.cells_and_names())
-    return (wrapped or _is_auto_parallel()) and not is_compiled_parallel(network)
+    if (wrapped or _is_auto_parallel()) and not is_compiled_parallel(network):
+        return (
+            "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it before, with "
+            "Model.build or by its first step"
+        )
+    return f"resume with {same} that the slice was saved from"
 
 
 def load_into_network(
@@ -124,8 +129,8 @@ def load_into_network(
     missing = sorted(required - parameters.keys())
     if missing:
         raise InputError(
-            f"{own}: the slice lacks {_names(missing)} of the network, so nothing was loaded; resume with the network "
-            "and the optimizer that the slice was saved from"
+            f"{own}: the slice lacks {_names(missing)} of the network, so nothing was loaded; "
+            f"{_advice(network, 'the network and the optimizer')}"
         )
     if in_place and (pairs := _fitting(network, required, parameters)) is not None:
         for parameter, value in pairs:
@@ -136,12 +141,7 @@ def load_into_network(
     try:
         left, unused = ms.load_param_into_net(network, dict(parameters), strict_load=True)
     except (RuntimeError, TypeError, ValueError) as error:
-        advice = (
-            "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it before, with "
-            "Model.build or by its first step"
-            if _is_uncut(network)
-            else "resume with the network, the optimizer and the parallel layout that the slice was saved from"
-        )
+        advice = _advice(network, "the network, the optimizer and the parallel layout")
         raise InputError(f"{own}: the slice does not fit the network ({error}); {advice}") from error
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")

@@ -49,6 +49,7 @@ python=$(command -v "${python:-python}" || command -v python3) || {
 
 export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 export MS_RECOVER_RUN_ID=${MS_RECOVER_RUN_ID:-$(date -u +%Y%m%dT%H%M%SZ)-$(od -An -N6 -tx1 /dev/urandom | tr -d ' \n')}
+export LAUNCHED_FROM=$PWD # ranks run elsewhere; paths in their arguments may be relative to this
 export RANK_SIZE=$ranks GLOG_v=${GLOG_v:-3} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 role=() scheduler=
 declare -A running=()

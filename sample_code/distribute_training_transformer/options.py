@@ -73,13 +73,22 @@ def parse_options(description: str, arguments: list[str] | None = None, *, resum
         add(
             "--ckpt_file",
             default=None,
-            help="slice to resume from, of any rank, such as ckpt_dir0/test-2_77.ckpt; None: the newest that all have",
+            help="slice to resume from, of any rank, such as ckpt_dir0/test-2_77.ckpt, relative to where the job was "
+            "launched or to --output_dir; None: the newest that all ranks have",
         )
     options = parser.parse_args(arguments)
+    if resumes and options.ckpt_file:
+        options.ckpt_file = _found(options.ckpt_file, os.environ.get("LAUNCHED_FROM") or ".", options.output_dir)
     problem = _problem(options, world_size())
     if problem:
         parser.error(problem)
     return options
+
+
+def _found(path: str, *folders: str) -> str:
+    """Return a path below the first of some folders where it is there, the last one where it is nowhere."""
+    places = [Path(folder) / path for folder in folders]
+    return str(next((place for place in places if place.exists()), places[-1]).absolute())
 
 
 def _problem(options: argparse.Namespace, ranks: int) -> str | None:

@@ -112,7 +112,19 @@ def test_options_that_make_no_sense_are_refused(monkeypatch, tmp_path, capsys, o
     assert said in capsys.readouterr().err
 
 
-def test_the_script_that_resumes_takes_a_slice(tmp_path):
+def test_the_script_that_resumes_takes_a_slice_from_where_it_was_launched_or_below_its_output(tmp_path, monkeypatch):
     (tmp_path / "pairs.txt").write_text("a\tb\n")
-    given = ["--file_path", str(tmp_path / "pairs.txt"), "--ckpt_file", "ckpt_dir0/test-2_77.ckpt"]
-    assert script("options").parse_options("", given, resumes=True).ckpt_file == "ckpt_dir0/test-2_77.ckpt"
+    monkeypatch.setenv("LAUNCHED_FROM", str(tmp_path))
+    output = tmp_path / "run"
+    (output / "ckpt_dir0").mkdir(parents=True)
+    slice_path = output / "ckpt_dir0" / "test-2_77.ckpt"
+    slice_path.touch()
+    named = {
+        "run/ckpt_dir0/test-2_77.ckpt": slice_path,
+        "ckpt_dir0/test-2_77.ckpt": slice_path,
+        str(slice_path): slice_path,
+        "ckpt_dir{rank}/test-2_77.ckpt": output / "ckpt_dir{rank}" / "test-2_77.ckpt",
+    }
+    for text, expected in named.items():
+        given = ["--file_path", str(tmp_path / "pairs.txt"), "--output_dir", str(output), "--ckpt_file", text]
+        assert script("options").parse_options("", given, resumes=True).ckpt_file == str(expected)

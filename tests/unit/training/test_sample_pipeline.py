@@ -1,4 +1,4 @@
-"""The sample's loss over the micro batches of a pipeline."""
+"""The sample's loss over the micro batches of a pipeline, and the device that it asks for."""
 
 import importlib
 import sys
@@ -56,3 +56,23 @@ def test_the_logged_loss_is_the_mean_as_well(sample, tmp_path, capsys):
         params = SimpleNamespace(net_outputs=outputs, cur_step_num=3, batch_num=8, cur_epoch_num=1)
         log.on_train_step_end(SimpleNamespace(original_args=lambda params=params: params))
     assert capsys.readouterr().out.count("step: 3, loss is 1.5") == 2
+
+
+@pytest.mark.parametrize(("table", "asked"), [(SAMPLE / "rank_table_8pcs.json", ("Ascend", 5)), (None, ("Ascend",))])
+def test_a_rank_table_says_which_device_a_rank_has(sample, monkeypatch, tmp_path, table, asked):
+    class AskedError(Exception):
+        """Nothing more is prepared: there is no such device here."""
+
+    def set_device(*arguments):
+        raise AskedError(arguments)
+
+    (tmp_path / "pairs.txt").write_text("a\tb\n")
+    monkeypatch.setenv("RANK_ID", "5")
+    monkeypatch.setenv("RANK_SIZE", "8")
+    monkeypatch.setenv("RANK_TABLE_FILE", str(table or ""))
+    options = sample("options").parse_options("", ["--file_path", str(tmp_path / "pairs.txt")])
+    options.device_target = "Ascend"
+    monkeypatch.setattr(sample("job").ms, "set_device", set_device)
+    with pytest.raises(AskedError) as ended:
+        sample("job").prepare(options)
+    assert ended.value.args == (asked,)
