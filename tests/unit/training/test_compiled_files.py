@@ -96,8 +96,8 @@ def test_a_training_that_is_gone_makes_room(files, tmp_path):
 
 
 def test_another_variable_is_left_to_the_user(files, monkeypatch, tmp_path):
-    monkeypatch.setenv("GROUP_INFO_FILE", "elsewhere")
-    assert asked(files, nn.Dense(2, 2)) == ("elsewhere", str(tmp_path / "strategy.ckpt"))
+    monkeypatch.setenv("GROUP_INFO_FILE", str(tmp_path / "elsewhere"))
+    assert asked(files, nn.Dense(2, 2)) == (str(tmp_path / "elsewhere"), str(tmp_path / "strategy.ckpt"))
 
 
 def test_an_error_of_the_compiler_passes_and_leaves_everything_as_it_was(files, tmp_path):
