@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import pickle
@@ -114,6 +115,7 @@ class PartRunner:
     def serve(self) -> None:
         """Carry out the splitter's messages until it is gone."""
         self._control.send("ready")
+        self._import_all()  # a spare has the time now
         while (message := self._control.messages.get()) is not None:
             try:
                 if message.kind == "hold":
@@ -130,6 +132,13 @@ class PartRunner:
                 answer = _ERRORS.get(message.kind, "unable")
                 fields: dict[str, Any] = {name: message.fields.get(name) for name in ("part", "chunk", "order")}
                 self._control.send(answer, words=words, **fields)
+
+    def _import_all(self) -> None:
+        names = ["batches", "nested", "stages"]
+        names += ["pickling"] if self._job.parts else []
+        names += ["training.trained_part"] if self._job.method else []
+        for name in names:
+            importlib.import_module(f"ms_recover.splitting.{name}")
 
     def make_part(self, message: Message) -> Any:
         """Make a part, with the weights of its slice."""
