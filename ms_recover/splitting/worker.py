@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import pickle
@@ -114,6 +115,7 @@ class PartRunner:
     def serve(self) -> None:
         """Carry out the splitter's messages until it is gone."""
         self._control.send("ready")
+        self._import_all()  # a spare has the time now
         while (message := self._control.messages.get()) is not None:
             try:
                 self._carry_out(message)
@@ -142,6 +144,13 @@ class PartRunner:
             if message.kind == "make":
                 self._parts[number] = self.make_part(message)
             self._answer(message, names=list(self._values(message)))
+
+    def _import_all(self) -> None:
+        names = ["batches", "nested", "stages", "values"]
+        names += ["pickling"] if self._job.parts else []
+        names += ["training.trained_part"] if self._job.method else []
+        for name in names:
+            importlib.import_module(f"ms_recover.splitting.{name}")
 
     def make_part(self, message: Message) -> Any:
         """Make a part; its weights are those of a new model, or not set."""

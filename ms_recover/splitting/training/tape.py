@@ -59,7 +59,7 @@ class Recorded:
         tensors = [batches.to_tensor(leaf) for leaf in self._leaves]
         for index, tensor in enumerate(tensors[: self._wanted]):
             if is_float(tensor):
-                self._given.append(ms.Parameter(tensor, name="given"))
+                self._given.append(ms.Parameter(tensor, name=f"given.{index}"))
                 tensors[index] = self._given[-1]
         _pynative_executor.set_grad_flag(True)
         try:
