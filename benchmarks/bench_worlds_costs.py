@@ -10,12 +10,13 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,15 @@ Figures = dict[str, list[float]]
 
 
 def free_ports(count: int) -> list[int]:
+    """Return ports below those that the kernel gives to connections, which would take them in between."""
     with ExitStack() as probes:
-        found = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in found:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in found]
+        found: list[int] = []
+        while len(found) < count:
+            probe = probes.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+                found.append(int(probe.getsockname()[1]))
+        return found
 
 
 # --- the members -----------------------------------------------------------------------------------------------------

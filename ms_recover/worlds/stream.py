@@ -34,7 +34,7 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float, drop: Callable[[
         while not task.done():
             task.cancel()
             await asyncio.wait([task])
-        if drop is not None and not task.cancelled() and task.exception() is None:
+        if not task.cancelled() and task.exception() is None and drop is not None:
             drop(task.result())
         raise
 
