@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from ms_recover.errors import BrokenWorldError, InputError, MsRecoverError
@@ -24,7 +23,7 @@ from ms_recover.splitting.instructions import (
 )
 from ms_recover.splitting.job import WorkerJobs
 from ms_recover.splitting.part_files import PartFiles
-from ms_recover.splitting.process import Worker
+from ms_recover.splitting.placement import Chunk, Placement, exit_reason
 from ms_recover.splitting.protocol import Message, OrderKind
 from ms_recover.splitting.slices import SliceStore
 from ms_recover.splitting.state import SplitterState
@@ -38,33 +37,6 @@ _WATCH_S = 0.05
 _LOAD_POLL_S = 0.5
 _STALL_S = 1.0
 """A sleep that lasts so much longer was one of the whole process, which counts against no device."""
-_EXIT_POLLS = 50
-_EXIT_POLL_S = 0.001
-"""The end of a connection is seen before the end of its process: so often, so long is waited for the latter."""
-
-
-@dataclass
-class _Placement:
-    """The worker of a device."""
-
-    device: int
-    generation: int
-    worker: Worker
-    ready_at: float
-    """When it was connected."""
-    since: float | None = None
-    """When its current chunk began; None while it has none."""
-    proof: float = 0.0
-    """Seconds spent on proving the bytes of its slices."""
-
-
-@dataclass
-class Chunk:
-    """The rows of a chunk, and the value that it carries to its next part."""
-
-    rows: Rows
-    skeleton: Any
-    leaves: list[Any]
 
 
 class Devices:
@@ -88,7 +60,7 @@ class Devices:
         self.store = store
         self._jobs = jobs
         self._chunk_limit = chunk_limit
-        self._placements: dict[int, _Placement] = {}
+        self._placements: dict[int, Placement] = {}
         self._lost_since: dict[int, float | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -197,12 +169,12 @@ class Devices:
         if not self.state.awaits(device, generation):  # it was taken out meanwhile
             await self.pool.end(worker)
             return
-        placement = _Placement(device, generation, worker, ready_at=self.history.now)
+        placement = Placement(device, generation, worker, ready_at=self.history.now)
         self._placements[device] = placement
         self.apply(self.state.ready(device, generation))
         self._run_in_background(self._receive_all(placement))
 
-    async def _receive_all(self, placement: _Placement) -> None:
+    async def _receive_all(self, placement: Placement) -> None:
         """Pass a worker's messages to the state, until it is lost."""
         try:
             while self._is_current(placement):
@@ -210,12 +182,12 @@ class Devices:
                 if self._is_current(placement):
                     self._receive(placement, message)
         except BrokenWorldError as error:
-            words = await _exit_reason(placement.worker, error) or error.words or str(error)
+            words = await exit_reason(placement.worker, error) or error.words or str(error)
             self._lose(placement, cast(LossCause, error.cause), words)
         except Exception as error:  # no message of a worker may end the splitter
             self._lose_by(error, placement, "protocol")
 
-    def _receive(self, placement: _Placement, message: Message) -> None:
+    def _receive(self, placement: Placement, message: Message) -> None:
         device, generation, fields = placement.device, placement.generation, message.fields
         match message.kind:
             case "held":
@@ -275,7 +247,7 @@ class Devices:
         return await answer
 
     async def _send_order(
-        self, placement: _Placement, kind: OrderKind, tensors: Sequence[Any], fields: dict[str, Any]
+        self, placement: Placement, kind: OrderKind, tensors: Sequence[Any], fields: dict[str, Any]
     ) -> None:
         try:
             await placement.worker.channel.send(kind, tensors, **fields)
@@ -284,7 +256,7 @@ class Devices:
         except Exception as error:
             self._lose_by(error, placement, "protocol")
 
-    async def _send_chunk(self, placement: _Placement, part: int, number: int) -> None:
+    async def _send_chunk(self, placement: Placement, part: int, number: int) -> None:
         chunk = self.chunks.get(number)
         if chunk is None:  # the forward was given up meanwhile
             placement.since = None
@@ -297,7 +269,7 @@ class Devices:
         except Exception as error:
             self._lose_by(error, placement, "protocol")
 
-    async def _load(self, placement: _Placement, part: int) -> None:
+    async def _load(self, placement: Placement, part: int) -> None:
         """Send a part with its weights, from a snapshot or slice; lose the device if it does not hold it in time.
 
         A part that has neither is made by the worker, which writes its slices.
@@ -332,7 +304,7 @@ class Devices:
             await asyncio.sleep(min(_LOAD_POLL_S, limit))
             waited += min(self.history.now - before, _STALL_S)
 
-    async def _was_made(self, placement: _Placement, part: int) -> bool:
+    async def _was_made(self, placement: Placement, part: int) -> bool:
         """Have a device make a part that has no slice yet, and hold it; return whether it did."""
         async with self.files.making[part]:
             if self.store.is_saved(part) or not self._is_current(placement):
@@ -342,7 +314,7 @@ class Devices:
             self.apply(self.state.held(placement.device, placement.generation, part))
             return True
 
-    async def _send_slice(self, placement: _Placement, part: int) -> None:
+    async def _send_slice(self, placement: Placement, part: int) -> None:
         """Prove a part's slice and send its place, or its weights to another host."""
         channel = placement.worker.channel
         began = self.history.now
@@ -372,9 +344,7 @@ class Devices:
                     self._lose(placement, "timeout", f"a chunk took longer than {self._chunk_limit:g} s")
             self.pool.replace_dead_spares()
 
-    def _end_chunk(
-        self, placement: _Placement, part: int, number: int, seconds: float | None, outcome: Outcome
-    ) -> None:
+    def _end_chunk(self, placement: Placement, part: int, number: int, seconds: float | None, outcome: Outcome) -> None:
         """Record a chunk that a device has computed or refused; the device goes on to its next one."""
         now = self.history.now
         since = placement.since
@@ -383,24 +353,15 @@ class Devices:
             began = since if seconds is None else now - seconds
             self.history.add_span(placement.device, part, self.chunks[number].rows, began or now, outcome)
 
-    def _is_current(self, placement: _Placement) -> bool:
+    def _is_current(self, placement: Placement) -> bool:
         return self._placements.get(placement.device) is placement
 
-    def _lose(self, placement: _Placement, cause: LossCause, words: str) -> None:
+    def _lose(self, placement: Placement, cause: LossCause, words: str) -> None:
         self.apply(self.state.lost(placement.device, placement.generation, cause, words))
 
-    def _lose_by(self, error: Exception, placement: _Placement, cause: LossCause) -> None:
+    def _lose_by(self, error: Exception, placement: Placement, cause: LossCause) -> None:
         _log_unexpected(error)
         self._lose(placement, cause, str(error))
-
-
-async def _exit_reason(worker: Worker, error: BrokenWorldError) -> str:
-    """Return how a local worker's process ended; empty when it runs or nothing is known."""
-    for _ in range(_EXIT_POLLS):
-        if worker.remote or error.cause not in ("eof", "reset") or worker.exit_reason:
-            break
-        await asyncio.sleep(_EXIT_POLL_S)
-    return worker.exit_reason
 
 
 def _log_unexpected(error: Exception) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
 from ms_recover.splitting import nested
 from ms_recover.splitting.batches import Batch, Whole
-from ms_recover.splitting.devices import Chunk, Devices
+from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import Rows, place_text
 from ms_recover.splitting.instructions import FailForward, FailureKind
+from ms_recover.splitting.placement import Chunk
 from ms_recover.splitting.training.step_loss import StepLoss
 from ms_recover.splitting.training.trainer import Trainer
 
