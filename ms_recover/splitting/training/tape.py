@@ -68,6 +68,12 @@ class Recorded:
             self._value = self._function(*nested.unflatten(self._skeleton, tensors))
         finally:
             _pynative_executor.set_grad_flag(False)
+        floats = [leaf for leaf in nested.flatten(self._value)[1] if is_float(leaf)]
+        if (self._given or self._weights) and all(getattr(leaf, "_grad_node", None) is None for leaf in floats):
+            raise UsageError(
+                f"no gradient goes through this part: it stops them, or MindSpore {ms.__version__} does not record "
+                "operators outside its own gradient functions (2.10 does)"
+            )
 
     def _forget(self) -> None:
         self._value, self._given = None, []
