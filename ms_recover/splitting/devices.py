@@ -213,6 +213,9 @@ class Devices:
         device, generation, fields = placement.device, placement.generation, message.fields
         match message.kind:
             case "held":
+                if self.snapshots.step not in (None, fields["step"]):  # there is a newer snapshot meanwhile
+                    self._run_in_background(self._load(placement, fields["part"]))
+                    return
                 self.versions[device, fields["part"]] = fields["step"] or 0
                 self.apply(self.state.held(device, generation, fields["part"]))
             case "ran":

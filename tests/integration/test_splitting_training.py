@@ -12,6 +12,7 @@ from ms_recover.errors import DeviceLostError, PartError, UsageError
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
 from tests.support.split_training import (
     OPTIMIZERS,
+    HeldUp,
     OneProcess,
     Strike,
     batches,
@@ -108,6 +109,20 @@ def test_lost_devices_of_layers_come_back_with_the_same_bits(mode):
         found = train_under(splitter, strikes, steps)
         chunks = splitter.chunks(200)
     assert equal(found, one_process(steps, chunks, "Adam")[0])
+
+
+@on_request
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
+def test_a_process_that_comes_back_within_a_step_takes_no_part_in_it(mode):
+    """Its snapshot is of the step before, but the activations of the step went with the process before it."""
+    with made("layers", 2, snapshot_steps=1, spares=1, heartbeat=60.0, chunk_rows=200) as splitter:
+        for number, (x, y) in enumerate(batches(3), 1):
+            strike = HeldUp(splitter, slow=1, lost=0) if number == 2 else None
+            splitter.train_step(x, y)
+            assert strike is None or strike.done
+        found = current_weights(splitter)
+        chunks = splitter.chunks(200)
+    assert equal(found, one_process(3, chunks, "Adam")[0])
 
 
 @on_request

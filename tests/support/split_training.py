@@ -128,3 +128,23 @@ class Strike:
     def _strike(self, process):
         time.sleep(0.002)  # within the operation, or in front of it
         os.kill(process, self._how)
+
+
+class HeldUp(Strike):
+    """Stops one device at its first chunk, kills another, and lets the first go on once the other one is back."""
+
+    def __init__(self, splitter, slow, lost):
+        self._lost = lost
+        super().__init__(splitter, slow, "both")
+
+    def _strike(self, process):
+        devices = self._devices.state.devices
+        os.kill(process, signal.SIGSTOP)
+        generation = devices[self._lost].generation
+        os.kill(self._devices.processes[self._lost], signal.SIGKILL)
+        deadline = time.monotonic() + 50
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+            if devices[self._lost].generation > generation and devices[self._lost].alive:
+                break
+        os.kill(process, signal.SIGCONT)

@@ -130,6 +130,11 @@ class TrainedPart:
             for array in self._arrays():
                 np.multiply(array, array.dtype.type(factor), out=array)
 
+    def check_complete(self, chunks: int) -> None:
+        """Refuse to step without the gradients of all chunks."""
+        if self._added != chunks:
+            raise UsageError(f"the gradients of {self._added} chunks are there, expected {chunks}")
+
     def update(self) -> bool:
         """Let the optimizer step; return whether a parameter that it does not train has changed in this step."""
         changed = any(
@@ -301,5 +306,7 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
     if action == "update":
         if fields["paths"]:
             part.collect(fields["paths"], fields["factor"])
+        else:
+            part.check_complete(fields["chunks"])
         return {"changed": part.update()}, []
     raise UsageError(f"invalid action {action!r:.40}")

@@ -26,7 +26,7 @@ from ms_recover.splitting.training.schedule import Op, Schedule
 from ms_recover.splitting.training.snapshots import PartSnapshot
 from ms_recover.splitting.training.step_loss import StepLoss
 
-MOST_FAILURES = 8
+MOST_FAILURES = 16
 """Most losses in a row, without a finished step between, that are taken for independent failures."""
 
 
@@ -111,11 +111,14 @@ class Trainer:
                 self._count_failure(gone, None)
 
     async def publish(self) -> None:
-        """Take a snapshot of the last finished step, if there is none: processes that come later begin with it."""
+        """Take every part to the last finished step, and a snapshot of it, with which later processes begin."""
         self._failures = 0
-        while self.step and self._devices.snapshots.step != self.step:
-            await self.align()
+        if self._devices.snapshots.step is None:
+            return  # nothing was trained
+        await self.align()
+        while self._devices.snapshots.step != self.step:
             await self._take_snapshot()
+            await self.align()
 
     async def recover(self) -> None:
         """Take devices that are back to the last finished step."""
@@ -264,14 +267,20 @@ class Trainer:
 
     async def _update(self, entry: Entry, work: _Gradients) -> None:
         """Let the optimizer of every part step, in every device that holds it at the step before."""
-        holders = {holder: step for holder, step in self._holders().items() if step == entry.step - 1}
+        holders = work.holders
         rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
         factor = entry.total / rows if self._options.reduction == "mean" else 1.0
         paths = [work.paths[chunk] for chunk in work.counted] if self._split == "batch" else []
 
         async def update(device: int, part: int) -> bool:
             self._devices.versions[device, part] = None
-            fields: dict[str, Any] = {"step": entry.step, "attempt": self._attempt, "paths": paths, "factor": factor}
+            fields: dict[str, Any] = {
+                "step": entry.step,
+                "attempt": self._attempt,
+                "paths": paths,
+                "factor": factor,
+                "chunks": len(work.counted),
+            }
             answer = await self._order(device, part, action="update", **fields)
             self._devices.versions[device, part] = entry.step
             return bool(answer.fields["changed"])
@@ -285,7 +294,7 @@ class Trainer:
         if gone and (len(updated) < self._parts or self._policy in ("plain", "raise")):
             raise gone[0]
         if len(updated) < self._parts:
-            raise DeviceGoneError(next(iter(holders), (0, 0))[0])
+            raise DeviceGoneError(holders[0][0] if holders else 0)
         if self._split == "batch" and len(self._state.devices) > 1 and any(result is True for result in results):
             self._devices.versions = dict.fromkeys(self._devices.versions)
             raise UsageError(
@@ -303,6 +312,7 @@ class _Gradients:
         self._run = run
         self._skip = skip
         self._schedule = Schedule(trainer._parts, entry.counted)
+        self._processes = {device.number: device.generation for device in trainer._state.devices}
         self._values: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
         self.losses: dict[int, float] = {}
         self.paths: dict[int, str] = {}
@@ -311,6 +321,21 @@ class _Gradients:
     def counted(self) -> tuple[int, ...]:
         """The chunks with a gradient, in order."""
         return tuple(chunk for chunk in self._entry.counted if chunk in self.losses)
+
+    @property
+    def holders(self) -> list[tuple[int, int]]:
+        """Devices and parts that are at the step before.
+
+        In layers they must have been there when this began: a fresh process has none of the step's activations and
+        gradients, even where its snapshot is of the step before.
+        """
+        trainer, before = self._trainer, self._entry.step - 1
+        return [
+            (device, part)
+            for (device, part), step in sorted(trainer._holders().items())
+            if step == before
+            and (trainer._parts == 1 or trainer._state.devices[device].generation == self._processes[device])
+        ]
 
     async def compute(self) -> None:
         """Send the operations to the devices until all are done or dropped; raises DeviceGoneError otherwise."""
@@ -339,8 +364,7 @@ class _Gradients:
 
     def _seats(self) -> Mapping[int, Sequence[int]]:
         """Return the parts of each device that are at the step before; each part once, unless all devices hold it."""
-        before = self._entry.step - 1
-        held = [holder for holder, step in sorted(self._trainer._holders().items()) if step == before]
+        held = self.holders
         found: dict[int, list[int]] = {}
         taken: set[int] = set()
         for device, part in held:
