@@ -1,0 +1,191 @@
+"""The gradients of one step: its operations, sent to devices in order, and again when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ms_recover.splitting import nested
+from ms_recover.splitting.events import place_text
+from ms_recover.splitting.instructions import EmitEvent, Loss
+from ms_recover.splitting.progress import Forward
+from ms_recover.splitting.training.journal import Entry
+from ms_recover.splitting.training.orders import DeviceGoneError
+from ms_recover.splitting.training.schedule import Op, Schedule
+
+if TYPE_CHECKING:
+    from ms_recover.splitting.training.trainer import Trainer
+
+MOST_FAILURES = 16
+"""Most losses in a row, without a finished step between, that are taken for independent failures."""
+
+
+class StepGradients:
+    """The gradients of one step's chunks."""
+
+    def __init__(self, trainer: Trainer, entry: Entry, run: Forward, *, skip: bool) -> None:
+        self._trainer = trainer
+        self._entry = entry
+        self._run = run
+        self._skip = skip
+        self._schedule = Schedule(trainer._parts, entry.counted)
+        self._processes = {device.number: device.generation for device in trainer._state.devices}
+        self._values: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
+        self.losses: dict[int, float] = {}
+        self.paths: dict[int, str] = {}
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The chunks with a gradient, in order."""
+        return tuple(chunk for chunk in self._entry.counted if chunk in self.losses)
+
+    @property
+    def holders(self) -> list[tuple[int, int]]:
+        """Devices and parts that are at the step before.
+
+        In layers they must have been there when this began: a fresh process has none of the step's activations and
+        gradients, even where its snapshot is of the step before.
+        """
+        trainer, before = self._trainer, self._entry.step - 1
+        return [
+            (device, part)
+            for (device, part), step in sorted(trainer._holders().items())
+            if step == before
+            and (trainer._parts == 1 or trainer._state.devices[device].generation == self._processes[device])
+        ]
+
+    async def compute(self) -> None:
+        """Send the operations to the devices until all are done or dropped; raises DeviceGoneError otherwise."""
+        running: dict[asyncio.Task[None], tuple[int, Op]] = {}
+        try:
+            while not self._schedule.finished:
+                for device, op in self._schedule.assign(self._seats()):
+                    running[asyncio.ensure_future(self._carry_out(device, op))] = device, op
+                if not running:
+                    await self._wait_for_device()
+                    continue
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in running if task.done()]:
+                    device, op = running.pop(task)
+                    self._finish(device, op, task)
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            raise
+        except BaseException:
+            if running:
+                await asyncio.wait(running)  # each is answered, or its device lost
+                for task in running:
+                    task.exception()
+            raise
+
+    def _seats(self) -> Mapping[int, Sequence[int]]:
+        """Return the parts of each device that are at the step before; each part once, unless all devices hold it."""
+        held = self.holders
+        found: dict[int, list[int]] = {}
+        taken: set[int] = set()
+        for device, part in held:
+            if self._trainer._parts == 1 or part not in taken:
+                taken.add(part)
+                found.setdefault(device, []).append(part)
+        return found
+
+    async def _wait_for_device(self) -> None:
+        """Handle operations that no device can take now."""
+        if self._seats():
+            raise DeviceGoneError(min(self._seats()))  # a part of layers is lost: everything begins again
+        gone = next((device.number for device in self._trainer._state.devices if not device.alive), 0)
+        if not self._skip:
+            raise DeviceGoneError(gone)
+        device = self._trainer._state.devices[gone]
+        for chunk in self._entry.counted:
+            if chunk not in self.losses and chunk not in self._run.dropped:
+                self._drop(Op("both", 0, chunk), Loss(gone, 0, device.cause, device.words))
+
+    def _finish(self, device: int, op: Op, task: asyncio.Task[None]) -> None:
+        """Handle an operation's end."""
+        trainer = self._trainer
+        try:
+            task.result()
+            self._schedule.done(device, op)
+        except DeviceGoneError:
+            if trainer._split != "batch" or trainer._policy in ("plain", "raise"):
+                raise
+            self._schedule.lost(device, op)
+            lost = trainer._state.devices[device]
+            self._run.lost.append(device)
+            if self._skip:
+                self._drop(op, Loss(device, op.part, lost.cause, lost.words))
+                return
+            self._run.redone += 1
+            trainer._failures += 1
+            if trainer._failures > MOST_FAILURES:
+                trainer._count_failure(DeviceGoneError(device), None)
+            trainer._devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
+
+    def _drop(self, op: Op, why: Loss) -> None:
+        self._schedule.drop(op)
+        self._run.dropped[op.chunk] = why
+        event = EmitEvent(kind="dropped", device=why.device, part=why.part, cause=why.cause, words=why.words)
+        self._trainer._devices.emit(event, self._entry.cuts[op.chunk])
+
+    async def _carry_out(self, device: int, op: Op) -> None:
+        """Send an operation with its tensors, and keep what the next one needs."""
+        trainer, rows = self._trainer, self._entry.cuts[op.chunk]
+        tensors, fields = self._inputs(device, op)
+        answer = await trainer._order(
+            device,
+            op.part,
+            tensors,
+            action=op.kind,
+            step=self._entry.step,
+            attempt=trainer._attempt,
+            chunk=op.chunk,
+            **fields,
+        )
+        history = trainer._devices.history
+        history.add_span(device, op.part, rows, history.now - answer.fields["seconds"], "done")
+        if op.kind == "forward":
+            self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], answer.tensors
+            return
+        if op.part:
+            self._values["backward", op.part, op.chunk] = None, answer.tensors
+        if op.kind == "both":
+            self.losses[op.chunk] = answer.fields["loss"]
+            if fields["path"]:
+                self.paths[op.chunk] = fields["path"]
+
+    def _inputs(self, device: int, op: Op) -> tuple[list[Any], dict[str, Any]]:
+        """Return the tensors and fields of an operation's message."""
+        if op.kind == "backward":
+            return self._values.pop(("backward", op.part + 1, op.chunk))[1], {}
+        trainer, entry = self._trainer, self._entry
+        start, stop = entry.cuts[op.chunk]
+        arguments: tuple[Any, ...]
+        arguments, targets = nested.unflatten(*entry.batch.cut(start, stop))[0]
+        if op.part:
+            skeleton, leaves = self._values.pop(("forward", op.part - 1, op.chunk))
+            arguments = (nested.unflatten(skeleton, leaves),)
+        wanted = len(nested.flatten(arguments)[1]) if op.part else 0
+        if op.kind == "forward":
+            skeleton, leaves = nested.flatten(arguments)
+            return leaves, {"skeleton": skeleton, "wanted": wanted}
+        skeleton, leaves = nested.flatten((*arguments, *targets))
+        path = ""
+        if trainer._split == "batch":
+            generation = trainer._state.devices[device].generation
+            path = trainer._devices.memory.path("gradients", device, generation, op.chunk)
+        weight = (stop - start) / entry.total if trainer._options.reduction == "mean" else 1.0
+        return leaves, {
+            "skeleton": skeleton,
+            "wanted": wanted,
+            "inputs": len(arguments),
+            "weight": weight,
+            "path": path,
+        }
+
+
+def words_of(why: Loss) -> str:
+    """Return a loss as text: its place, cause and description."""
+    return ": ".join(filter(None, (place_text(why.device, why.part), why.cause, why.words)))
