@@ -26,6 +26,8 @@ from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter, Span
 TABLE = Path(__file__).with_name("splitting.md")
 MODES = {"graph": ms.GRAPH_MODE, "PyNative": ms.PYNATIVE_MODE}
 WIDTH, BLOCKS, ROWS = 1024, 12, 8192
+TRAINING = "## Training"
+"""Title of the section that bench_split_training.py writes."""
 
 
 class Block(nn.Cell):
@@ -178,7 +180,8 @@ def main() -> None:
     )
     print(table)
     if options.write:
-        TABLE.write_text(table)
+        _, mark, training = TABLE.read_text().partition(f"\n{TRAINING}\n")  # of the other script
+        TABLE.write_text(table + mark + training)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gradients of one step's chunks: which device computes what, and what is lost on the way."""
+"""The gradients of one step: its operations, sent to devices in order, and again when one is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FAILURES = 16
 """Most losses in a row, without a finished step between, that are taken for independent failures."""
 
 
-class Gradients:
+class StepGradients:
     """The gradients of one step's chunks."""
 
     def __init__(self, trainer: Trainer, entry: Entry, run: Forward, *, skip: bool) -> None:
@@ -29,8 +29,8 @@ class Gradients:
         self._entry = entry
         self._run = run
         self._skip = skip
-        self._schedule = Schedule(trainer._parts, entry.counted)
-        self._processes = {device.number: device.generation for device in trainer._state.devices}
+        self._schedule = Schedule(trainer.parts, entry.counted)
+        self._processes = {device.number: device.generation for device in trainer.state.devices}
         self._values: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
         self.losses: dict[int, float] = {}
         self.paths: dict[int, str] = {}
@@ -50,9 +50,9 @@ class Gradients:
         trainer, before = self._trainer, self._entry.step - 1
         return [
             (device, part)
-            for (device, part), step in sorted(trainer._holders().items())
+            for (device, part), step in sorted(trainer.holders().items())
             if step == before
-            and (trainer._parts == 1 or trainer._state.devices[device].generation == self._processes[device])
+            and (trainer.parts == 1 or trainer.state.devices[device].generation == self._processes[device])
         ]
 
     async def compute(self) -> None:
@@ -86,7 +86,7 @@ class Gradients:
         found: dict[int, list[int]] = {}
         taken: set[int] = set()
         for device, part in held:
-            if self._trainer._parts == 1 or part not in taken:
+            if self._trainer.parts == 1 or part not in taken:
                 taken.add(part)
                 found.setdefault(device, []).append(part)
         return found
@@ -95,10 +95,10 @@ class Gradients:
         """Handle operations that no device can take now."""
         if self._seats():
             raise DeviceGoneError(min(self._seats()))  # a part of layers is lost: everything begins again
-        gone = next((device.number for device in self._trainer._state.devices if not device.alive), 0)
+        gone = next((device.number for device in self._trainer.state.devices if not device.alive), 0)
         if not self._skip:
             raise DeviceGoneError(gone)
-        device = self._trainer._state.devices[gone]
+        device = self._trainer.state.devices[gone]
         for chunk in self._entry.counted:
             if chunk not in self.losses and chunk not in self._run.dropped:
                 self._drop(Op("both", 0, chunk), Loss(gone, 0, device.cause, device.words))
@@ -110,41 +110,41 @@ class Gradients:
             task.result()
             self._schedule.done(device, op)
         except DeviceGoneError:
-            if trainer._split != "batch" or trainer._policy in ("plain", "raise"):
+            if trainer.split != "batch" or trainer.policy in ("plain", "raise"):
                 raise
             self._schedule.lost(device, op)
-            lost = trainer._state.devices[device]
+            lost = trainer.state.devices[device]
             self._run.lost.append(device)
             if self._skip:
                 self._drop(op, Loss(device, op.part, lost.cause, lost.words))
                 return
             self._run.redone += 1
-            trainer._failures += 1
-            if trainer._failures > MOST_FAILURES:
-                trainer._count_failure(DeviceGoneError(device), None)
-            trainer._devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
+            trainer.failures += 1
+            if trainer.failures > MOST_FAILURES:
+                trainer.count_failure(DeviceGoneError(device), None)
+            trainer.devices.emit(EmitEvent(kind="redone", device=device, part=op.part), self._entry.cuts[op.chunk])
 
     def _drop(self, op: Op, why: Loss) -> None:
         self._schedule.drop(op)
         self._run.dropped[op.chunk] = why
         event = EmitEvent(kind="dropped", device=why.device, part=why.part, cause=why.cause, words=why.words)
-        self._trainer._devices.emit(event, self._entry.cuts[op.chunk])
+        self._trainer.devices.emit(event, self._entry.cuts[op.chunk])
 
     async def _carry_out(self, device: int, op: Op) -> None:
         """Send an operation with its tensors, and keep what the next one needs."""
         trainer, rows = self._trainer, self._entry.cuts[op.chunk]
         tensors, fields = self._inputs(device, op)
-        answer = await trainer._order(
+        answer = await trainer.order(
             device,
             op.part,
             tensors,
             action=op.kind,
             step=self._entry.step,
-            attempt=trainer._attempt,
+            attempt=trainer.attempt,
             chunk=op.chunk,
             **fields,
         )
-        history = trainer._devices.history
+        history = trainer.devices.history
         history.add_span(device, op.part, rows, history.now - answer.fields["seconds"], "done")
         if op.kind == "forward":
             self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], answer.tensors
@@ -173,10 +173,10 @@ class Gradients:
             return leaves, {"skeleton": skeleton, "wanted": wanted}
         skeleton, leaves = nested.flatten((*arguments, *targets))
         path = ""
-        if trainer._split == "batch":
-            generation = trainer._state.devices[device].generation
-            path = trainer._devices.memory.path("gradients", device, generation, op.chunk)
-        weight = (stop - start) / entry.total if trainer._options.reduction == "mean" else 1.0
+        if trainer.split == "batch":
+            generation = trainer.state.devices[device].generation
+            path = trainer.devices.memory.path("gradients", device, generation, op.chunk)
+        weight = (stop - start) / entry.total if trainer.options.reduction == "mean" else 1.0
         return leaves, {
             "skeleton": skeleton,
             "wanted": wanted,
@@ -187,5 +187,5 @@ class Gradients:
 
 
 def words_of(why: Loss) -> str:
-    """Return the place and the cause of a loss as text."""
+    """Return a loss as text: its place, cause and description."""
     return ": ".join(filter(None, (place_text(why.device, why.part), why.cause, why.words)))

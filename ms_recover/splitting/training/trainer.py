@@ -18,7 +18,7 @@ from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.protocol import Message
 from ms_recover.splitting.state import Policy
 from ms_recover.splitting.training.alignment import align
-from ms_recover.splitting.training.gradients import MOST_FAILURES, Gradients, words_of
+from ms_recover.splitting.training.gradients import MOST_FAILURES, StepGradients, words_of
 from ms_recover.splitting.training.journal import Entry, Journal
 from ms_recover.splitting.training.options import TrainingOptions
 from ms_recover.splitting.training.orders import DeviceGoneError, OrderFailedError
@@ -38,62 +38,62 @@ class Trainer:
     def __init__(
         self, devices: Devices, options: TrainingOptions, parts: int, split: Split, policy: Policy, step: int = 0
     ) -> None:
-        self._devices = devices
-        self._state = devices.state
-        self._options = options
-        self._parts = parts
-        self._split = split
-        self._policy = policy
+        self.devices = devices
+        self.state = devices.state
+        self.options = options
+        self.parts = parts
+        self.split = split
+        self.policy = policy
         self._journal = Journal()
-        self._attempt = 0
-        self._failures = 0
+        self.attempt = 0
+        self.failures = 0
         self._journal.taken(step)
         self.step = step
         """Number of finished steps."""
 
     async def train_step(self, batch: Any, cuts: Sequence[Rows]) -> StepLoss:
         """Do one step with a batch cut into chunks; see `ms_recover.splitting.ModelSplitter.train_step`."""
-        self._options.check_targets(nested.flatten(nested.unflatten(*batch.cut(0, batch.rows))[0][1])[1])
+        self.options.check_targets(nested.flatten(nested.unflatten(*batch.cut(0, batch.rows))[0][1])[1])
         batch.keep()
-        history = self._devices.history
+        history = self.devices.history
         began = history.now
         history.call += 1
         entry = Entry(self.step + 1, batch, tuple(cuts), tuple(range(len(cuts))))
         run = Forward(total=len(cuts))
-        self._failures = 0
+        self.failures = 0
         while True:
             await self.align()
             try:
-                loss, counted = await self._attempt_step(entry, run, skip=self._policy == "skip")
+                loss, counted = await self._attempt_step(entry, run, skip=self.policy == "skip")
                 break
             except DeviceGoneError as gone:
-                self._count_failure(gone, run)
+                self.count_failure(gone, run)
         self.step += 1
         self._journal.add(Entry(entry.step, batch, entry.cuts, counted))
         history.add_report(dict(enumerate(cuts)), began, run, FinishForward())
-        if self.step % self._options.snapshot_steps == 0:
+        if self.step % self.options.snapshot_steps == 0:
             await self._take_snapshot()
-        if self._options.save_steps is not None and self.step % self._options.save_steps == 0:
+        if self.options.save_steps is not None and self.step % self.options.save_steps == 0:
             await self.save()
         return loss
 
     async def save(self) -> None:
         """Save the slices of the last finished step, unless they are saved; raises as `save_slices`."""
-        self._failures = 0
-        while self._devices.store.step != self.step:
+        self.failures = 0
+        while self.devices.store.step != self.step:
             await self.align()
             try:
-                await save_slices(self._devices, self.step, self._holders(), self._parts)
+                await save_slices(self.devices, self.step, self.holders(), self.parts)
             except DeviceGoneError as gone:
-                self._count_failure(gone, None)
+                self.count_failure(gone, None)
 
     async def align(self) -> None:
         """Take every part to the last finished step; raises DeviceLostError when a part has no device."""
         while True:
             try:
-                if self._devices.snapshots.step is None and not await self._take_snapshot():
+                if self.devices.snapshots.step is None and not await self._take_snapshot():
                     continue
-                todo = align(self._parts, self._holders(), self.step, self._journal.snapshot)
+                todo = align(self.parts, self.holders(), self.step, self._journal.snapshot)
                 if todo.unserved:
                     await self._find_device(todo.unserved)
                     continue
@@ -105,45 +105,45 @@ class Trainer:
                 for part, source, targets in todo.copied:
                     await self._copy(part, source, targets)
             except DeviceGoneError as gone:
-                self._count_failure(gone, None)
+                self.count_failure(gone, None)
 
     async def publish(self) -> None:
         """Take every part to the last finished step, and a snapshot of it, with which later processes begin."""
-        self._failures = 0
-        if self._devices.snapshots.step is None:
+        self.failures = 0
+        if self.devices.snapshots.step is None:
             return  # nothing was trained
         await self.align()
-        while self._devices.snapshots.step != self.step:
+        while self.devices.snapshots.step != self.step:
             await self._take_snapshot()
             await self.align()
 
     async def recover(self) -> None:
         """Take devices that are back to the last finished step."""
-        self._failures = 0
-        if self._devices.snapshots.step is not None:
+        self.failures = 0
+        if self.devices.snapshots.step is not None:
             await self.align()
 
-    def _holders(self) -> dict[tuple[int, int], int | None]:
+    def holders(self) -> dict[tuple[int, int], int | None]:
         """Return the step of each part in each device at work; a part in layers counts where it is assigned."""
-        alive = {device.number: device for device in self._state.devices if device.alive}
+        alive = {device.number: device for device in self.state.devices if device.alive}
         return {
             (device, part): step
-            for (device, part), step in self._devices.versions.items()
+            for (device, part), step in self.devices.versions.items()
             if device in alive and part in alive[device].parts
         }
 
     async def _find_device(self, unserved: Sequence[int]) -> None:
         """Wait for a device of each part, or hand the parts over, or raise."""
-        if any(device.serving and part in device.parts for device in self._state.devices for part in unserved):
-            await self._devices.wait_for_change()
+        if any(device.serving and part in device.parts for device in self.state.devices for part in unserved):
+            await self.devices.wait_for_change()
             return
-        if self._policy == "skip" and self._devices.hand_over():
+        if self.policy == "skip" and self.devices.hand_over():
             return
         for part in unserved:
-            gone = [device for device in self._state.devices if part in device.parts]
+            gone = [device for device in self.state.devices if part in device.parts]
             why = Loss(gone[0].number, part, gone[0].cause, gone[0].words) if gone else Loss(None, part, "", "")
-            none_left = not any(device.serving for device in self._state.devices)
-            error = NoDeviceLeftError if none_left and self._policy in ("recover", "skip") else DeviceLostError
+            none_left = not any(device.serving for device in self.state.devices)
+            error = NoDeviceLeftError if none_left and self.policy in ("recover", "skip") else DeviceLostError
             raise error(
                 f"{words_of(why)}; the weights are those before the step: bring the devices back "
                 "(reset_device_states) or make a new splitter",
@@ -152,13 +152,13 @@ class Trainer:
                 why.cause,
             )
 
-    def _count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
+    def count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
         """Count a lost device; raise where the step is given up."""
-        device = self._state.devices[gone.device]
+        device = self.state.devices[gone.device]
         if run is not None:
             run.lost.append(gone.device)
-        self._failures += 1
-        if self._policy in ("plain", "raise"):
+        self.failures += 1
+        if self.policy in ("plain", "raise"):
             raise DeviceLostError(
                 f"{words_of(Loss(gone.device, None, device.cause, device.words))}; the weights are those before the "
                 "step: bring the devices back (reset_device_states) or make a new splitter",
@@ -166,9 +166,9 @@ class Trainer:
                 None,
                 device.cause,
             ) from None
-        if self._failures > MOST_FAILURES:
+        if self.failures > MOST_FAILURES:
             raise PartError(
-                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self._failures} processes were "
+                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self.failures} processes were "
                 f"lost over step {self.step + 1}: check the batch and the model; the weights are those before the step",
                 gone.device,
                 None,
@@ -176,20 +176,20 @@ class Trainer:
             ) from None
 
     async def _restore(self, holders: Sequence[tuple[int, int]]) -> None:
-        current = self._devices.snapshots.current
+        current = self.devices.snapshots.current
         for device, part in holders:
-            self._devices.versions[device, part] = None
+            self.devices.versions[device, part] = None
         await _all(self._load(device, part, current[part]) for device, part in holders)
 
     async def _load(self, device: int, part: int, snapshot: PartSnapshot) -> None:
         fields = {"path": snapshot.path, "digest": snapshot.digest}
-        await self._order(device, part, action="load", **fields)
-        self._devices.versions[device, part] = snapshot.step
+        await self.order(device, part, action="load", **fields)
+        self.devices.versions[device, part] = snapshot.step
 
     async def _copy(self, part: int, source: int, targets: Sequence[int]) -> None:
         """Give devices the values of one that is at the step."""
-        path = self._devices.memory.path("copy", part)
-        saved = await self._order(source, part, action="save", path=path)
+        path = self.devices.memory.path("copy", part)
+        saved = await self.order(source, part, action="save", path=path)
         snapshot = PartSnapshot(self.step, path, saved.fields["digest"], tuple(saved.fields["layout"]))
         results = await asyncio.gather(
             *(self._load(target, part, snapshot) for target in targets), return_exceptions=True
@@ -200,11 +200,11 @@ class Trainer:
 
     async def _take_snapshot(self) -> bool:
         """Take a snapshot of all parts; a device that is lost meanwhile leaves the one before in place."""
-        holders = self._holders()
-        store = self._devices.snapshots
+        holders = self.holders()
+        store = self.devices.snapshots
         sources = [
             min((device for device, held in holders if held == part and holders[device, held] == self.step), default=-1)
-            for part in range(self._parts)
+            for part in range(self.parts)
         ]
         if -1 in sources:
             if store.step is None:
@@ -213,21 +213,21 @@ class Trainer:
 
         async def save(part: int, device: int) -> PartSnapshot:
             path = store.next_path(part)
-            answer = await self._order(device, part, action="save", path=path)
+            answer = await self.order(device, part, action="save", path=path)
             return PartSnapshot(self.step, path, answer.fields["digest"], tuple(answer.fields["layout"]))
 
         try:
             store.taken(await _all(save(part, device) for part, device in enumerate(sources)))
         except DeviceGoneError as gone:
-            self._count_failure(gone, None)
+            self.count_failure(gone, None)
             return False
         self._journal.taken(self.step)
         return True
 
-    async def _order(self, device: int, part: int, tensors: Sequence[Any] = (), **fields: Any) -> Message:
+    async def order(self, device: int, part: int, tensors: Sequence[Any] = (), **fields: Any) -> Message:
         """Send an order; what a part raises is the caller's to know."""
         try:
-            return await self._devices.order(device, part, tensors, **fields)
+            return await self.devices.order(device, part, tensors, **fields)
         except OrderFailedError as error:
             raise PartError(
                 f"{place_text(error.device, error.part)}: {error.words}; check the inputs, the model, the loss and the "
@@ -239,8 +239,8 @@ class Trainer:
 
     async def _attempt_step(self, entry: Entry, run: Forward, *, skip: bool) -> tuple[StepLoss, tuple[int, ...]]:
         """Do a step once; return the loss and the chunks that counted, or raise DeviceGoneError."""
-        self._attempt += 1
-        work = Gradients(self, entry, run, skip=skip and self._split == "batch")
+        self.attempt += 1
+        work = StepGradients(self, entry, run, skip=skip and self.split == "batch")
         await work.compute()
         counted = work.counted
         if not counted:
@@ -257,29 +257,29 @@ class Trainer:
         total = np.float32(0)
         for chunk in counted:
             total = np.float32(total + np.float32(work.losses[chunk]))
-        if self._options.reduction == "mean" and rows < entry.total:
+        if self.options.reduction == "mean" and rows < entry.total:
             total = np.float32(total * np.float32(entry.total / rows))
-        self._devices.memory.keep("gradients", [])
+        self.devices.memory.keep("gradients", [])
         return StepLoss(float(total), rows=rows, total=entry.total, step=entry.step), counted
 
-    async def _update(self, entry: Entry, work: Gradients) -> None:
+    async def _update(self, entry: Entry, work: StepGradients) -> None:
         """Let the optimizer of every part step, in every device that holds it at the step before."""
         holders = work.holders
         rows = sum(stop - start for start, stop in (entry.cuts[chunk] for chunk in work.counted))
-        factor = entry.total / rows if self._options.reduction == "mean" else 1.0
-        paths = [work.paths[chunk] for chunk in work.counted] if self._split == "batch" else []
+        factor = entry.total / rows if self.options.reduction == "mean" else 1.0
+        paths = [work.paths[chunk] for chunk in work.counted] if self.split == "batch" else []
 
         async def update(device: int, part: int) -> bool:
-            self._devices.versions[device, part] = None
+            self.devices.versions[device, part] = None
             fields: dict[str, Any] = {
                 "step": entry.step,
-                "attempt": self._attempt,
+                "attempt": self.attempt,
                 "paths": paths,
                 "factor": factor,
                 "chunks": len(work.counted),
             }
-            answer = await self._order(device, part, action="update", **fields)
-            self._devices.versions[device, part] = entry.step
+            answer = await self.order(device, part, action="update", **fields)
+            self.devices.versions[device, part] = entry.step
             return bool(answer.fields["changed"])
 
         results = await asyncio.gather(*(update(device, part) for device, part in holders), return_exceptions=True)
@@ -287,13 +287,13 @@ class Trainer:
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, DeviceGoneError):
                 raise result
-        updated = {part for (device, part), step in self._holders().items() if step == entry.step}
-        if gone and (len(updated) < self._parts or self._policy in ("plain", "raise")):
+        updated = {part for (device, part), step in self.holders().items() if step == entry.step}
+        if gone and (len(updated) < self.parts or self.policy in ("plain", "raise")):
             raise gone[0]
-        if len(updated) < self._parts:
+        if len(updated) < self.parts:
             raise DeviceGoneError(holders[0][0] if holders else 0)
-        if self._split == "batch" and len(self._state.devices) > 1 and any(result is True for result in results):
-            self._devices.versions = dict.fromkeys(self._devices.versions)
+        if self.split == "batch" and len(self.state.devices) > 1 and any(result is True for result in results):
+            self.devices.versions = dict.fromkeys(self.devices.versions)
             raise UsageError(
                 "the model changes parameters that are not trained (statistics of the batch, as in BatchNorm), which "
                 'differ between the devices of split="batch": use split="layers"; the weights are those before the step'

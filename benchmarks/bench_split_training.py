@@ -1,0 +1,184 @@
+"""Time training through a splitter: throughput over devices, the cost of snapshots, and the steps of a recovery.
+
+Splitters take turns (A B A B), so that other load of the machine affects all of them; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from bench_splitting import BLOCKS, TABLE, TRAINING, WIDTH, model
+from mindspore import nn
+
+from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
+
+ROWS = 1024
+SNAPSHOT_STEPS = 10
+
+
+def adam(weights: list[Any]) -> Any:
+    return nn.Adam(weights, 1e-4)
+
+
+def splitter(kind: type[ModelSplitter], devices: int, split: str, **options: Any) -> ModelSplitter:
+    return kind(model(), devices, split, loss_fn=nn.MSELoss(), optimizer=adam, threads=1, **options)
+
+
+def batch(rows: int = ROWS) -> tuple[Any, Any]:
+    drawn = np.random.default_rng(0)
+    x, y = (ms.Tensor(drawn.standard_normal((rows, WIDTH)), ms.float32) for _ in "xy")
+    return x, y
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def shown(lines: list[str]) -> list[str]:
+    """Print lines as soon as they are known."""
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
+    return lines
+
+
+def throughput(turns: int, devices: Sequence[int]) -> list[str]:
+    x, y = batch()
+    lines = ["| split | devices | chunks | median step | times one device |", "|---|---|---|---|---|"]
+    for split in ("layers", "batch"):
+        with ExitStack() as stack:
+            made = {
+                count: stack.enter_context(splitter(ModelSplitter, count, split, snapshot_steps=10**6))
+                for count in devices
+            }
+            taken: dict[int, list[float]] = {count: [] for count in devices}
+            for one in made.values():
+                one.train_step(x, y)
+                one.train_step(x, y)
+            for _ in range(turns):
+                for count, one in made.items():
+                    taken[count].append(seconds(lambda one=one: one.train_step(x, y)))
+            alone = statistics.median(taken[devices[0]])
+            for count, one in made.items():
+                middle = statistics.median(taken[count])
+                lines.append(
+                    f"| {split} | {count} | {len(one.chunks(ROWS))} | {middle * 1e3:.0f} ms | {alone / middle:.2f} |"
+                )
+    return lines
+
+
+def snapshots(turns: int) -> list[str]:
+    x, y = batch()
+    taken: dict[int, list[float]] = {SNAPSHOT_STEPS: [], 10**6: []}
+    with ExitStack() as stack:
+        made = {
+            steps: stack.enter_context(splitter(ModelSplitter, 2, "layers", snapshot_steps=steps)) for steps in taken
+        }
+        for one in made.values():  # both end at a multiple of the steps, so that every turn takes one snapshot
+            for _ in range(SNAPSHOT_STEPS):
+                one.train_step(x, y)
+        for _ in range(turns):
+            for steps, one in made.items():
+                taken[steps].append(seconds(lambda one=one: [one.train_step(x, y) for _ in range(SNAPSHOT_STEPS)]))
+    with_them, without = (statistics.median(taken[steps]) for steps in taken)
+    return [
+        f"| {SNAPSHOT_STEPS} steps, one snapshot | {SNAPSHOT_STEPS} steps, none | cost |",
+        "|---|---|---|",
+        f"| {with_them * 1e3:.0f} ms | {without * 1e3:.0f} ms | {(with_them / without - 1) * 100:+.1f} % |",
+    ]
+
+
+def recovery(times: int, spares: int) -> str:
+    x, y = batch(ROWS // 2)
+    phases: dict[str, list[float]] = {}
+    options = {"spares": spares, "max_restarts": 10 * times, "snapshot_steps": SNAPSHOT_STEPS}
+    with splitter(FaultTolerantModelSplitter, 2, "layers", **options) as one:
+        plain = [seconds(lambda: one.train_step(x, y)) for _ in range(SNAPSHOT_STEPS)][1:]
+        usual = statistics.median(plain)
+        for turn in range(times):
+            for _ in range(SNAPSHOT_STEPS // 2 - 1):
+                one.train_step(x, y)
+            struck: list[float] = []
+
+            def strike(turn: int = turn, struck: list[float] = struck) -> None:
+                time.sleep(usual / 3)
+                process = one.processes[turn % 2]
+                assert process is not None
+                struck.append(time.perf_counter())
+                os.kill(process, signal.SIGKILL)
+
+            before, origin = len(one.events), time.perf_counter() - one.now
+            striker = threading.Thread(target=strike)
+            striker.start()
+            one.train_step(x, y)
+            done = time.perf_counter()
+            striker.join()
+            news = one.events[before:]
+            lost = next(event for event in news if event.kind == "lost")
+            back = next(event for event in news if event.kind == "recovered")
+            found = {"detection": lost.at + origin - struck[0], **dict(back.phases)}
+            found["repeated steps"] = done - (back.at + origin)
+            found["kill to answer"] = done - struck[0]
+            for name, took in found.items():
+                phases.setdefault(name, []).append(took)
+            for _ in range(SNAPSHOT_STEPS - SNAPSHOT_STEPS // 2):
+                one.train_step(x, y)
+            deadline = time.monotonic() + 60
+            while one.spares < spares and time.monotonic() < deadline:
+                time.sleep(0.05)
+    middles = {name: statistics.median(taken) for name, taken in phases.items()}
+    own = sum(middles[name] for name in ("detection", "proof", "weights"))
+    cells = " | ".join(f"{middle * 1e3:.0f} ms" for middle in middles.values())
+    return f"| {spares} | {usual * 1e3:.0f} ms | {cells} | {own * 1e3:.0f} ms |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--write", action="store_true", help=f"write the section into {TABLE.name}")
+    options = parser.parse_args()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    section = "\n".join(
+        [
+            TRAINING,
+            "",
+            f"Graph mode, {ROWS} rows, Adam, one thread per process, {os.cpu_count()} cores. Medians of turns that",
+            "alternate.",
+            "`python benchmarks/bench_split_training.py --write` measures again.",
+            "",
+            *shown(throughput(options.turns, options.devices)),
+            "",
+            f"A snapshot holds weights and moments of {BLOCKS} layers; two devices, layers.",
+            "",
+            *shown(snapshots(max(2, options.turns // 2))),
+            "",
+            f"A worker of two is killed within a step of {ROWS // 2} rows, {SNAPSHOT_STEPS // 2 - 1} steps behind the",
+            f"last snapshot, {options.kills} times; medians. Our own share is detection, proof and weights.",
+            "",
+            "| spares | no fault | detection | start | proof | weights | repeated steps | kill to answer | own share |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *shown([recovery(options.kills, 0), recovery(options.kills, 1)]),
+            "",
+        ]
+    )
+    print(section, flush=True)
+    if options.write:
+        before = TABLE.read_text().partition(f"\n{TRAINING}\n")[0].rstrip("\n")
+        TABLE.write_text(f"{before}\n\n{section}")
+
+
+if __name__ == "__main__":
+    main()
