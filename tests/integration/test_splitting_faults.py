@@ -289,7 +289,7 @@ def test_a_device_that_keeps_failing_is_retired():
 
 def slices(splitter, part):
     return sorted(
-        path for path in Path(splitter.directory).glob("rank_*/*.ckpt") if int(path.parent.name[5:]) % 2 == part
+        path for path in Path(splitter.directory).glob("rank_*/*.ckpt") if int(path.parent.name[5:]) // 2 == part
     )
 
 
