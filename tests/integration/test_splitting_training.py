@@ -3,14 +3,17 @@
 import os
 import signal
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn
 
-from ms_recover.errors import DeviceLostError, PartError, UsageError
-from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
-from tests.support.split_training import (
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+from mindspore import nn  # noqa: E402
+
+from ms_recover.errors import DeviceLostError, PartError, UsageError  # noqa: E402
+from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter  # noqa: E402
+from tests.support.split_training import (  # noqa: E402
     OPTIMIZERS,
     HeldUp,
     OneProcess,

@@ -1,14 +1,17 @@
 """Options of training, and what cannot be trained."""
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn
 
-from ms_recover.errors import UsageError
-from ms_recover.splitting import stages
-from ms_recover.splitting.training.options import check_trainable, training_options
-from ms_recover.splitting.training.step_loss import StepLoss
+pytestmark = pytest.mark.mindspore
+ms = pytest.importorskip("mindspore")
+
+from mindspore import nn  # noqa: E402
+
+from ms_recover.errors import UsageError  # noqa: E402
+from ms_recover.splitting import stages  # noqa: E402
+from ms_recover.splitting.training.options import check_trainable, training_options  # noqa: E402
+from ms_recover.splitting.training.step_loss import StepLoss  # noqa: E402
 
 
 def options(**given):
