@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from ms_recover.errors import DeviceLostError, NoDeviceLeftError, PartError, UsageError
@@ -127,11 +128,15 @@ class Engine:
                 await self.trainer.save()
 
     async def set_states(self, states: Mapping[int, bool]) -> None:
-        """Bring devices back or take them out, and wait until each that comes is at work or lost again."""
-        self._check_open()
-        for device, wanted in sorted(states.items(), key=lambda pair: not pair[1]):  # who comes can take over parts
-            self.devices.apply(self.state.brought_back(device) if wanted else self.state.taken_out(device))
-        await self._settle()
+        """Bring devices back or take them out, and wait until each that comes is at work or lost again.
+
+        In training a device comes back between two steps: within one, its part has another holder.
+        """
+        async with self._turn if self.trainer is not None and any(states.values()) else nullcontext():
+            self._check_open()
+            for device, wanted in sorted(states.items(), key=lambda pair: not pair[1]):  # who comes can take over parts
+                self.devices.apply(self.state.brought_back(device) if wanted else self.state.taken_out(device))
+            await self._settle()
 
     async def close(self) -> None:
         """End every worker."""

@@ -94,6 +94,7 @@ class SplitterState:
             serving.status = "at work"
             kind: Literal["recovered", "ready"] = "recovered" if generation > 1 else "ready"
             events.append(EmitEvent(kind=kind, device=device, cause=serving.cause))
+            self._give_back(serving)
         return events + self._dispatch()
 
     def asked(self, chunks: Sequence[int], parts: range | None = None) -> list[Instruction]:
@@ -151,7 +152,7 @@ class SplitterState:
         ]
         deadly = self._is_deadly(device, tasks)
         if deadly:
-            done += self._forgive(forward.strikes[tasks[0].chunk])
+            done += self._forgive(struck for strikes in forward.strikes.values() for struck in strikes)
         if self._policy == "recover":
             retires = self._keeps_failing(serving, () if deadly else tasks)
             done += self._retire(serving) if retires else [serving.start()]
@@ -274,11 +275,18 @@ class SplitterState:
                 continue
             heir = min(survivors, key=lambda other: (sum(self._costs[own] for own in other.parts), other.number))
             heir.parts.add(part)
+            heir.held.discard(part)  # of an earlier time, before it was given back
             words = f"from device {former[0].number}"
             done.append(EmitEvent(kind="moved", device=heir.number, part=part, words=words))
             if heir.ready:
                 done.append(LoadPart(heir.number, part))
         return done
+
+    def _give_back(self, owner: Device) -> None:
+        """Let survivors give up the parts of a device that is back: a part in training has one holder."""
+        for heir in self.devices:
+            given = (heir.parts - heir.original) & owner.original
+            heir.parts -= given
 
     def _repeat(self, device: int, tasks: Sequence[Task]) -> list[Instruction]:
         """Let work that a device was at run again."""
@@ -335,14 +343,17 @@ class SplitterState:
         return done
 
     def _room(self) -> dict[int, Device]:
-        """Return for each part the least busy device that holds it and can take a chunk."""
+        """Return for each part the least busy device that has it now and can take a chunk.
+
+        What a device still holds of a part that it gave back is not used: training has gone on since.
+        """
         free = [device for device in self.devices if device.ready and len(device.running) < DEPTH]
         free.sort(key=lambda device: (len(device.running), device.number), reverse=True)
-        return {part: device for device in free for part in device.held}
+        return {part: device for device in free for part in device.parts & device.held}
 
     def _unservable(self) -> list[Task]:
         """Return the chunks that still need a part without any device, each with the last such part."""
-        served: set[int] = set().union(*(device.parts | device.held for device in self.devices if device.serving))
+        served: set[int] = set().union(*(device.parts for device in self.devices if device.serving))
         dead = max((part for part in self.forward.parts if part not in served), default=-1)
         if dead < 0:
             return []

@@ -69,7 +69,9 @@ class Process:
 class Forward:
     """Where the chunks of a forward are."""
 
-    def __init__(self, chunks):
+    def __init__(self, chunks, gone):
+        self.gone = gone
+        """Devices that had retired before, or were killed: no fault of the rows."""
         self.reached = dict.fromkeys(chunks, 0)
         self.at = {}
         self.raised, self.struck = Counter(), Counter()
@@ -107,6 +109,7 @@ class Shell:
                     assert self.processes[device].ready
                     assert part in self.state.devices[device].parts
                     self.processes[device].orders.append(("hold", part))
+                    self.processes[device].holds.discard(part)  # it makes the part anew
                 case RunChunk(device, part, chunk):
                     self.run(device, part, chunk)
                 case EndWorker(device, generation):
@@ -178,7 +181,8 @@ class Shell:
         elif policy == "recover":
             struck = max(forward.struck.values(), default=0)
             assert max(forward.raised.values(), default=0) == 2 or struck > max(1, self.setting.max_restarts)
-            assert max(forward.raised.values(), default=0) == 2 or not any(device.retired for device in state.devices)
+            retired = {device.number for device in state.devices if device.retired} - self.setting.broken - forward.gone
+            assert forward.raised or not retired  # what raises costs its device
 
     def look(self):
         """See that what the state says of itself is so."""
@@ -211,11 +215,11 @@ class Shell:
 
     def look_at_waiting_chunks(self):
         parts, holding = range(self.setting.parts), list(self.processes.values())
-        coming = [self.state.devices[process.device].parts | process.holds for process in holding]
+        assigned = {process: self.state.devices[process.device].parts for process in holding}
         for chunk, part in self.forward.reached.items():
             if part in parts and chunk not in self.state.forward.dropped:
-                assert frozenset().union(*coming) >= {*parts[part:]}, "it can never be done"
-                full = [process.runs == DEPTH for process in holding if part in process.holds]
+                assert frozenset().union(*assigned.values()) >= {*parts[part:]}, "it can never be done"
+                full = [process.runs == DEPTH for process in holding if part in process.holds & assigned[process]]
                 assert chunk in self.forward.at or all(full), "it waits for nothing"
 
     # --- what happens -------------------------------------------------------------------------------------------
@@ -228,8 +232,15 @@ class Shell:
             running = [chunk for _, _, *chunks in [*process.answers, *process.orders] for chunk in chunks]
             if running and running[0] in forward.reached:
                 forward.struck[running[0]] += 1
+            else:
+                forward.gone.add(process.device)
         self.do(self.state.lost(process.device, process.generation, cause, "words"))
         assert self.processes.get(process.device) is not process
+
+    def kill(self, process, cause):
+        if self.forward is not None:
+            self.forward.gone.add(process.device)
+        self.lose(process, cause)
 
     def work(self, process, *, hear):
         """Let a process take one step, or the shell hear one answer."""
@@ -311,7 +322,7 @@ class Shell:
     def begin(self, size):
         chunks = range(self.numbers, self.numbers + size)
         self.numbers += size
-        self.forward = Forward(chunks)
+        self.forward = Forward(chunks, {device.number for device in self.state.devices if device.retired})
         self.do(self.state.asked(chunks))
 
     def abandon(self):
@@ -339,9 +350,9 @@ class Shell:
             case "work" if busy:
                 self.work(busy[pick % len(busy)], hear=pick % 2 == 0)
             case "kill" if self.processes:
-                self.lose(self.processes[sorted(self.processes)[pick % len(self.processes)]], "eof")
+                self.kill(self.processes[sorted(self.processes)[pick % len(self.processes)]], "eof")
             case "kill the one that works" if busy:
-                self.lose(busy[pick % len(busy)], "heartbeat")
+                self.kill(busy[pick % len(busy)], "heartbeat")
             case "raise" | "unable":
                 word = "run" if move == "raise" else "hold"
                 able = [it for it in busy if it.orders and it.orders[0][0] == word]
@@ -349,7 +360,7 @@ class Shell:
                     process = able[pick % len(able)]
                     process.answers.append(("raised", *process.orders.popleft()[1:]))
                 elif able:
-                    self.lose(able[pick % len(able)], "weights")
+                    self.kill(able[pick % len(able)], "weights")
             case "forward" if not self.state.forward.busy:
                 self.begin(pick % 7)
             case "abandon" if self.state.forward.busy:
@@ -419,6 +430,7 @@ LINE = tuple(frozenset({part}) for part in range(3))
 @example((Setting("recover", LINE, bad=frozenset(range(6))), [("forward", 6)]))
 @example((Setting("recover", LINE, broken=frozenset({0, 1})), [("forward", 6), ("reset", 0)]))
 @example((Setting("skip", LINE, broken=frozenset({2})), [("forward", 6)]))
+@example((Setting("recover", LINE, 0, broken=frozenset({0}), deadly=frozenset({0})), []))
 def test_whatever_happens_every_forward_ends_and_rightly(scene):
     setting, moves = scene
     shell = Shell(setting)

@@ -822,8 +822,13 @@ def test_a_device_that_is_taken_out_leaves_its_part_and_its_chunks_to_a_survivor
     assert state.taken_out(1) == []
     assert state.brought_back(1) == [EmitEvent(kind="reset", device=1), StartWorker(1, 2)]
     assert state.brought_back(1) == []
+    assert state.devices[0].parts == {0, 1}
     assert come(state, 1)[-1] == EmitEvent(kind="recovered", device=1)
+    assert [device.parts for device in state.devices] == [{0}, {1}, {2}]
+    assert {part: device.number for part, device in state._room().items()} == {0: 0, 1: 1, 2: 2}
     go_through(state, range(2, 6))
+    state.taken_out(1)
+    assert state.devices[0].held == {0}, "the weights of then"
 
 
 def test_a_process_of_a_device_that_was_taken_out_meanwhile_is_not_awaited():
