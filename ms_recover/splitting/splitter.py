@@ -340,6 +340,8 @@ class ModelSplitter(Reports, Weights):
         arguments = x if isinstance(x, tuple) else (x,)
         targets = y if isinstance(y, tuple) else (y,)
         batch = batches.Batch((arguments, targets), {})
+        if not batch.rows:
+            raise UsageError("the batch has no row to train with: leave empty batches out")
         self._comparison.stop()  # the parts are about to have other weights than the model
         return self._wait_for(lambda: self._engine.train_step(batch, self._cuts(batch.rows)))
 

@@ -78,9 +78,11 @@ class ControlThread(threading.Thread):
     def send(self, kind: MessageKind, tensors: Sequence[Any] = (), **fields: Any) -> None:
         """Send a message; returns at once."""
         if self._loop is not None and self._channel is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: so will this process
-                sending = asyncio.run_coroutine_threadsafe(self._channel.send(kind, tensors, **fields), self._loop)
-                sending.add_done_callback(_end_where_unsent)
+            sending = self._channel.send(kind, tensors, **fields)
+            try:
+                asyncio.run_coroutine_threadsafe(sending, self._loop).add_done_callback(_end_where_unsent)
+            except RuntimeError:  # the loop has ended: so will this process
+                sending.close()
 
     async def _receive_all(self) -> None:
         job = self._job

@@ -24,6 +24,7 @@ from tests.support.split_training import (  # noqa: E402
     network,
     one_process,
 )
+from tests.support.splitting import close_to, outcome  # noqa: E402
 
 MORE = "MS_RECOVER_EXAMPLES" in os.environ
 on_request = pytest.mark.skipif(not MORE, reason="only with MS_RECOVER_EXAMPLES: each case starts processes")
@@ -191,6 +192,29 @@ def test_a_survivor_takes_the_part_of_a_skipped_device(mode):
         assert equal(current_weights(splitter), found)
         chunks = splitter.chunks(200)
     assert equal(found, one_process(4, chunks, "Adam")[0])
+
+
+@on_request
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
+@pytest.mark.parametrize("split", ["layers", "batch"])
+def test_a_device_that_is_taken_out_and_brought_back_changes_no_bit(mode, split):
+    with made(split, 2) as splitter:
+        for step, (x, y) in enumerate(batches(6)):
+            if step in (2, 4):
+                splitter.device_states[1] = step == 4
+            splitter.train_step(x, y)
+        found, chunks = current_weights(splitter), splitter.chunks(200)
+        trained = network()
+        ms.load_param_into_net(trained, splitter.state_dict())
+        many = np.concatenate([x for x, _ in batches(6)] * 2)
+        assert close_to(splitter.forward(many).asnumpy(), outcome(trained, many))
+    assert equal(found, one_process(6, chunks, "Adam")[0])
+
+
+def test_an_empty_batch_is_refused():
+    x, y = batches(1)[0]
+    with made("layers", 1) as splitter, pytest.raises(UsageError, match="no row to train with"):
+        splitter.train_step(x[:0], y[:0])
 
 
 @on_request

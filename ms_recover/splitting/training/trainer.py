@@ -145,12 +145,19 @@ class Trainer:
             none_left = not any(device.serving for device in self.state.devices)
             error = NoDeviceLeftError if none_left and self.policy in ("recover", "skip") else DeviceLostError
             raise error(
-                f"{words_of(why)}; the weights are those before the step: bring the devices back "
-                "(reset_device_states) or make a new splitter",
+                f"{words_of(why)}; {self._advice}",
                 why.device,
                 why.part,
                 why.cause,
             )
+
+    @property
+    def _advice(self) -> str:
+        """What the caller can do after a step that was given up."""
+        how = "bring the devices back with reset_device_states"
+        if self.policy == "plain":
+            how = "go on from the last save with a new splitter, or use FaultTolerantModelSplitter, which goes on"
+        return f"the weights are those before the step: {how}"
 
     def count_failure(self, gone: DeviceGoneError, run: Forward | None) -> None:
         """Count a lost device; raise where the step is given up."""
@@ -160,8 +167,7 @@ class Trainer:
         self.failures += 1
         if self.policy in ("plain", "raise"):
             raise DeviceLostError(
-                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; the weights are those before the "
-                "step: bring the devices back (reset_device_states) or make a new splitter",
+                f"{words_of(Loss(gone.device, None, device.cause, device.words))}; {self._advice}",
                 gone.device,
                 None,
                 device.cause,
