@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +16,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from bench_splitting import BLOCKS, TABLE, TRAINING, WIDTH, model
+from bench_splitting import BLOCKS, TABLE, TRAINING, WIDTH, kill_within, model, recovery_row, wait_for_spares
 from mindspore import nn
 
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
@@ -101,46 +99,18 @@ def snapshots(turns: int) -> list[str]:
 
 def recovery(times: int, spares: int) -> str:
     x, y = batch(ROWS // 2)
-    phases: dict[str, list[float]] = {}
     options = {"spares": spares, "max_restarts": 10 * times, "snapshot_steps": SNAPSHOT_STEPS}
     with splitter(FaultTolerantModelSplitter, 2, "layers", **options) as one:
-        plain = [seconds(lambda: one.train_step(x, y)) for _ in range(SNAPSHOT_STEPS)][1:]
-        usual = statistics.median(plain)
+        usual = statistics.median([seconds(lambda: one.train_step(x, y)) for _ in range(SNAPSHOT_STEPS)][1:])
+        kills = []
         for turn in range(times):
             for _ in range(SNAPSHOT_STEPS // 2 - 1):
                 one.train_step(x, y)
-            struck: list[float] = []
-
-            def strike(turn: int = turn, struck: list[float] = struck) -> None:
-                time.sleep(usual / 3)
-                process = one.processes[turn % 2]
-                assert process is not None
-                struck.append(time.perf_counter())
-                os.kill(process, signal.SIGKILL)
-
-            before, origin = len(one.events), time.perf_counter() - one.now
-            striker = threading.Thread(target=strike)
-            striker.start()
-            one.train_step(x, y)
-            done = time.perf_counter()
-            striker.join()
-            news = one.events[before:]
-            lost = next(event for event in news if event.kind == "lost")
-            back = next(event for event in news if event.kind == "recovered")
-            found = {"detection": lost.at + origin - struck[0], **dict(back.phases)}
-            found["repeated steps"] = done - (back.at + origin)
-            found["kill to answer"] = done - struck[0]
-            for name, took in found.items():
-                phases.setdefault(name, []).append(took)
+            kills.append(kill_within(one, turn % 2, usual / 3, lambda: one.train_step(x, y)))
             for _ in range(SNAPSHOT_STEPS - SNAPSHOT_STEPS // 2):
                 one.train_step(x, y)
-            deadline = time.monotonic() + 60
-            while one.spares < spares and time.monotonic() < deadline:
-                time.sleep(0.05)
-    middles = {name: statistics.median(taken) for name, taken in phases.items()}
-    own = sum(middles[name] for name in ("detection", "proof", "weights"))
-    cells = " | ".join(f"{middle * 1e3:.0f} ms" for middle in middles.values())
-    return f"| {spares} | {usual * 1e3:.0f} ms | {cells} | {own * 1e3:.0f} ms |"
+            wait_for_spares(one, spares)
+    return recovery_row(spares, usual, kills)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter, Span
 TABLE = Path(__file__).with_name("splitting.md")
 MODES = {"graph": ms.GRAPH_MODE, "PyNative": ms.PYNATIVE_MODE}
 WIDTH, BLOCKS, ROWS = 1024, 12, 8192
+Phases = dict[str, float]
+"""Seconds by the name of the phase."""
 TRAINING = "## Training"
 """Title of the section that bench_split_training.py writes."""
 
@@ -98,9 +100,49 @@ def throughput(turns: int, devices: Sequence[int]) -> list[str]:
     return rows
 
 
-def recovery(times: int, spares: int) -> list[str]:
+def kill_within(splitter: FaultTolerantModelSplitter, device: int, after: float, work: Callable[[], object]) -> Phases:
+    """Kill a device's process so many seconds after some work began; return the seconds of each phase until its end."""
+    struck: list[float] = []
+
+    def strike() -> None:
+        time.sleep(after)
+        process = splitter.processes[device]
+        assert process is not None
+        struck.append(time.perf_counter())
+        os.kill(process, signal.SIGKILL)
+
+    before, origin = len(splitter.events), time.perf_counter() - splitter.now
+    striker = threading.Thread(target=strike)
+    striker.start()
+    work()
+    done = time.perf_counter()
+    striker.join()
+    news = splitter.events[before:]
+    lost = next(event for event in news if event.kind == "lost")
+    back = next(event for event in news if event.kind == "recovered")
+    return {
+        "detection": lost.at + origin - struck[0],
+        **dict(back.phases),
+        "again": done - (back.at + origin),
+        "kill to answer": done - struck[0],
+    }
+
+
+def wait_for_spares(splitter: FaultTolerantModelSplitter, spares: int) -> None:
+    deadline = time.monotonic() + 60
+    while splitter.spares < spares and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def recovery_row(spares: int, usual: float, kills: Sequence[Phases]) -> str:
+    """Return a row of the table of recoveries, in ms: the work without fault, the phases, and our own share of them."""
+    middles = {name: statistics.median(kill[name] for kill in kills) for name in kills[0]}
+    own = sum(middles[name] for name in ("detection", "proof", "weights"))
+    return " | ".join([f"| {spares}", *(f"{each * 1e3:.0f} ms" for each in (usual, *middles.values(), own))]) + " |"
+
+
+def recovery(times: int, spares: int) -> str:
     cell, x = model(), ms.Tensor(np.random.default_rng(0).standard_normal((ROWS // 4, WIDTH)), ms.float32)
-    steps: dict[str, list[float]] = {}
     with FaultTolerantModelSplitter(cell, 2, spares=spares, max_restarts=10 * times, threads=1) as splitter:
         splitter.forward(x)
         plain = []
@@ -108,38 +150,11 @@ def recovery(times: int, spares: int) -> list[str]:
             began = time.perf_counter()
             splitter.forward(x)
             plain.append(time.perf_counter() - began)
+        kills = []
         for turn in range(times):
-            struck: list[float] = []
-
-            def strike(turn: int = turn, struck: list[float] = struck) -> None:
-                time.sleep(min(plain) / 3)
-                process = splitter.processes[turn % 2]
-                assert process is not None
-                struck.append(time.perf_counter())
-                os.kill(process, signal.SIGKILL)
-
-            before, origin = len(splitter.events), time.perf_counter() - splitter.now
-            striker = threading.Thread(target=strike)
-            striker.start()
-            splitter.forward(x)
-            done = time.perf_counter()
-            striker.join()
-            news = splitter.events[before:]
-            lost = next(event for event in news if event.kind == "lost")
-            back = next(event for event in news if event.kind == "recovered")
-            found = {"detection": lost.at + origin - struck[0], **dict(back.phases)}
-            found["rerun"] = done - (back.at + origin)
-            found["kill to answer"] = done - struck[0]
-            for name, seconds in found.items():
-                steps.setdefault(name, []).append(seconds)
-            deadline = time.monotonic() + 60
-            while spares and time.monotonic() < deadline and splitter.spares < spares:
-                time.sleep(0.05)
-    cells = " | ".join(f"{statistics.median(taken) * 1e3:.0f} ms" for taken in steps.values())
-    own = [statistics.median(steps[name]) for name in ("detection", "proof", "weights")]
-    return [
-        f"| {spares} | {min(plain) * 1e3:.0f} ms | {cells} | {sum(own) * 1e3:.0f} ms |",
-    ]
+            kills.append(kill_within(splitter, turn % 2, min(plain) / 3, lambda: splitter.forward(x)))
+            wait_for_spares(splitter, spares)
+    return recovery_row(spares, min(plain), kills)
 
 
 def main() -> None:
@@ -173,8 +188,8 @@ def main() -> None:
             "",
             "| spares | no fault | detection | start | proof | weights | rerun | kill to answer | own share |",
             "|---|---|---|---|---|---|---|---|---|",
-            *recovery(options.kills, 0),
-            *recovery(options.kills, 1),
+            recovery(options.kills, 0),
+            recovery(options.kills, 1),
             "",
         ]
     )
