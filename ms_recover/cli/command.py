@@ -154,7 +154,7 @@ def _tree(ctx: click.Context) -> str | None:
         return path
     import json
 
-    from ms_recover.storage.local import read_text
+    from ms_recover.stores.local import read_text
 
     try:
         root = json.loads(read_text(path))["root"]

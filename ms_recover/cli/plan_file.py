@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ms_recover.errors import FormatError, MissingInputError, UsageError
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.local import read_text
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.local import read_text
 from ms_recover.system_errors import explained
 
 _DESCRIPTOR = re.compile(r"(?:/dev/fd|/proc/self/fd)/(\d{1,9})\Z", re.ASCII)

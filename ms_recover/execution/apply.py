@@ -26,10 +26,10 @@ from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, StrategyWrite, waves_of
-from ms_recover.storage.atomic import leftovers, remove_unlocked
-from ms_recover.storage.directories import DirectorySyncs
-from ms_recover.storage.local import StoppedError
-from ms_recover.storage.threads import in_threads
+from ms_recover.stores.atomic import leftovers, remove_unlocked
+from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.threads import in_threads
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2

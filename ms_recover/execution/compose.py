@@ -27,11 +27,11 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile
-from ms_recover.storage.digest import holds, name_digest
-from ms_recover.storage.local import StoppedError
-from ms_recover.storage.system import allocate
-from ms_recover.storage.transfer import Writing
+from ms_recover.stores.atomic import AtomicFile
+from ms_recover.stores.digest import holds, name_digest
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.system import allocate
+from ms_recover.stores.transfer import Writing
 from ms_recover.system_errors import explained
 
 
@@ -55,7 +55,7 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     VerificationError
         When sources are not what the plan saw and no other holds the same, another file lies under the target's name,
         the file is not what was written, or it contradicts the manifest that the slice itself left.
-    ms_recover.storage.local.StoppedError
+    ms_recover.stores.local.StoppedError
         When asked to stop.
     """
     check_place(context.root, action.target, action.rank)

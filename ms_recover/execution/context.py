@@ -12,8 +12,8 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile
-from ms_recover.storage.directories import DirectorySyncs, make_directory
+from ms_recover.stores.atomic import AtomicFile
+from ms_recover.stores.directories import DirectorySyncs, make_directory
 from ms_recover.system_errors import explained
 
 

@@ -21,8 +21,8 @@ from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.verdicts import ActionStatus
-from ms_recover.storage.atomic import AtomicFile
-from ms_recover.storage.digest import Digester, holds
+from ms_recover.stores.atomic import AtomicFile
+from ms_recover.stores.digest import Digester, holds
 from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     VerificationError
         When no source is what the plan saw, the target is not, the copy is not what was written, or it contradicts the
         manifest that the slice itself left.
-    ms_recover.storage.local.StoppedError
+    ms_recover.stores.local.StoppedError
         When asked to stop.
     """
     check_place(context.root, action.target, action.rank)

@@ -10,8 +10,8 @@ from ms_recover.execution.targets import check_inside, check_target
 from ms_recover.formats.documents import encode_document
 from ms_recover.formats.reading import read_small
 from ms_recover.model.plan import DocumentWrite
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import DirectorySyncs
 
 _MODE = 0o640
 """Of MindFormers' own."""

@@ -15,8 +15,8 @@ import xxhash
 from ms_recover.file_names import JOURNAL_NAME, MANIFEST_SUFFIX
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Action
-from ms_recover.storage.digest import holds
-from ms_recover.storage.local import READ
+from ms_recover.stores.digest import holds
+from ms_recover.stores.local import READ
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MOST_BYTES = 1 << 28

@@ -14,9 +14,9 @@ from ms_recover.formats.manifest import encode_manifest, read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.digest import digest_file, holds
-from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.digest import digest_file, holds
+from ms_recover.stores.directories import DirectorySyncs
 
 TOOL = f"ms_recover {__version__}"
 
@@ -24,7 +24,7 @@ TOOL = f"ms_recover {__version__}"
 def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:
     """Write a manifest beside its slice; written by root it belongs to the slice's owner.
 
-    `syncs` and errors are as for `ms_recover.storage.atomic.write_small`.
+    `syncs` and errors are as for `ms_recover.stores.atomic.write_small`.
     """
     write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=slice_path, syncs=syncs)
 

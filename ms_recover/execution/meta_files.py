@@ -9,8 +9,8 @@ from ms_recover.execution.targets import check_place
 from ms_recover.formats.resume_records import META_MODE, encode_meta, read_meta
 from ms_recover.model.plan import MetaWrite
 from ms_recover.model.steps import Step
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import DirectorySyncs
 
 
 def write_meta(root: str, write: MetaWrite, step: Step, *, syncs: DirectorySyncs | None = None) -> bool:
@@ -23,7 +23,7 @@ def write_meta(root: str, write: MetaWrite, step: Step, *, syncs: DirectorySyncs
     FormatError
         When its directory leads elsewhere through a link.
     StorageError, MissingInputError
-        As `ms_recover.storage.atomic.write_small`.
+        As `ms_recover.stores.atomic.write_small`.
     """
     check_place(root, write.target, write.rank)
     path = os.path.join(root, write.target)

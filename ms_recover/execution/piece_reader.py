@@ -12,9 +12,9 @@ from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming
 from ms_recover.formats.header import parse_header
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.slices import ByteRange, SliceHeader
-from ms_recover.storage.digest import name_digest
-from ms_recover.storage.gather import WINDOW, Contents, gather
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.digest import name_digest
+from ms_recover.stores.gather import WINDOW, Contents, gather
+from ms_recover.stores.local import StoppedError
 
 _MOST_OPEN = 64
 _MOST_KEPT = 64 << 20

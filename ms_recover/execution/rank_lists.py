@@ -10,8 +10,8 @@ from ms_recover.execution.targets import check_place
 from ms_recover.formats.group_info import encode_restore_list, read_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.plan import GroupWrite
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import DirectorySyncs
 
 
 def write_group_info(
@@ -26,7 +26,7 @@ def write_group_info(
 
     The `restore_ranks` are the global ranks that hold the same slice, the owner among them, and are written in
     ascending order. MindSpore's own files have mode 0600. Other parameters and errors are those of
-    `ms_recover.storage.atomic.write_small` and `encode_restore_list`.
+    `ms_recover.stores.atomic.write_small` and `encode_restore_list`.
     """
     data = encode_restore_list(tuple(sorted(restore_ranks)))
     write_small(path, data, mode=mode, owner_of=owner_of, syncs=syncs)

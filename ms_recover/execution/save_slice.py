@@ -20,10 +20,10 @@ from ms_recover.formats.header import read_header
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import SliceHeader
-from ms_recover.storage.atomic import leftovers, remove_unlocked
-from ms_recover.storage.digest import digest_file
-from ms_recover.storage.directories import sync_directory
-from ms_recover.storage.removal import remove_large, wait_until_freed
+from ms_recover.stores.atomic import leftovers, remove_unlocked
+from ms_recover.stores.digest import digest_file
+from ms_recover.stores.directories import sync_directory
+from ms_recover.stores.removal import remove_large, wait_until_freed
 from ms_recover.system_errors import explained
 
 _staged: set[str] = set()

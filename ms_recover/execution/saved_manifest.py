@@ -19,8 +19,8 @@ from ms_recover.model.manifest import Manifest, TrainingRecord
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
-from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import READ, StoppedError
+from ms_recover.stores.digest import digest_file
+from ms_recover.stores.local import READ, StoppedError
 from ms_recover.system_errors import explained
 
 Identity = tuple[int, int, int, int]

@@ -13,8 +13,8 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.verdicts import Evidence
-from ms_recover.storage.directories import DirectorySyncs
-from ms_recover.storage.threads import in_threads
+from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.threads import in_threads
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)

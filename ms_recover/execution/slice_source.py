@@ -14,10 +14,10 @@ from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.manifests import manifest_of
 from ms_recover.model.actions import FileState
 from ms_recover.model.manifest import Manifest
-from ms_recover.storage.atomic import FileForm
-from ms_recover.storage.digest import digest_bytes, name_digest
-from ms_recover.storage.local import READ, StoppedError
-from ms_recover.storage.transfer import Writing, copy_bytes
+from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.digest import digest_bytes, name_digest
+from ms_recover.stores.local import READ, StoppedError
+from ms_recover.stores.transfer import Writing, copy_bytes
 from ms_recover.system_errors import explained, from_os_error
 
 _CHUNK = 1 << 20
@@ -133,7 +133,7 @@ class OpenSlice(ABC):
         return name_digest(digest)
 
     def copy_to(self, descriptor: int, stop: Stop, progress: Callable[[int], None]) -> tuple[int, str]:
-        """Copy the file into an empty one; as `ms_recover.storage.transfer.copy_bytes`.
+        """Copy the file into an empty one; as `ms_recover.stores.transfer.copy_bytes`.
 
         Errors of reading are those of `read_range`, errors of writing an OSError.
         """

@@ -7,14 +7,14 @@ from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.state import decode_state
 from ms_recover.model.state import StateValue
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.digest import Digester
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.digest import Digester
 
 
 def write_state(slice_path: str, data: bytes) -> str:
     """Write the state file of a slice, durably, read-only and with the slice's owner; return its digest.
 
-    Errors are those of `ms_recover.storage.atomic.write_small`.
+    Errors are those of `ms_recover.stores.atomic.write_small`.
     """
     write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path)
     return _digest(data)

@@ -8,9 +8,9 @@ from ms_recover.errors import VerificationError
 from ms_recover.execution.targets import check_place
 from ms_recover.formats.reading import read_small
 from ms_recover.model.plan import StrategyWrite
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.digest import Digester
-from ms_recover.storage.directories import DirectorySyncs
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.digest import Digester
+from ms_recover.stores.directories import DirectorySyncs
 
 
 def write_strategy_file(root: str, write: StrategyWrite, *, syncs: DirectorySyncs | None = None) -> bool:
@@ -23,7 +23,7 @@ def write_strategy_file(root: str, write: StrategyWrite, *, syncs: DirectorySync
     FormatError
         When the target's directory leads elsewhere through a link.
     StorageError, MissingInputError
-        As `ms_recover.storage.atomic.write_small` and `ms_recover.formats.reading.read_small`.
+        As `ms_recover.stores.atomic.write_small` and `ms_recover.formats.reading.read_small`.
     """
     check_place(root, write.target, write.rank)
     source, path = os.path.join(root, write.source), os.path.join(root, write.target)

@@ -9,8 +9,8 @@ from ms_recover.errors import FormatError, StorageError, VerificationError
 from ms_recover.execution.slice_source import Stop
 from ms_recover.file_names import ranks_in_folders
 from ms_recover.model.actions import FileState
-from ms_recover.storage.atomic import AtomicFile
-from ms_recover.storage.digest import digest_bytes
+from ms_recover.stores.atomic import AtomicFile
+from ms_recover.stores.digest import digest_bytes
 from ms_recover.system_errors import explained
 
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import Parameter, SliceImage
-from ms_recover.storage.digest import Digester
-from ms_recover.storage.system import allocate, start_writing
+from ms_recover.stores.digest import Digester
+from ms_recover.stores.system import allocate, start_writing
 
 _CACHED = 1 << 20
 """Bytes that are digested at once, for the file and for the parameter, while they are in the processor's cache."""

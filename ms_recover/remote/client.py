@@ -24,7 +24,7 @@ from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.slice_source import RemoteSource
 from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.local import StoppedError
 from ms_recover.worlds.loop_thread import LoopThread
 from ms_recover.worlds.security import Security
 

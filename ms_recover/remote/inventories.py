@@ -37,7 +37,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.remote.documents import SentDocuments, receive_documents, send_documents
-from ms_recover.storage.digest import name_digest
+from ms_recover.stores.digest import name_digest
 
 MOST_RANKS = 1 << 20
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]

@@ -30,7 +30,7 @@ from ms_recover.remote.messages import (
 )
 from ms_recover.remote.peer import Address
 from ms_recover.remote.served import ServedTree, check_unchanged
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.local import StoppedError
 from ms_recover.worlds import stream
 from ms_recover.worlds.manager import WorldManager
 from ms_recover.worlds.security import Security

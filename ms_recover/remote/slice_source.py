@@ -13,7 +13,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.remote.messages import SliceRequest
 from ms_recover.remote.peer import Peer
-from ms_recover.storage.atomic import FileForm
+from ms_recover.stores.atomic import FileForm
 
 if TYPE_CHECKING:
     from ms_recover.remote.client import Peers

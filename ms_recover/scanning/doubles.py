@@ -11,8 +11,8 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.formats.header import read_header
 from ms_recover.model.inventory import SliceFile
 from ms_recover.scanning.notes import Notes
-from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.digest import digest_file
+from ms_recover.stores.local import StoppedError
 
 
 def without_doubles(

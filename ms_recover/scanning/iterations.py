@@ -39,7 +39,7 @@ from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.walk import iterations_in
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from ms_recover.system_errors import denied_text, explained
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.walk import RankFile
-from ms_recover.storage.digest import Digester
+from ms_recover.stores.digest import Digester
 
 
 class StrategyReader:

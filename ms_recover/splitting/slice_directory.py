@@ -27,8 +27,8 @@ from ms_recover.file_names import (
 )
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.storage.atomic import AtomicFile, temporary_path
-from ms_recover.storage.directories import sync_directory
+from ms_recover.stores.atomic import AtomicFile, temporary_path
+from ms_recover.stores.directories import sync_directory
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)

@@ -37,10 +37,10 @@ from ms_recover.splitting.slice_directory import (
     slice_name,
     step_of,
 )
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.digest import holds
-from ms_recover.storage.directories import sync_directory
-from ms_recover.storage.transfer import copy_bytes
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.digest import holds
+from ms_recover.stores.directories import sync_directory
+from ms_recover.stores.transfer import copy_bytes
 from ms_recover.system_errors import explained
 
 

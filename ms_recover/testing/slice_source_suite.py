@@ -19,8 +19,8 @@ import pytest
 from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
 from ms_recover.execution.slice_source import OpenSlice, SliceSource
 from ms_recover.model.actions import FileState
-from ms_recover.storage.digest import digest_file
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.digest import digest_file
+from ms_recover.stores.local import StoppedError
 from ms_recover.testing.trees import make_tree, save_manifests
 
 NAME = "test-1_8.ckpt"

@@ -22,7 +22,7 @@ from mindspore.parallel._auto_parallel_context import auto_parallel_context
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
-from ms_recover.storage.atomic import write_small
+from ms_recover.stores.atomic import write_small
 
 VARIABLE = "GROUP_INFO_FILE"
 

@@ -12,7 +12,7 @@ from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import Manifest
 from ms_recover.planning.lineage import Lineage
-from ms_recover.storage.directories import sync_directory
+from ms_recover.stores.directories import sync_directory
 from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ms_recover.execution.manifests import strategy_digest
 from ms_recover.file_names import STRATEGY_NAME
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.strategy import Layout
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from ms_recover.training.foreign_saves import ForeignSaves, checkpoint_callbacks, is_saving
 from ms_recover.training.job import current_job
 from ms_recover.training.layouts import check_layouts, write_strategy

@@ -12,7 +12,7 @@ from mindspore.experimental import MapParameter
 
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.slices import Parameter
-from ms_recover.storage.digest import Digester
+from ms_recover.stores.digest import Digester
 from ms_recover.training.job import device_target
 
 

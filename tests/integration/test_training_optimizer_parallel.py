@@ -9,7 +9,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.steps import Step
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from tests.support.cuts import cell_of
 from tests.support.sample import DONE, losses, make_pairs, manifests, script, slices
 

@@ -12,7 +12,7 @@ from ms_recover.execution.write_slice import write_slice
 from ms_recover.formats import image
 from ms_recover.formats.header import read_header
 from ms_recover.model.slices import Parameter
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from tests.support.examples import SAME_EVERY_TIME, examples
 
 pytestmark = pytest.mark.mindspore

@@ -18,7 +18,7 @@ from ms_recover.splitting import summary
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.timeline import drawing
 from ms_recover.splitting.timeline.drawing import Markup, View, element, joined
-from ms_recover.storage.atomic import write_small
+from ms_recover.stores.atomic import write_small
 
 EVENTS = 1000
 """Number of rows in the table of events, the last ones."""

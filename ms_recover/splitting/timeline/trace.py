@@ -16,7 +16,7 @@ from typing import Any
 from ms_recover.splitting.activity import forward_extents, outages, redone_spans
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.summary import rows_text
-from ms_recover.storage.atomic import write_small
+from ms_recover.stores.atomic import write_small
 
 
 def write_trace(

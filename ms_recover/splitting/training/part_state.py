@@ -15,7 +15,7 @@ import xxhash
 from ms_recover.errors import FormatError
 from ms_recover.splitting.stages import ModelPart, parameters_of
 from ms_recover.splitting.values import SliceFile
-from ms_recover.storage.digest import name_digest
+from ms_recover.stores.digest import name_digest
 
 Bytes = npt.NDArray[np.uint8]
 _ALIGN = 64

@@ -6,7 +6,7 @@ import pytest
 
 from ms_recover.execution.journal import JOURNAL_NAME, Journal
 from ms_recover.model.actions import CopyAction, FileState, Replica
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 
 TARGET = "ckpt_dir0/test-1_8.ckpt"
 

@@ -12,7 +12,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX, SAVING_DIRECTORY, STATE_SUFFI
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.state import encode_state
 from ms_recover.model.steps import Step
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from ms_recover.testing.trees import PARAMETERS, slice_bytes
 from tests.support.damage import strategy_bytes
 from tests.support.faults import Faults

@@ -8,7 +8,7 @@ from ms_recover.execution.saved_manifest import SavedSlice, commit_manifest, pro
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from ms_recover.testing.trees import slice_bytes
 
 

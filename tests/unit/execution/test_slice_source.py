@@ -6,7 +6,7 @@ import pytest
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.slice_source import LocalSource, OpenSlice, SliceSource
 from ms_recover.model.actions import FileState
-from ms_recover.storage.atomic import FileForm
+from ms_recover.stores.atomic import FileForm
 from ms_recover.testing.slice_source_suite import SliceSourceSuite
 from tests.support.faults import Faults
 

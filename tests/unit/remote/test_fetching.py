@@ -17,8 +17,8 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.remote.union import cut_down, unite
 from ms_recover.scanning.scan import scan
-from ms_recover.storage.atomic import FileForm
-from ms_recover.storage.transfer import Writing
+from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.transfer import Writing
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.plans import make_plan

@@ -15,7 +15,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning import strategy_files as reading_strategies
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from tests.support.convert import as_safetensors
 
 STAGE_1 = Strategy((1,), 2, (Layout("w", (2, 2), ((0,), ())),), operators=1)

@@ -14,7 +14,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.storage import digest
+from ms_recover.stores import digest
 from ms_recover.supervision.look import Directories
 from ms_recover.supervision.quiet import QuietSteps
 from ms_recover.supervision.watch import Watch

@@ -9,7 +9,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.strategy import Layout
-from ms_recover.storage.digest import digest_file
+from ms_recover.stores.digest import digest_file
 from ms_recover.training.layouts import cut, same_slice, write_strategy
 from tests.support.faults import Faults
 

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from ms_recover.storage.digest import digest_file, holds
-from ms_recover.storage.local import StoppedError
+from ms_recover.stores.digest import digest_file, holds
+from ms_recover.stores.local import StoppedError
 
 
 def never():

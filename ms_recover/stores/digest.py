@@ -11,8 +11,8 @@ import xxhash
 from ms_recover.errors import FormatError
 from ms_recover.model.manifest import DIGEST, Digests
 from ms_recover.model.slices import ByteRange
-from ms_recover.storage.local import READ
-from ms_recover.storage.reading import read_through
+from ms_recover.stores.local import READ
+from ms_recover.stores.reading import read_through
 
 
 class Digester:

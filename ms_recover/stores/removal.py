@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from threading import Thread
 
-from ms_recover.storage.local import READ
+from ms_recover.stores.local import READ
 
 _LARGE = 1 << 20
 """Bytes from which freeing takes longer than starting a thread."""

@@ -1,7 +1,7 @@
 import pytest
 
 from ms_recover.errors import FormatError, MissingInputError
-from ms_recover.storage.local import read_text
+from ms_recover.stores.local import read_text
 
 
 def test_text_is_read_up_to_a_limit(tmp_path):

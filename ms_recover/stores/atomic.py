@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from ms_recover.errors import StorageError
 from ms_recover.file_names import TEMPORARY_SUFFIX, temporary_name
-from ms_recover.storage.directories import DirectorySyncs, sync_directory
-from ms_recover.storage.local import READ
-from ms_recover.storage.system import drop_cached
+from ms_recover.stores.directories import DirectorySyncs, sync_directory
+from ms_recover.stores.local import READ
+from ms_recover.stores.system import drop_cached
 from ms_recover.system_errors import explained
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from ms_recover.errors import MissingInputError
-from ms_recover.storage.atomic import write_small
-from ms_recover.storage.directories import DirectorySyncs, make_directory
-from ms_recover.storage.threads import in_threads
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import DirectorySyncs, make_directory
+from ms_recover.stores.threads import in_threads
 from tests.support.faults import Faults
 
 

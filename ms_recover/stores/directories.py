@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.storage.threads import in_threads
+from ms_recover.stores.threads import in_threads
 from ms_recover.system_errors import explained
 
 

@@ -4,11 +4,11 @@ import os
 import pytest
 import xxhash
 
-from ms_recover.storage import direct, reading, transfer
-from ms_recover.storage.digest import digest_bytes
-from ms_recover.storage.local import StoppedError
-from ms_recover.storage.reading import CHUNK, WINDOW, read_through
-from ms_recover.storage.transfer import WINDOWS_IN_FLIGHT, copy_bytes
+from ms_recover.stores import direct, reading, transfer
+from ms_recover.stores.digest import digest_bytes
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.reading import CHUNK, WINDOW, read_through
+from ms_recover.stores.transfer import WINDOWS_IN_FLIGHT, copy_bytes
 
 MANY_WINDOWS = WINDOW * (WINDOWS_IN_FLIGHT + 3)
 SIZES = [0, 1, 4095, CHUNK, CHUNK + 1, direct.BLOCK, direct.BLOCK + 1, 2 * direct.BLOCK + 4096, MANY_WINDOWS + 12_345]

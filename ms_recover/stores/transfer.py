@@ -15,10 +15,10 @@ from contextlib import nullcontext
 
 import xxhash
 
-from ms_recover.storage.digest import name_digest
-from ms_recover.storage.direct import BLOCK, LARGE, DirectWriting, aligned_buffer, opened_direct
-from ms_recover.storage.reading import WINDOW, read_through
-from ms_recover.storage.system import allocate, clone, drop_cached, finish_writing, start_writing
+from ms_recover.stores.digest import name_digest
+from ms_recover.stores.direct import BLOCK, LARGE, DirectWriting, aligned_buffer, opened_direct
+from ms_recover.stores.reading import WINDOW, read_through
+from ms_recover.stores.system import allocate, clone, drop_cached, finish_writing, start_writing
 
 WINDOWS_IN_FLIGHT = 4
 """Windows on their way to the device before the copy waits for the oldest."""

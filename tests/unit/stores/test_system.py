@@ -5,8 +5,8 @@ import resource
 
 import pytest
 
-from ms_recover.storage import system
-from ms_recover.storage.system import allocate, clone, drop_cached, finish_writing, read_ahead, start_writing
+from ms_recover.stores import system
+from ms_recover.stores.system import allocate, clone, drop_cached, finish_writing, read_ahead, start_writing
 
 
 @pytest.fixture

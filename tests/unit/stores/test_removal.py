@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ms_recover.storage.removal import remove_large, wait_until_freed
+from ms_recover.stores.removal import remove_large, wait_until_freed
 
 
 @pytest.mark.parametrize("size", [0, 1 << 16, 3 << 20])

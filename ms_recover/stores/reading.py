@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
-from ms_recover.storage.direct import read_direct
-from ms_recover.storage.local import StoppedError
-from ms_recover.storage.system import drop_cached, read_ahead
+from ms_recover.stores.direct import read_direct
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.system import drop_cached, read_ahead
 
 CHUNK = 1 << 20
 """Bytes read and written at a time; 256 KiB to 1 MiB copies fastest."""

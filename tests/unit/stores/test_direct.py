@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from ms_recover.storage import direct
-from ms_recover.storage.digest import digest_bytes
-from ms_recover.storage.direct import BLOCK, aligned_buffer, read_direct
+from ms_recover.stores import direct
+from ms_recover.stores.digest import digest_bytes
+from ms_recover.stores.direct import BLOCK, aligned_buffer, read_direct
 
 
 @pytest.fixture

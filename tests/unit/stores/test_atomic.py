@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from ms_recover.errors import MissingInputError, StorageError
-from ms_recover.storage.atomic import (
+from ms_recover.stores.atomic import (
     AtomicFile,
     FileForm,
     remove_unlocked,
