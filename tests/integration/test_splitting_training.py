@@ -19,6 +19,7 @@ from tests.support.split_training import (  # noqa: E402
     OneProcess,
     Strike,
     batches,
+    current_values,
     current_weights,
     equal,
     network,
@@ -64,6 +65,23 @@ def test_layers_have_the_bits_of_one_process(mode):
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
 def test_rows_have_the_bits_of_one_process(mode):
     check_same("batch", 2, "Momentum")
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE], indirect=True)
+@pytest.mark.parametrize("split", ["layers", "batch"])
+def test_gradients_are_those_of_the_whole_model(mode, split):
+    """What Momentum keeps after its first step is the gradient itself."""
+    ((x, y),) = batches(1)
+    with made(split, 2, "Momentum", ModelSplitter) as splitter:
+        splitter.train_step(x, y)
+        kept = current_values(splitter, "optimizer")
+    model, loss_fn = network(), nn.CrossEntropyLoss()
+    weights = model.trainable_params()
+    _, gradients = ms.value_and_grad(lambda x, y: loss_fn(model(x), y), None, weights)(ms.Tensor(x), ms.Tensor(y))
+    largest = max(np.abs(gradient.asnumpy()).max() for gradient in gradients)
+    assert largest > 0.01
+    for weight, gradient in zip(weights, gradients, strict=True):
+        assert np.abs(kept[f"moments.{weight.name}"] - gradient.asnumpy()).max() <= 1e-6 * largest, weight.name
 
 
 @on_request

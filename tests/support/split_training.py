@@ -92,11 +92,16 @@ def one_process(steps, chunks, optimizer, rows=200):
 
 def current_weights(splitter):
     """Return the weights that a splitter has now, by name."""
+    return current_values(splitter, "weights")
+
+
+def current_values(splitter, kind):
+    """Return the weights that a splitter has now, or the values of its ``optimizer``, by name."""
     splitter.forward(batches(1, 16)[0][0])  # takes a snapshot
     found = {}
     for part in splitter._devices.snapshots.current:
         for entry, raw in part.values():
-            if entry["kind"] == "weights":
+            if entry["kind"] == kind:
                 found[entry["name"]] = np.frombuffer(bytes(raw.data), raw.dtype).reshape(raw.shape)
     return found
 
