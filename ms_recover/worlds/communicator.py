@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+from asyncio import get_running_loop
 from collections.abc import Callable, Sequence, Sized
 from numbers import Integral
 from typing import Any
@@ -21,6 +21,8 @@ Tensor = Any
 Seconds = float | None
 """A time limit; None for no limit."""
 _NOBODY = object()
+_ANYTHING = Expected()
+_UNTAGGED = Key(FrameKind.MESSAGE, 0)
 
 
 class WorldCommunicator:
@@ -64,9 +66,10 @@ class WorldCommunicator:
     ) -> None:
         """Send a tensor; return when the kernel has taken it, which does not mean that it was received."""
         member = self._open(world, tag, dst)
-        timeout = arguments.optional_seconds("timeout", timeout)
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout)
         dtype, shape, data = _sendable(tensor)
-        await member.send(dst, Key(FrameKind.MESSAGE, tag), 0, dtype, shape, data, timeout)
+        await member.send(dst, _key(tag), 0, dtype, shape, data, timeout)
 
     async def recv(
         self,
@@ -87,13 +90,19 @@ class WorldCommunicator:
         """
         out, src = _destination(tensor, src, out)
         member = self._open(world, tag, src, broken_too=True)
-        timeout = arguments.optional_seconds("timeout", timeout)
-        expected, buffer, finish = Expected(), None, None
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout)
+        expected, buffer, finish = _ANYTHING, None, None
         if out is not None:
-            (dtype, shape, buffer), finish = tensors.target(out)
+            plain = tensors.writable(out)  # the usual one, without more ado
+            if plain is None:
+                plain, finish = tensors.target(out)
+            dtype, shape, buffer = plain
             expected = Expected(0, dtype, shape, len(buffer))
-        posted = member.post(src, Key(FrameKind.MESSAGE, tag), expected, buffer)
+        posted = member.post(src, _key(tag), expected, buffer)
         header, data = await member.received(posted, timeout)
+        if finish is None and out is not None:
+            return out
         return finish() if finish else _result(Raw(header.dtype, header.shape, data), as_tensor)
 
     async def broadcast(
@@ -190,22 +199,29 @@ class WorldCommunicator:
         self, world: str | None, tag: int, peer: Any = _NOBODY, *, self_too: bool = False, broken_too: bool = False
     ) -> World:
         member = self._find(world)
-        world = member.name
-        if asyncio.get_running_loop() is not member.loop:
-            raise UsageError(f"world {world!r} belongs to another event loop: use it in the one that made it")
-        if not member.is_open and not (broken_too and member.error):
-            raise member.error or UsageError(f"world {world!r} is still being made")
-        if not 0 <= arguments.whole("tag", tag) < 1 << 63:
+        if get_running_loop() is not member.loop:
+            raise UsageError(f"world {member.name!r} belongs to another event loop: use it in the one that made it")
+        if member.state.phase != "open" and not (broken_too and member.error):
+            raise member.error or UsageError(f"world {member.name!r} is still being made")
+        if not 0 <= (tag if type(tag) is int else arguments.whole("tag", tag)) < 1 << 63:
             raise UsageError(f"tag {tag} is out of range: tags are 0 to 2**63 - 1")
         if peer is _NOBODY:
             return member
-        if not 0 <= arguments.whole("rank", peer) < member.size or (peer == member.rank and not self_too):
-            raise UsageError(f"rank {peer} is no peer of rank {member.rank} in world {world!r} of size {member.size}")
+        rank = peer if type(peer) is int else arguments.whole("rank", peer)
+        if not 0 <= rank < member.size or (rank == member.rank and not self_too):
+            name, own, size = member.name, member.rank, member.size
+            raise UsageError(f"rank {rank} is no peer of rank {own} in world {name!r} of size {size}")
         return member
+
+
+def _key(tag: int) -> Key:
+    return Key(FrameKind.MESSAGE, tag) if tag else _UNTAGGED
 
 
 def _destination(tensor: Tensor | None, src: int | None, out: Tensor | None) -> tuple[Tensor | None, int]:
     """Return the tensor to fill and the source of ``recv(src)`` or ``recv(tensor, src)``."""
+    if src is None and type(tensor) is int:  # the usual one: an abstract class answers slowly
+        return out, tensor
     if src is None and isinstance(tensor, Integral):
         tensor, src = None, tensor
     if not isinstance(src, Integral) or isinstance(src, bool):
@@ -239,10 +255,11 @@ async def _run(
 
 def _sendable(tensor: Tensor) -> Raw:
     sent = tensors.raw(tensor)
-    if len(sent.shape) > MAX_DIMENSIONS:
-        raise UsageError(f"tensor of {len(sent.shape)} dimensions, the limit is {MAX_DIMENSIONS}")
-    if len(sent.data) > MAX_LENGTH:
-        raise UsageError(f"tensor of {len(sent.data)} bytes, the limit is {MAX_LENGTH}")
+    _, shape, data = sent
+    if len(shape) > MAX_DIMENSIONS:
+        raise UsageError(f"tensor of {len(shape)} dimensions, the limit is {MAX_DIMENSIONS}")
+    if len(data) > MAX_LENGTH:
+        raise UsageError(f"tensor of {len(data)} bytes, the limit is {MAX_LENGTH}")
     return sent
 
 

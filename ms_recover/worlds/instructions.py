@@ -34,16 +34,16 @@ class Expected(NamedTuple):
     length: int | None = None
 
 
-class Transmit(NamedTuple):
-    """Send the header, then the payload of this operation."""
+class FillBuffer(NamedTuple):
+    """Read the next payload from this peer into the buffer of this operation."""
 
-    operation: int
     peer: int
+    operation: int
     header: Header
 
 
-class FillBuffer(NamedTuple):
-    """Read the next payload from this peer into the buffer of this operation."""
+class DeliverWhole(NamedTuple):
+    """A receive is done: its payload has come together with the header, and goes into the operation's buffer."""
 
     peer: int
     operation: int
@@ -110,8 +110,8 @@ class ForgetPeer(NamedTuple):
 
 
 Instruction = (
-    Transmit
-    | FillBuffer
+    FillBuffer
+    | DeliverWhole
     | KeepMessage
     | TakeBack
     | PauseReading

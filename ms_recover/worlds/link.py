@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import select
 import socket
 import ssl
 import struct
 import termios
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,15 +21,20 @@ from ms_recover.worlds.stream import AGAIN
 from ms_recover.worlds.wire import CAUSES, FrameKind, Header, ProtocolError
 
 if TYPE_CHECKING:
-    from ms_recover.worlds.world import World  # which imports this module
+    from ms_recover.worlds.world import Operation, World  # which imports this module
 
 _BUFFER = 1 << 16
 _READS_IN_A_ROW = 4
 _LOOK_S = 60e-6
 _WAIT_S = 100e-6
 _MAX_IN_VAIN = 63
+_TOGETHER = 15
+"""Looks that are left out when the peer was on this core: the scheduler may move it."""
 _MAX_DESCRIPTOR = 1024  # of select, the only wait that knows microseconds
 _DRAINS_IN_A_ROW = 64
+_INCOMING_CPU = getattr(socket, "SO_INCOMING_CPU", 49)  # Linux; the name is there from Python 3.11 on
+_own_core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+_ABORT = FrameKind.ABORT  # an enumeration looks its members up slowly before Python 3.12
 _OF_A_DEPARTURE = (CAUSES.index("closed"), CAUSES.index("peer_reported"))
 
 
@@ -79,6 +86,9 @@ class Link:
         self._shut = False
         self.responsive = False
         """Whether the last answer came so soon that waiting for the next one is faster than the event loop."""
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        self._ready = poller.poll
         self._looks = _Attempts()
         self._waits = _Attempts()
 
@@ -212,6 +222,9 @@ class Link:
                 sent = self._sock.send(views[0]) if self._tls or len(views) == 1 else self._sock.sendmsg(views)
             except (*AGAIN, ssl.SSLWantWriteError):
                 return
+            if sent == sum(map(len, views)):
+                views.clear()
+                return
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if views:
@@ -244,31 +257,59 @@ class Link:
         while not self.closed and not self._paused and self._read_once():
             pass
 
-    def poll(self, done: Callable[[], bool]) -> None:
-        """Wait for the peer's answer for a moment, until `done`, without the event loop, which is blocked meanwhile.
+    def poll(self, operation: Operation) -> bool:
+        """Wait for the peer's answer to a receive for a moment, without the event loop; return whether it ended.
 
-        Looking again and again is fastest when the peer runs on another core; on the same core it would only keep the
-        peer from answering, and the kernel waits instead. What was in vain is left out, more and more often, as when
-        the peer is in this event loop.
+        The event loop is blocked meanwhile. Looking again and again is fastest when the peer runs on another core; on
+        the same core it would only keep the peer from answering, and the kernel waits instead. What was in vain is left
+        out, more and more often, as when the peer is in this event loop.
         Large payloads are left to the event loop: they take long, and arrive in larger pieces when reads wait.
         """
-        if self._looks.due() and self._looks.helped(self._read_until(done, _LOOK_S, wait=False)):
-            return
-        if self._descriptor < _MAX_DESCRIPTOR and self._waits.due():
-            self._waits.helped(self._read_until(done, _WAIT_S, wait=True))
+        looks = self._looks.due()
+        if looks and not self._is_apart():
+            looks, self._looks.left_out = False, _TOGETHER
+        ended = self._look(operation, _LOOK_S if looks else 0.0)
+        if looks:
+            self._looks.helped(ended)
+        if not ended and self._descriptor < _MAX_DESCRIPTOR and self._waits.due():
+            ended = self._waits.helped(self._wait(operation))
+        return ended
 
-    def _read_until(self, done: Callable[[], bool], seconds: float, *, wait: bool) -> bool:
-        """Read until `done`, for at most this time; return whether that ended it."""
-        until = self._loop.time() + seconds
-        while not done():
-            left = until - self._loop.time()
-            large = self._target is not None and len(self._target) > _BUFFER
-            if left < 0 or large or self.closed or self._paused:
+    def _is_apart(self) -> bool:
+        """Whether the last bytes came from another core than this one, or from another machine."""
+        if _own_core is None:
+            return True
+        try:
+            return bool(self._sock.getsockopt(socket.SOL_SOCKET, _INCOMING_CPU) != _own_core())
+        except OSError:  # closed, or no such option
+            return True
+
+    def _look(self, operation: Operation, seconds: float) -> bool:
+        """Look for bytes again and again, once at least, and read them; return whether the receive ended."""
+        until = time.perf_counter() + seconds
+        while self._may_read():
+            if self._tls or self._ready(0):  # TLS may have buffered more than the socket shows
+                self._guard(self._read_once)
+                if operation.ended:
+                    return True
+            if time.perf_counter() > until:
                 return False
-            if wait:
-                select.select([self._descriptor], [], [], left)
+        return False
+
+    def _wait(self, operation: Operation) -> bool:
+        """Let the kernel wait for bytes, and read them; return whether the receive ended."""
+        until = time.perf_counter() + _WAIT_S
+        left = _WAIT_S
+        while left > 0 and self._may_read() and select.select((self._descriptor,), (), (), left)[0]:
             self._guard(self._read_once)
-        return True
+            if operation.ended:
+                return True
+            left = until - time.perf_counter()
+        return False
+
+    def _may_read(self) -> bool:
+        large = self._target is not None and len(self._target) > _BUFFER
+        return not (large or self.closed or self._paused)
 
     def _guard(self, handle: Callable[..., object], *args: object) -> object:
         """Handle an event; an error that the event loop would only log breaks the world."""
@@ -288,13 +329,19 @@ class Link:
 
     def _read_once(self) -> bool:
         """Read once; return whether anything came."""
-        if self._target is None and self._start:
-            count = self._end - self._start
-            if count:
+        if self._target is not None:
+            into = self._target
+        elif self._start == self._end:
+            self._start = self._end = 0
+            into = self._data
+        else:
+            if self._start:
+                count = self._end - self._start
                 self._data[:count] = bytes(self._data[self._start : self._end])
-            self._start, self._end = 0, count
+                self._start, self._end = 0, count
+            into = self._data[self._end :]
         try:
-            count = self._sock.recv_into(self._data[self._end :] if self._target is None else self._target)
+            count = self._sock.recv_into(into)
         except AGAIN:
             return False
         except ssl.SSLEOFError:
@@ -319,22 +366,31 @@ class Link:
         self._loop.remove_reader(self._descriptor)
         self._world.apply(self._world.state.lost(self.peer, cause, words))
 
+    def take(self, target: memoryview) -> None:
+        """Copy a payload that has come whole."""
+        end = self._start + len(target)
+        target[:] = self._data[self._start : end]
+        self._start = end
+
     def _parse(self) -> None:
         """Pass complete headers and payloads to the state."""
+        world = self._world
         try:
-            while (self._start < self._end or self._target is not None) and not self.closed and not self._paused:
-                if self._target is None:
-                    header = wire.decode(self._data, self._start, self._end)
-                    if header is None:
+            while not self.closed and not self._paused:
+                if self._target is not None:
+                    if self._target:
                         return
-                    self._start += wire.FIXED_SIZE + 8 * len(header.shape)
-                    if header.kind is FrameKind.ABORT and header.detail in _OF_A_DEPARTURE and header.call != self.peer:
-                        self._world.read_rest(header.call)
-                    self._world.apply(self._world.state.header_received(self.peer, header))
-                elif self._target:
-                    return
-                else:
                     self._target = None
-                    self._world.apply(self._world.state.payload_received(self.peer))
+                    world.apply(world.state.payload_received(self.peer))
+                    continue
+                start, end = self._start, self._end
+                header = wire.decode(self._data, start, end) if start < end else None
+                if header is None:
+                    return
+                kind, _, shape, _, _, call, _, _, length, detail = header
+                self._start = start = start + wire.FIXED_SIZE + 8 * len(shape)
+                if kind is _ABORT and detail in _OF_A_DEPARTURE and call != self.peer:
+                    world.read_rest(call)
+                world.apply(world.state.header_received(self.peer, header, length <= end - start))
         except ProtocolError as error:
-            self._world.apply(self._world.state.lost(self.peer, "protocol", str(error)))
+            world.apply(world.state.lost(self.peer, "protocol", str(error)))

@@ -248,11 +248,10 @@ class WorldManager:
         return self._epochs.get(name, -1) + 1
 
     def _find(self, name: str | None) -> World:
-        name = only(self._worlds) if name is None else name
-        world = self._worlds.get(name) if isinstance(name, str) else None
-        if world is None:
-            raise UsageError(f"there is no world {name!r:.80}")
-        return world
+        try:
+            return self._worlds[only(self._worlds) if name is None else name]
+        except (KeyError, TypeError):
+            raise UsageError(f"there is no world {name!r:.80}") from None
 
     async def _make(
         self, world: World, addresses: Sequence[str], port: int, listener: socket.socket | None, on_status: OnStatus

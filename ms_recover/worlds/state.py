@@ -16,6 +16,7 @@ from typing import TypeVar
 from ms_recover.worlds.instructions import (
     CloseLinks,
     Deliver,
+    DeliverWhole,
     Expected,
     FailOperation,
     Fault,
@@ -28,7 +29,6 @@ from ms_recover.worlds.instructions import (
     PauseReading,
     Phase,
     TakeBack,
-    Transmit,
 )
 from ms_recover.worlds.wire import CAUSES, FrameKind, Header
 
@@ -41,6 +41,7 @@ MAX_KEPT = 1 << 26
 COST = 512
 """Bytes that a kept message counts at least: an empty one takes memory as well."""
 T = TypeVar("T")
+_ABORT, _LEAVE = FrameKind.ABORT, FrameKind.LEAVE  # an enumeration looks its members up slowly before Python 3.12
 _KeyTuple = tuple[FrameKind, int, int]
 
 
@@ -95,6 +96,10 @@ class WorldState:
         """Return the peer of the oldest pending operation, or this rank when there is none."""
         return next((pending.peer for pending in self._pending.values()), self.rank)
 
+    def ended(self) -> Fault:
+        """Return why operations fail."""
+        return self.fault or Fault(self.rank, "closed", "the world is not open")
+
     def is_blocked(self, peer: int) -> bool:
         """Whether a receive from this peer waits for a message behind one for which there is no room."""
         at = self._peers.get(peer)
@@ -106,17 +111,27 @@ class WorldState:
             self.epoch, self.phase = epoch, "open"
         return []
 
-    def send_requested(
-        self, operation: int, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], length: int
-    ) -> list[Instruction]:
-        """Send a frame."""
+    def next_frame(self, peer: int) -> int | None:
+        """Return the number of a frame to a peer that is sent now; None when none can be sent any more."""
         if self.phase != "open":
-            return [FailOperation(operation, self._ended())]
+            return None
         peer_state = self._peers[peer]
         if peer_state.left:
-            return [*self.aborted(_closed_by(peer)), FailOperation(operation, self._ended())]
+            return None
+        number = peer_state.to_send
+        peer_state.to_send = number + 1
+        return number
+
+    def send_refused(self, peer: int) -> list[Instruction]:
+        """Break the world when a frame cannot be sent because the peer has left."""
+        return self.aborted(_closed_by(peer)) if self.phase == "open" else []
+
+    def send_waits(self, operation: int, peer: int) -> list[Instruction]:
+        """Record that the kernel has not taken all of a frame yet."""
+        if self.phase != "open":
+            return [FailOperation(operation, self.ended())]
         self._pending[operation] = _Pending(peer, None)
-        return [Transmit(operation, peer, self._header(peer, key, dtype, shape, length, detail))]
+        return []
 
     def send_done(self, operation: int) -> list[Instruction]:
         """Record that the last byte of a send was passed to the kernel."""
@@ -127,10 +142,10 @@ class WorldState:
         """Receive the next frame with this key."""
         peer_state = self._peers.get(peer)
         if peer_state is None or self.phase not in ("open", "broken"):
-            return [FailOperation(operation, self._ended())]
-        kept = _next(peer_state.kept, key)
-        if self.phase == "broken" and kept is None:
-            return [FailOperation(operation, self._ended())]
+            return [FailOperation(operation, self.ended())]
+        kept = _next(peer_state.kept, key) if peer_state.kept else None
+        if kept is None and self.phase == "broken":
+            return [FailOperation(operation, self.ended())]
         self._pending[operation] = _Pending(peer, key, expected)
         if kept is not None:
             message, header = kept
@@ -142,27 +157,43 @@ class WorldState:
             return self._fill(operation, peer, incoming.header)
         if peer_state.left:
             return self.aborted(_closed_by(peer))
-        peer_state.waiting.setdefault(key, deque()).append(operation)
-        return self._resume(peer)
+        waiting = peer_state.waiting.get(key)
+        if waiting is None:
+            peer_state.waiting[key] = deque((operation,))
+        else:
+            waiting.append(operation)
+        return self._resume(peer) if incoming is not None else []
 
-    def header_received(self, peer: int, header: Header) -> list[Instruction]:
-        """Check the header of a frame and choose where its payload goes."""
+    def header_received(self, peer: int, header: Header, whole: bool = False) -> list[Instruction]:
+        """Check the header of a frame and choose where its payload goes.
+
+        With `whole`, the payload is there too. A `DeliverWhole` then stands for what follows as well; any other
+        instruction is followed by `payload_received` as always.
+        """
         if self.phase != "open":
             return []
         peer_state = self._peers[peer]
-        if header.sequence != peer_state.to_receive or header.epoch != self.epoch or header.world != self.world:
-            actual = f"frame {header.sequence} of world {header.world.hex()} epoch {header.epoch}"
+        kind, dtype, shape, world, epoch, call, sequence, tag, length, detail = header
+        if sequence != peer_state.to_receive or epoch != self.epoch or world != self.world:
+            actual = f"frame {sequence} of world {world.hex()} epoch {epoch}"
             expected = f"frame {peer_state.to_receive} of world {self.world.hex()} epoch {self.epoch}"
             return self.aborted(Fault(peer, "protocol", f"rank {peer} sent {actual}, expected {expected}"))
         peer_state.to_receive += 1
-        if header.kind is FrameKind.ABORT:
-            return self.reported(peer, header.call, CAUSES[header.detail])
-        if header.kind is FrameKind.LEAVE:
+        if kind is _ABORT:
+            return self.reported(peer, call, CAUSES[detail])
+        if kind is _LEAVE:
             return self._peer_left(peer)
-        peer_state.incoming = incoming = _Incoming(header)
-        incoming.operation = _next(peer_state.waiting, _key(header))
-        if incoming.operation is not None:
-            return self._fill(incoming.operation, peer, header)
+        operation = _next(peer_state.waiting, (kind, tag, call))
+        if operation is not None and whole:
+            if self._pending[operation].expected != (detail, dtype, shape, length):
+                fault = self._mismatch(operation, header)
+                if fault:
+                    return self.aborted(fault)
+            del self._pending[operation]
+            return [DeliverWhole(peer, operation, header)]
+        peer_state.incoming = _Incoming(header, operation)
+        if operation is not None:
+            return self._fill(operation, peer, header)
         return self._resume(peer) or [PauseReading(peer)]
 
     def payload_received(self, peer: int) -> list[Instruction]:
@@ -250,7 +281,7 @@ class WorldState:
             return []
         last = Key(kind, 0, fault.rank if kind is FrameKind.ABORT else 0)
         informed = [peer for peer, at in self._peers.items() if not at.left] if self.phase == "open" else []
-        headers = tuple((peer, self._header(peer, last, "", (), 0, detail)) for peer in informed)
+        headers = tuple((peer, self._last(peer, last, detail)) for peer in informed)
         failed = [FailOperation(operation, fault) for operation in self._pending]
         accused = self._peers.get(fault.rank)
         by_departure = phase == "broken" and accused is not None and accused.left
@@ -267,14 +298,9 @@ class WorldState:
             return self.aborted(_closed_by(peer))
         return [ForgetPeer(peer)]
 
-    def _ended(self) -> Fault:
-        return self.fault or Fault(self.rank, "closed", "the world is not open")
-
-    def _header(self, peer: int, key: Key, dtype: str, shape: tuple[int, ...], length: int, detail: int) -> Header:
-        peer_state = self._peers[peer]
-        sequence = peer_state.to_send
-        peer_state.to_send += 1
-        return Header(key.kind, dtype, shape, self.world, self.epoch, key.call, sequence, key.tag, length, detail)
+    def _last(self, peer: int, key: Key, detail: int) -> Header:
+        kind, tag, call = key
+        return Header(kind, "", (), self.world, self.epoch, call, self._peers[peer].to_send, tag, 0, detail)
 
     def _resume(self, peer: int) -> list[Instruction]:
         """Keep the message whose payload has no place yet, when there is room for it."""

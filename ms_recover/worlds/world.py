@@ -15,6 +15,7 @@ from ms_recover.errors import BrokenWorldError
 from ms_recover.worlds import tensors, wire
 from ms_recover.worlds.instructions import (
     Deliver,
+    DeliverWhole,
     Expected,
     FailOperation,
     Fault,
@@ -26,16 +27,15 @@ from ms_recover.worlds.instructions import (
     Notify,
     PauseReading,
     TakeBack,
-    Transmit,
 )
 from ms_recover.worlds.link import Link
 from ms_recover.worlds.state import MAX_KEPT, SMALL, WorldState
-from ms_recover.worlds.wire import FrameKind, Header
+from ms_recover.worlds.wire import FrameKind, Header, encode_fields
 
 _log = logging.getLogger(__name__)
 _SENDS_IN_A_ROW = 16
 _POLLS_IN_A_ROW = 16
-_SOON_S = 250e-6
+_SOON_S = 1e-3
 
 
 @dataclass(slots=True, eq=False)
@@ -51,14 +51,12 @@ class Operation:
     fault: Fault | None = None
     future: asyncio.Future[None] | None = None
     sending: asyncio.Future[None] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether a receive has its message, or failed."""
-        return self.header is not None or self.fault is not None
+    ended: bool = False
+    """Whether a receive has its message, or the operation failed."""
 
     def end(self) -> None:
-        """Wake the task that waits for the operation."""
+        """Record that the operation has ended, and wake the task that waits for it."""
+        self.ended = True
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
         if self.sending is not None and not self.sending.done():
@@ -141,22 +139,45 @@ class World:
         timeout: float | None = None,
     ) -> None:
         """Send a frame; return when the kernel has taken all of it. Raises the `BrokenWorldError` of a broken world."""
-        operation = self._begin(peer, payload)
-        timer = self.limit(peer, timeout)
-        number, length = operation.number, len(payload)
+        sending = self._transmit(peer, key, detail, dtype, shape, payload)
+        if sending is not None:
+            await self._finish_sending(peer, sending, timeout)
+        elif self._sends < _SENDS_IN_A_ROW:
+            self._sends += 1
+        else:
+            self._sends = self._polls = 0
+            await asyncio.sleep(0)  # other tasks run during a loop of sends
+
+    def _transmit(
+        self, peer: int, key: Key, detail: int, dtype: str, shape: tuple[int, ...], payload: memoryview
+    ) -> asyncio.Future[None] | None:
+        """Send a frame, as `Link.send`."""
         try:
-            self.apply(self.state.send_requested(number, peer, key, detail, dtype, shape, length))
-            if operation.fault is None and operation.sending is not None:
-                await asyncio.wait([operation.sending])
-            elif self._sends >= _SENDS_IN_A_ROW:
-                self._sends = 0
-                await asyncio.sleep(0)  # other tasks run during a loop of sends
-            else:
-                self._sends += 1
+            sequence = self.state.next_frame(peer)
+            if sequence is not None:
+                kind, tag, call = key
+                length, epoch = len(payload), self.state.epoch
+                head = encode_fields(kind, dtype, shape, self.identity, epoch, call, sequence, tag, length, detail)
+                return self._links[peer].send(head, payload)
+            self.apply(self.state.send_refused(peer))
+        except BaseException as error:
+            self.failed(error)
+            if not isinstance(error, Exception):
+                raise
+        raise BrokenWorldError(self.name, self.epoch, *self.state.ended())
+
+    async def _finish_sending(self, peer: int, sending: asyncio.Future[None], timeout: float | None) -> None:
+        """Wait until the kernel has taken the rest of a frame."""
+        number, timer = next(self._numbers), self.limit(peer, timeout)
+        self._operations[number] = operation = Operation(number, peer, None, sending=sending)
+        try:
+            self.apply(self.state.send_waits(number, peer))
+            sending.add_done_callback(partial(self._sent, number))
+            await asyncio.wait([sending])
         except (asyncio.CancelledError, GeneratorExit):
             if not self.loop.is_closed():
-                if operation.sending is not None and operation.sending.done():
-                    self._sent(number, operation.sending)  # it was done at the same moment
+                if sending.done():
+                    self._sent(number, sending)  # it was done at the same moment
                 self.handle(self.state.cancelled, number)
             raise
         except BaseException as error:
@@ -170,16 +191,14 @@ class World:
         if operation.fault is not None:
             raise BrokenWorldError(self.name, self.epoch, *operation.fault)
 
-    def _begin(self, peer: int, buffer: memoryview | None) -> Operation:
-        operation = Operation(next(self._numbers), peer, buffer, lent=buffer is not None)
-        self._operations[operation.number] = operation
-        return operation
-
     def post(self, peer: int, key: Key, expected: Expected, buffer: memoryview | None) -> Operation:
         """Start to receive the next frame with this key; a buffer, when given, must have the size of its payload."""
-        operation = self._begin(peer, buffer)
+        number = next(self._numbers)
+        self._operations[number] = operation = Operation(number, peer, buffer, buffer is not None)
         try:
-            self.apply(self.state.receive_requested(operation.number, peer, key, expected))
+            instructions = self.state.receive_requested(number, peer, key, expected)
+            if instructions:
+                self.apply(instructions)
         except BaseException as error:
             self.failed(error)
             if not isinstance(error, Exception):
@@ -191,10 +210,15 @@ class World:
 
         Raises the `BrokenWorldError` of a broken world.
         """
-        timer = self.limit(operation.peer, timeout)
+        timer = None if timeout is None else self.limit(operation.peer, timeout)
         try:
             if not operation.ended:
-                await self._wait(operation)
+                link = self._links.get(operation.peer)
+                if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
+                    self._polls += 1
+                    link.poll(operation)
+                if not operation.ended:
+                    await self._wait(operation, link)
         except BaseException:
             if operation.header is not None:
                 self.handle(self.state.returned, operation.number, operation.peer, operation.header)
@@ -211,20 +235,14 @@ class World:
         assert operation.buffer is not None
         return operation.header, operation.buffer
 
-    async def _wait(self, operation: Operation) -> None:
-        """Wait until a receive ends: poll the link for a moment when the peer usually answers at once, then sleep."""
-        link = self._links.get(operation.peer)
-        if link is not None and link.responsive and self._polls < _POLLS_IN_A_ROW:
-            self._polls += 1
-            link.poll(lambda: operation.ended)
-            if operation.ended:
-                return
-        self._polls = 0
+    async def _wait(self, operation: Operation, link: Link | None) -> None:
+        """Wait in the event loop until a receive ends."""
         if link is not None and link.paused:
             self._warn_if_blocked(operation.peer)
         began = self.loop.time()
         operation.future = self.loop.create_future()
         await operation.future
+        self._sends = self._polls = 0
         if link is not None:
             small = operation.header is not None and operation.header.length <= SMALL
             link.responsive = small and self.loop.time() - began < _SOON_S
@@ -293,14 +311,14 @@ class World:
         """Carry out the instructions of the state, in order."""
         for instruction in instructions:
             # `match` would be several times slower, for each message.
-            if isinstance(instruction, Transmit):
-                number, peer, header = instruction
+            if isinstance(instruction, DeliverWhole):
+                peer, number, header = instruction
                 operation = self._operations[number]
-                operation.sending = self._links[peer].send(wire.encode(header), operation.buffer)
-                if operation.sending is None:
-                    self.apply(self.state.send_done(number))
-                else:
-                    operation.sending.add_done_callback(partial(self._sent, number))
+                if operation.buffer is None:
+                    operation.buffer = tensors.allocate(header.length)
+                self._links[peer].take(operation.buffer)
+                operation.header = header
+                operation.end()
             elif isinstance(instruction, FillBuffer):
                 peer, number, header = instruction
                 operation = self._operations[number]

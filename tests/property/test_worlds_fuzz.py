@@ -77,7 +77,7 @@ class Sink:
     def apply(self, nothing):
         assert nothing is None
 
-    def header_received(self, peer, header):
+    def header_received(self, peer, header, whole):
         if header.kind in (FrameKind.MESSAGE, FrameKind.PART):
             self.link.fill(memoryview(bytearray(header.length))) if header.length <= SMALL else self.link.pause()
 

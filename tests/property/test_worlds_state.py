@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ms_recover.worlds.instructions import (
     CloseLinks,
     Deliver,
+    DeliverWhole,
     Expected,
     FailOperation,
     Fault,
@@ -19,10 +20,9 @@ from ms_recover.worlds.instructions import (
     Notify,
     PauseReading,
     TakeBack,
-    Transmit,
 )
 from ms_recover.worlds.state import SMALL, WorldState
-from ms_recover.worlds.wire import CAUSES, FrameKind, world_id
+from ms_recover.worlds.wire import CAUSES, FrameKind, Header, world_id
 from tests.support.examples import examples
 
 LENGTHS = (0, 1, SMALL, SMALL + 1)
@@ -56,8 +56,8 @@ class Member:
     def do(self, instructions, token=None):
         for instruction in instructions:
             match instruction:
-                case Transmit(_, peer, header):
-                    self.simulated.channels[self.rank, peer].append((header, token))
+                case DeliverWhole(_, operation, _):
+                    self.deliver(operation, token)
                 case FillBuffer(peer, operation, _):
                     self.reading[peer] = ("operation", operation, self.reading[peer][-1])
                 case KeepMessage(peer, message, _):
@@ -104,17 +104,24 @@ class Member:
     def header(self, token):
         return self.simulated.headers[token]
 
-    def send(self, peer, key, length):
-        number = self.numbers = self.numbers + 1
-        self.operations[number] = (peer, None)
+    def send(self, peer, key, length, at_once=True):
         sent = self.simulated.sent
         token = (self.rank, peer, key, sent[self.rank, peer, key])
-        instructions = self.state.send_requested(number, peer, key, 0, "uint8", (length,), length)
-        if any(isinstance(instruction, Transmit) for instruction in instructions):
-            sent[self.rank, peer, key] += 1
-            self.simulated.headers[token] = instructions[0].header
-        self.do(instructions, token)
-        return number
+        sequence = self.state.next_frame(peer)
+        if sequence is None:
+            self.do(self.state.send_refused(peer))
+            assert self.state.phase != "open"
+            return
+        sent[self.rank, peer, key] += 1
+        kind, tag, call = key
+        epoch, identity = self.state.epoch, self.state.world
+        header = Header(kind, "uint8", (length,), identity, epoch, call, sequence, tag, length, 0)
+        self.simulated.headers[token] = header
+        self.simulated.channels[self.rank, peer].append((header, token))
+        if not at_once:
+            number = self.numbers = self.numbers + 1
+            self.operations[number] = (peer, None)
+            self.do(self.state.send_waits(number, peer))
 
     def sent(self, number):
         self.do(self.state.send_done(number))
@@ -127,8 +134,8 @@ class Member:
         held = self.reading.get(peer)
         self.do(self.state.receive_requested(number, peer, key, expected), held and held[-1])
 
-    def read(self, peer):
-        """Take what comes next from a peer: a header, the payload after it, or the end of the connection."""
+    def read(self, peer, whole=False):
+        """Take what comes next from a peer: a header, the payload after it or with it, or the connection's end."""
         channel = self.simulated.channels[peer, self.rank]
         if peer in self.reading:
             what, number, token = self.reading[peer]
@@ -145,7 +152,7 @@ class Member:
             self.do(self.state.lost(peer, token))
             return
         self.reading[peer] = ("nothing", None, token)
-        self.do(self.state.header_received(peer, header), token)
+        self.do(self.state.header_received(peer, header, whole), token)
         if self.reading.get(peer, ("",))[0] == "nothing":
             del self.reading[peer]
 
@@ -186,9 +193,7 @@ class Worlds(RuleBasedStateMachine):
     def send(self, data, key, length, at_once):
         _, member = self.pick(data)
         if not member.dead:
-            number = member.send(self.peer(data, member), key, length)
-            if at_once or not member.operations.get(number):
-                member.sent(number)
+            member.send(self.peer(data, member), key, length, at_once)
 
     @rule(
         data=st.data(),
@@ -210,11 +215,11 @@ class Worlds(RuleBasedStateMachine):
         for what, key, length, times in events:
             for _ in range(times):
                 if what == "send" and not other.dead:
-                    other.sent(other.send(member.rank, key, length))
+                    other.send(member.rank, key, length)
                 elif what == "receive" and not member.dead:
                     member.receive(peer, key, Expected())
                 elif what == "read" and not member.dead:
-                    member.read(peer)
+                    member.read(peer, whole=times % 2 == 0)
 
     @rule(data=st.data())
     def send_ends(self, data):
@@ -229,12 +234,12 @@ class Worlds(RuleBasedStateMachine):
         if not member.dead:
             member.receive(self.peer(data, member), key, Expected())
 
-    @rule(data=st.data(), count=st.integers(1, 20))
-    def read(self, data, count):
+    @rule(data=st.data(), count=st.integers(1, 20), whole=st.booleans())
+    def read(self, data, count, whole):
         _, member = self.pick(data)
         for _ in range(count):
             if not member.dead:
-                member.read(self.peer(data, member))
+                member.read(self.peer(data, member), whole)
 
     @rule(data=st.data())
     def cancel(self, data):

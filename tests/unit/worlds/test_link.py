@@ -1,6 +1,7 @@
 """Waiting for an answer on the connection itself: by looks where they help, by the kernel where they do not."""
 
 import asyncio
+import os
 import select
 import socket
 import threading
@@ -16,12 +17,16 @@ class Reads:
     """State and shell in one: the frames that a link has read."""
 
     def __init__(self):
-        self.state, self.frames = self, 0
+        self.state, self.frames, self.wanted = self, 0, 0
+
+    @property
+    def ended(self):
+        return self.frames == self.wanted
 
     def apply(self, nothing):
         pass
 
-    def header_received(self, peer, header):
+    def header_received(self, peer, header, whole):
         self.frames += 1
         self.link.fill(memoryview(bytearray(header.length)))
 
@@ -36,9 +41,12 @@ FRAME = link.wire.encode(link.Header(link.FrameKind.MESSAGE, "uint8", (1,), byte
 def linked():
     """Run `work(link, reads, the other end)` in an event loop."""
 
-    def run(work):
+    def run(work, given=None):
         async def main():
             ours, theirs = socket.socketpair()
+            if given is not None:
+                ours.close()
+                ours = given
             ours.setblocking(False)
             with theirs:
                 reads = Reads()
@@ -57,37 +65,82 @@ def test_an_answer_that_is_there_is_read_without_a_wait(linked, monkeypatch):
     monkeypatch.setattr(select, "select", None)
 
     def work(made, reads, other):
-        for count in range(1, 4):
+        for reads.wanted in range(1, 4):
             other.sendall(FRAME)
-            made.poll(lambda count=count: reads.frames == count)
-            assert reads.frames == count
+            assert made.poll(reads)
+            assert reads.frames == reads.wanted
         assert made._looks.left_out == 0
 
     linked(work)
 
 
+def recorded(monkeypatch):
+    """Return the attempts that links make from now on: the seconds of looks, and "wait"."""
+    attempts, look, wait = [], Link._look, Link._wait
+    monkeypatch.setattr(Link, "_look", lambda made, *args: attempts.append(args[-1]) or look(made, *args))
+    monkeypatch.setattr(Link, "_wait", lambda made, *args: attempts.append("wait") or wait(made, *args))
+    return attempts
+
+
 def test_looks_in_vain_are_left_out_more_and_more_until_one_helps(linked, monkeypatch):
-    attempts, read_until, polls = {False: [], True: []}, Link._read_until, []
-
-    def recorded(made, *args, wait):
-        attempts[wait].append(len(polls))
-        return read_until(made, *args, wait=wait)
-
-    monkeypatch.setattr(Link, "_read_until", recorded)
+    attempts, looked, waited = recorded(monkeypatch), [], []
 
     def work(made, reads, other):
+        reads.wanted = 1
         for poll in range(200):
-            made.poll(lambda: False)
-            polls.append(poll)
-        assert attempts[False] == attempts[True] == [0, 2, 6, 14, 30, 62, 126, 190]
+            assert not made.poll(reads)
+            looked.extend([poll] * (link._LOOK_S in attempts))
+            waited.extend([poll] * ("wait" in attempts))
+            attempts.clear()
+        assert looked == waited == [0, 2, 6, 14, 30, 62, 126, 190]
         assert made._looks.left_out > 0
         assert made._waits.left_out > 0
         made._looks.left_out = 0
         other.sendall(FRAME)
-        made.poll(lambda: reads.frames == 1)
+        assert made.poll(reads)
         assert made._looks.left_out == 0
 
     linked(work)
+
+
+def test_a_peer_on_this_core_is_waited_for_without_a_look(linked, monkeypatch):
+    attempts = recorded(monkeypatch)
+
+    def work(made, reads, other):
+        reads.wanted = 1
+        monkeypatch.setattr(made, "_is_apart", lambda: False)
+        assert not made.poll(reads)
+        assert attempts == [0.0, "wait"]  # only whether the answer is there already
+        monkeypatch.setattr(made, "_is_apart", lambda: True)
+        looked = 0
+        while link._LOOK_S not in attempts:
+            made.poll(reads)
+            looked += 1
+        assert looked == link._TOGETHER + 1
+
+    linked(work)
+
+
+@pytest.mark.skipif(link._own_core is None, reason="the C library does not know on which core a process runs")
+def test_a_link_knows_whether_bytes_come_from_another_core(linked):
+    cores = os.sched_getaffinity(0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+
+    def work(made, reads, other):
+        for here in cores:
+            os.sched_setaffinity(0, {here})
+            theirs.sendall(FRAME)
+            for there in cores:
+                os.sched_setaffinity(0, {there})
+                assert made._is_apart() == (here != there)
+
+    try:
+        with theirs:
+            linked(work, ours)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_the_kernel_waits_while_the_peer_works(linked, monkeypatch):
@@ -95,13 +148,13 @@ def test_the_kernel_waits_while_the_peer_works(linked, monkeypatch):
     monkeypatch.setattr(link, "_WAIT_S", 30.0)
 
     def work(made, reads, other):
+        reads.wanted = 1
         answering = threading.Timer(0.1, other.sendall, [FRAME])
         answering.start()
         began, used = time.monotonic(), time.thread_time()
         made._looks.left_out = 1
-        made.poll(lambda: reads.frames == 1)
+        assert made.poll(reads)
         answering.join()
-        assert reads.frames == 1
         assert time.monotonic() - began < 20
         assert time.thread_time() - used < 0.05
 
@@ -112,10 +165,11 @@ def test_a_wait_ends_with_the_connection(linked, monkeypatch):
     monkeypatch.setattr(link, "_WAIT_S", 30.0)
 
     def work(made, reads, other):
+        reads.wanted = 1
         reads.lost = lambda peer, cause, words: made.close()
         other.close()
         made._looks.left_out = 1
-        made.poll(lambda: False)
+        assert not made.poll(reads)
         assert made.closed
 
     linked(work)

@@ -112,10 +112,12 @@ def break_memory(monkeypatch, worlds):
 
 def break_state(monkeypatch, worlds):
     monkeypatch.setattr(worlds[0].state, "payload_received", fail)
+    monkeypatch.setattr(worlds[0].state, "_mismatch", fail)  # of a receive that waits
 
 
 def break_delivery(monkeypatch, worlds):
     monkeypatch.setattr(worlds[0], "_deliver", fail)
+    monkeypatch.setattr(worlds[0]._links[1], "take", fail)
 
 
 def break_reading(monkeypatch, worlds):

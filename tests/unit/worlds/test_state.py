@@ -3,6 +3,7 @@ import pytest
 from ms_recover.worlds.instructions import (
     CloseLinks,
     Deliver,
+    DeliverWhole,
     Expected,
     FailOperation,
     Fault,
@@ -13,7 +14,6 @@ from ms_recover.worlds.instructions import (
     Notify,
     PauseReading,
     TakeBack,
-    Transmit,
 )
 from ms_recover.worlds.state import COST, MAX_KEPT, MAX_KEPT_UNASKED, SMALL, WorldState
 from ms_recover.worlds.wire import FrameKind, Header, world_id
@@ -35,15 +35,17 @@ def frame(sequence, length=4, key=KEY, **changes):
 
 def test_nothing_goes_before_the_world_is_formed():
     state = WorldState(WORLD, 0, 2)
-    assert isinstance(state.send_requested(1, 1, KEY, 0, "uint8", (4,), 4)[0], FailOperation)
+    assert state.next_frame(1) is None
+    assert state.send_refused(1) == []
+    assert state.ended().words == "the world is not open"
     assert isinstance(state.receive_requested(2, 1, KEY, Expected())[0], FailOperation)
 
 
 def test_frames_are_numbered_per_peer():
     state = opened()
-    sent = [state.send_requested(n, peer, KEY, 0, "uint8", (4,), 4)[0] for n, peer in enumerate([1, 2, 1])]
-    assert [instruction.header.sequence for instruction in sent] == [0, 0, 1]
-    assert all(isinstance(instruction, Transmit) for instruction in sent)
+    sent = [state.next_frame(peer) for peer in (1, 2, 1)]
+    assert sent == [0, 0, 1]
+    assert not state._pending
 
 
 def test_receive_before_the_frame_fills_its_buffer():
@@ -52,6 +54,24 @@ def test_receive_before_the_frame_fills_its_buffer():
     assert state.header_received(1, frame(0)) == [FillBuffer(1, 1, frame(0))]
     assert state.payload_received(1) == [Deliver(1, frame(0), None)]
     assert not state._pending
+
+
+def test_a_frame_that_comes_whole_is_delivered_at_once():
+    state = opened()
+    state.receive_requested(1, 1, KEY, Expected(0, "uint8", (4,), 4))
+    assert state.header_received(1, frame(0), True) == [DeliverWhole(1, 1, frame(0))]
+    assert not state._pending
+    state.receive_requested(2, 1, KEY, Expected())
+    assert state.header_received(1, frame(1), True) == [DeliverWhole(1, 2, frame(1))]
+
+
+def test_a_frame_that_comes_whole_is_kept_or_refused_as_any_other():
+    state = opened()
+    assert state.header_received(1, frame(0), True) == [KeepMessage(1, 1, frame(0))]
+    assert state.payload_received(1) == []
+    state.receive_requested(1, 1, OTHER, Expected(0, "uint8", (5,)))
+    state.header_received(1, frame(1, key=OTHER), True)
+    assert (state.phase, state.fault[:2]) == ("broken", (1, "protocol"))
 
 
 def test_small_frame_before_the_receive_is_kept():
@@ -90,7 +110,7 @@ def test_a_peer_whose_messages_are_not_received_is_paused():
 def test_a_break_fails_all_operations_and_informs_all_peers():
     state = opened()
     state.receive_requested(1, 1, KEY, Expected())
-    state.send_requested(2, 2, KEY, 0, "uint8", (4,), 4)
+    state.send_waits(2, 2)
     fault = Fault(1, "eof", "gone")
     told, first, second, shut = state.lost(1, "eof", "gone")
     assert isinstance(told, Notify)
@@ -100,7 +120,9 @@ def test_a_break_fails_all_operations_and_informs_all_peers():
     }
     assert [first, second, shut] == [FailOperation(1, fault), FailOperation(2, fault), CloseLinks(fault)]
     assert state.phase == "broken"
-    assert state.lost(2, "eof") == state.closed() == state.header_received(2, frame(0)) == []
+    assert state.lost(2, "eof") == state.closed() == state.header_received(2, frame(0)) == state.send_refused(2) == []
+    assert state.next_frame(2) is None
+    assert state.send_waits(3, 2) == [FailOperation(3, fault)]
     assert state.receive_requested(3, 2, KEY, Expected()) == [FailOperation(3, fault)]
 
 
@@ -179,7 +201,8 @@ def test_what_came_stays_receivable_when_the_world_breaks_because_a_peer_left(ne
     kept_frame(state)
     state.header_received(1, LEAVE)
     if needed == "send":
-        told = state.send_requested(7, 1, KEY, 0, "uint8", (4,), 4)
+        assert state.next_frame(1) is None
+        told = state.send_refused(1)
     elif needed == "receive":
         told = state.receive_requested(7, 1, OTHER, Expected())
     else:
@@ -216,7 +239,7 @@ def test_a_cancelled_receive_leaves_its_message_to_the_next_one():
 def test_cancelling_a_send_breaks_the_world_only_before_its_end():
     state = opened()
     for number in (1, 2):
-        state.send_requested(number, 1, KEY, 0, "uint8", (4,), 4)
+        assert state.send_waits(number, 1) == []
     state.send_done(1)
     assert state.cancelled(1) == []
     state.cancelled(2)

@@ -52,6 +52,24 @@ def test_buffers_are_sent_and_filled_without_a_copy():
     assert list(numbers) == [7, 2]
 
 
+def test_a_plain_array_is_received_into_as_it_is_and_others_take_the_longer_way():
+    kinds = [np.dtype(name) for name in tensors.DTYPES if name != "bfloat16"] + [np.dtype("longlong")]
+    plain = [np.zeros(shape, kind) for kind in kinds for shape in ((), (3,), (2, 3))]
+    plain += [np.ma.masked_array(np.zeros(3), [True, False, True]), np.zeros((2, 2)).view(np.recarray)]
+    for given in plain:
+        (raw, filled), found = tensors.target(given), tensors.writable(given)
+        assert filled() is given
+        if found is not None:
+            assert (found.dtype, found.shape, len(found.data)) == (raw.dtype, raw.shape, len(raw.data))
+            found.data[:] = bytes([1]) * len(raw.data)
+            assert bytes(raw.data) == bytes(np.asarray(given).tobytes()) == bytes(found.data)
+    assert all(tensors.writable(np.zeros(3, kind)) for kind in kinds[:-1])
+    frozen = np.zeros(3)
+    frozen.flags.writeable = False
+    for wrong in (None, b"abc", bytearray(3), frozen, np.zeros((3, 4)).T, np.zeros(3, ">f8"), np.zeros(3, "M8[s]")):
+        assert tensors.writable(wrong) is None
+
+
 def test_what_cannot_be_filled_is_refused():
     frozen = np.zeros(3)
     frozen.flags.writeable = False
