@@ -442,6 +442,8 @@ async def measure(options: argparse.Namespace) -> str:
         "",
         f"{options.costs} rounds of `benchmarks/bench_worlds_costs.py`: both members are started together;",
         "heartbeats are those of the default, ten in 3 s; the idle worlds were made at different moments.",
+        "Bare asyncio is `sock_sendall` and `sock_recv_into` at the same places, what a program's own protocol on the",
+        "event loop costs before it does anything. Blocking sockets serve one peer only.",
         "",
         *bench_worlds_costs.table(options.costs),
         "",
@@ -467,9 +469,9 @@ async def measure(options: argparse.Namespace) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--costs", type=int, default=5)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--freezes", type=int, default=5)
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} beside this file")
     parser.add_argument("--be", nargs="+", help=argparse.SUPPRESS)

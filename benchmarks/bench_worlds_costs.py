@@ -1,5 +1,7 @@
 """Time the start of worlds, round trips wherever the scheduler puts the members, and the helper of idle worlds.
 
+Round trips are also timed over bare sockets at the same places: blocking ones, and asyncio's own calls.
+
 All processes are real. Both members of a world are children, so that `--against` can run the code of another tree in
 turn with this one (A B A B). Figures are medians with the tenth and the ninetieth percentile.
 """
@@ -26,8 +28,10 @@ from ms_recover.worlds import WorldManager
 HERE = Path(__file__).resolve()
 LIMIT = 60.0
 PLACES = {"as the scheduler likes": (None, None), "on one core": (0, 0), "on two cores": (0, 1)}
+BARE = ("bare asyncio", "blocking sockets")
 WORLDS = 64
 STARTS = 6
+TRIP_BYTES = 1024
 _APART_S = 0.2
 Figures = dict[str, list[float]]
 """Seconds, or a share of a core, by what was measured."""
@@ -52,7 +56,7 @@ async def trips(rank: int, port: int, core: int | None, times: int) -> Figures:
     """Send 1 KiB there and back; return the seconds of each round trip."""
     if core is not None:
         os.sched_setaffinity(0, {core})
-    buffer, taken = np.zeros(1024, np.uint8), []
+    buffer, taken = np.zeros(TRIP_BYTES, np.uint8), []
     async with WorldManager() as manager:
         await manager.initialize_world("w", rank, 2, port=port, timeout=LIMIT)
         await asyncio.sleep(_APART_S)  # both helpers have started
@@ -66,6 +70,67 @@ async def trips(rank: int, port: int, core: int | None, times: int) -> Figures:
                 await c.send(buffer, 0, world="w")
             taken.append(time.perf_counter() - start)
     return {"": taken}
+
+
+async def bare_trips(rank: int, port: int, times: int) -> Figures:
+    """Send 1 KiB there and back over bare sockets, at each place and in both ways; return the seconds of each."""
+    found, everywhere = Figures(), os.sched_getaffinity(0)
+    with bare_connection(rank, port) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place, cores in PLACES.items():
+            core = cores[rank]
+            os.sched_setaffinity(0, everywhere if core is None else {core})
+            sock.setblocking(False)
+            found[f"bare asyncio, {place}"] = await asyncio_trips(sock, rank, times)
+            sock.settimeout(LIMIT)
+            found[f"blocking sockets, {place}"] = blocking_trips(sock, rank, times)
+    return found
+
+
+async def asyncio_trips(sock: socket.socket, rank: int, times: int) -> list[float]:
+    loop, buffer, taken = asyncio.get_running_loop(), memoryview(bytearray(TRIP_BYTES)), []
+    for _ in range(times):
+        start = time.perf_counter()
+        if rank == 0:
+            await loop.sock_sendall(sock, buffer)
+        at = 0
+        while at < TRIP_BYTES:
+            at += await loop.sock_recv_into(sock, buffer[at:])
+        if rank == 1:
+            await loop.sock_sendall(sock, buffer)
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def blocking_trips(sock: socket.socket, rank: int, times: int) -> list[float]:
+    buffer, taken = memoryview(bytearray(TRIP_BYTES)), []
+    for _ in range(times):
+        start = time.perf_counter()
+        if rank == 0:
+            sock.sendall(buffer)
+        at = 0
+        while at < TRIP_BYTES:
+            at += sock.recv_into(buffer[at:])
+        if rank == 1:
+            sock.sendall(buffer)
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def bare_connection(rank: int, port: int) -> socket.socket:
+    """Connect the two members, of which the first listens."""
+    if rank == 0:
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.settimeout(LIMIT)
+            return server.accept()[0]
+    until = time.monotonic() + LIMIT
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), LIMIT)
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 async def starts(rank: int, ports: list[int], at: float) -> Figures:
@@ -105,6 +170,9 @@ def processor_time(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
+ROLES = {"trips": trips, "bare": bare_trips, "starts": starts, "idle": idle}
+
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
@@ -128,10 +196,16 @@ def members(tree: Path, role: str, *arguments: list[object]) -> list[Figures]:
 def measure(tree: Path, times: int, seconds: float) -> Figures:
     """Take every measurement once."""
     found: Figures = {}
+    port = free_ports(1)[0]
+    bare, _ = members(tree, "bare", *([rank, port, times] for rank in (0, 1)))
     for name, cores in PLACES.items():
         port = free_ports(1)[0]
         first, _ = members(tree, "trips", *([rank, port, core, times] for rank, core in enumerate(cores)))
         found[f"round trip of 1 KiB, {name}"] = first[""]
+        for kind in BARE:
+            found[f"over {kind}, {name}"] = bare[f"{kind}, {name}"]
+        shares = statistics.median(first[""]) / statistics.median(bare[f"{BARE[0]}, {name}"])
+        found[f"worlds / {BARE[0]}, {name}"] = [shares]
     ports, at = free_ports(STARTS + WORLDS), time.monotonic() + 1.5
     for name, taken in members(tree, "starts", *([rank, ports, at] for rank in (0, 1)))[1].items():
         found[f"start of {name}"] = taken
@@ -152,10 +226,12 @@ def rows(trees: list[Path], all_found: list[list[Figures]]) -> list[str]:
 
 
 def spread(values: list[float], name: str) -> str:
-    scale, unit, digits = (100, "% of a core", 2) if "helper" in name else (1e3, "ms", 1 if "start" in name else 3)
+    scale, unit, digits = (100, " % of a core", 2) if "helper" in name else (1e3, " ms", 1 if "start" in name else 3)
+    if name.startswith("worlds /"):
+        scale, unit, digits = 1, "", 2
     ordered = sorted(value * scale for value in values)
     low, high = ordered[len(ordered) // 10], ordered[min(len(ordered) - 1, len(ordered) * 9 // 10)]
-    return f"{statistics.median(ordered):.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) {unit}"
+    return f"{statistics.median(ordered):.{digits}f} ({low:.{digits}f} to {high:.{digits}f}){unit}"
 
 
 def table(rounds: int, against: Path | None = None, times: int = 2000, seconds: float = 5.0) -> list[str]:
@@ -176,7 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.be:
         role, *arguments = json.loads(options.be)
-        print(json.dumps(asyncio.run({"trips": trips, "starts": starts, "idle": idle}[role](*arguments))))
+        print(json.dumps(asyncio.run(ROLES[role](*arguments))))
     else:
         print("\n".join(table(options.rounds, options.against)))
 
