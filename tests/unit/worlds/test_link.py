@@ -132,6 +132,8 @@ def test_a_link_knows_whether_bytes_come_from_another_core(linked):
         for here in cores:
             os.sched_setaffinity(0, {here})
             theirs.sendall(FRAME)
+            assert select.select([ours], [], [], 30)[0]
+            ours.recv(len(FRAME))
             for there in cores:
                 os.sched_setaffinity(0, {there})
                 assert made._is_apart() == (here != there)
