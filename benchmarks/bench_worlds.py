@@ -417,10 +417,12 @@ async def measure(options: argparse.Namespace) -> str:
     bound = 2 * 2 / 3 * SIZES["64 MiB"] * 3 / statistics.median(raw.flows["64 MiB"]) / min(3, os.cpu_count() or 1)
     killed = await detect(options.kills, signal.SIGKILL, 3.0)
     frozen = {beat: await detect(options.freezes, signal.SIGSTOP, beat) for beat in (1.0, 3.0)}
+    costs = bench_worlds_costs.table(options.costs)
+    at_the_end = f" (load average {os.getloadavg()[0]:.1f} at the end)"
     lines = [
         "# Worlds in figures",
         "",
-        f"Loopback, {os.cpu_count()} cores shared with other load, Python {sys.version.split()[0]}.",
+        f"Loopback, {os.cpu_count()} cores shared with other load{at_the_end}, Python {sys.version.split()[0]}.",
         "`python benchmarks/bench_worlds.py --write` measures again.",
         "",
         "## Against raw sockets",
@@ -445,7 +447,7 @@ async def measure(options: argparse.Namespace) -> str:
         "Bare asyncio is `sock_sendall` and `sock_recv_into` at the same places, what a program's own protocol on the",
         "event loop costs before it does anything. Blocking sockets serve one peer only.",
         "",
-        *bench_worlds_costs.table(options.costs),
+        *costs,
         "",
         "## all_reduce of 64 MiB over 3 processes",
         "",
