@@ -103,13 +103,14 @@ def values_of(data: Any) -> memoryview:
 
 
 def memory_places(network: Any) -> dict[str, int]:
-    """Return where the parameters lie in memory, by name; empty where nothing that was compiled keeps the memory.
+    """Return where the trained parameters lie in memory, by name; empty where no compiled optimizer keeps the memory.
 
-    That is PyNative mode on CPU: elsewhere addresses are the device's, and MindSpore moves them.
+    That is all but PyNative mode on CPU: elsewhere addresses are the device's, and MindSpore moves them. Parameters
+    that are not trained change their memory in PyNative mode whenever a network sets them (``self.bank = value``).
     """
     if ms.get_context("mode") != ms.PYNATIVE_MODE or device_target() != "CPU":
         return {}
-    return {one.name: int(one.data_ptr()) for one in network.get_parameters() if not one.has_init}
+    return {one.name: int(one.data_ptr()) for one in network.get_parameters() if one.requires_grad and not one.has_init}
 
 
 class HostMemory:
