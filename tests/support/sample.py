@@ -23,7 +23,7 @@ DONE = 24
 LIMIT = 240
 
 
-def run(command, cwd, **environment):
+def run(command, cwd, limit=LIMIT, **environment):
     """Run a command with a time limit that no child outlives; return exit code and output."""
     process = subprocess.Popen(
         [str(part) for part in command],
@@ -35,7 +35,7 @@ def run(command, cwd, **environment):
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=limit)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
