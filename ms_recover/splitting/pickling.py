@@ -6,6 +6,7 @@ that it started, never through a socket; a worker on another host gets the name 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import io
@@ -123,6 +124,13 @@ def load_stages(data: bytes) -> list[Stage]:
     return stages
 
 
+def import_modules(data: bytes) -> None:
+    """Import the modules that a pickle of this module refers to, as far as they can be; nothing large is made."""
+    absorb_first_operator_error()
+    with contextlib.suppress(Exception, SystemExit):  # loading the pickle will say it
+        _Importer(io.BytesIO(data)).load()
+
+
 def from_factory(name: str) -> Any:
     """Return the model that a function without arguments makes, by its name: ``package.module:function``.
 
@@ -163,6 +171,15 @@ def are_makers(model: Any) -> bool:
         and len(model) > 0
         and all(callable(each) and not isinstance(each, nn.Cell) for each in model)
     )
+
+
+class _Importer(pickle.Unpickler):
+    """Makes parameters and tensors of one element."""
+
+    def find_class(self, module_name: str, name: str) -> Any:
+        """Return an object of a module, which is imported."""
+        found = super().find_class(module_name, name)
+        return _make_stand_in if found in (_make_parameter, _make_tensor) else found
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -274,6 +291,10 @@ def _make_parameter(
     if contents is not None:
         parameter.set_data(_make_tensor(*contents))
     return parameter
+
+
+def _make_stand_in(name: str, *_: Any) -> Any:
+    return ms.Parameter(ms.Tensor(0.0, ms.float32), name=name)
 
 
 def _find_unpicklable(stage: Stage, without_contents: set[int]) -> str:

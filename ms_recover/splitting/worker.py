@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -119,8 +120,8 @@ class PartRunner:
 
     def serve(self) -> None:
         """Carry out the splitter's messages until it is gone."""
+        self._import_all()
         self._control.send("ready")
-        self._import_all()  # a spare has the time now
         while (message := self._control.messages.get()) is not None:
             try:
                 self._carry_out(message)
@@ -151,11 +152,19 @@ class PartRunner:
             self._answer(message, names=list(self._values(message)))
 
     def _import_all(self) -> None:
+        """Import the code that parts need: a spare has the time now."""
         names = ["batches", "nested", "stages", "values"]
         names += ["pickling"] if self._job.parts else []
         names += ["training.trained_part"] if self._job.method else []
         for name in names:
             importlib.import_module(f"ms_recover.splitting.{name}")
+        if self._job.parts and self._job.target == "CPU":  # other processes have to take their device first
+            from ms_recover.splitting import pickling
+
+            for data in (*self._job.parts, *filter(None, [self._job.method])):
+                pickling.import_modules(data)
+        gc.collect()
+        gc.freeze()  # what is imported stays: later collections need not look through it
 
     def make_part(self, message: Message) -> Any:
         """Make a part; its weights are those of a new model, or not set."""
@@ -271,6 +280,8 @@ def _configure_mindspore(job: Job) -> None:
             mindspore.device_context.cpu.op_tuning.threads_num(job.threads)
         except AttributeError:  # its name in older versions
             mindspore.set_context(runtime_num_threads=job.threads)
+    if job.threads == 1:  # MindSpore's queues wait in loops, and would take the core from the thread that computes
+        mindspore.runtime.launch_blocking()
 
 
 def _end_with_parent() -> None:

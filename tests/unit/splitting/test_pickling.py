@@ -12,7 +12,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn, ops  # noqa: E402
 
 from ms_recover.errors import UsageError  # noqa: E402
-from ms_recover.splitting.pickling import dump_stages, from_factory, load_stages  # noqa: E402
+from ms_recover.splitting.pickling import dump_stages, from_factory, import_modules, load_stages  # noqa: E402
 from ms_recover.splitting.stages import ModelPart, absorb_first_operator_error, parameters_of, stages_of, whole_model  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -347,6 +347,23 @@ def test_stages_that_cannot_be_unpickled_are_refused(tmp_path, monkeypatch):
     ):
         with pytest.raises(UsageError, match=words):
             load_stages(broken)
+
+
+def test_modules_of_stages_are_imported_before_anything_is_made(tmp_path, monkeypatch):
+    (tmp_path / "appearing.py").write_text("class Thing: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import appearing
+
+    data = dump_stages(stages_of(nn.SequentialCell(nn.Dense(4, 4), Holder(appearing.Thing()), nn.Dense(4, 4))))
+    monkeypatch.delitem(sys.modules, "appearing")
+    with monkeypatch.context() as patched:
+        patched.setattr("ms_recover.splitting.pickling.initializer", None)  # parameters are not made
+        import_modules(data)
+        with pytest.raises(UsageError):
+            load_stages(data)
+    assert "appearing" in sys.modules
+    assert len(load_stages(data)) == 3
+    import_modules(data[:50])
 
 
 FACTORIES = """
