@@ -280,7 +280,8 @@ def _configure_mindspore(job: Job) -> None:
             mindspore.device_context.cpu.op_tuning.threads_num(job.threads)
         except AttributeError:  # its name in older versions
             mindspore.set_context(runtime_num_threads=job.threads)
-    if job.threads == 1:  # MindSpore's queues wait in loops, and would take the core from the thread that computes
+    if job.method and job.mode == mindspore.GRAPH_MODE and job.threads == 1:
+        # training steps from graph to graph; MindSpore's queues between them would take turns with what computes
         mindspore.runtime.launch_blocking()
 
 

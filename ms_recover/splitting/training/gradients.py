@@ -6,17 +6,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ms_recover.splitting import nested
 from ms_recover.splitting.events import place_text
 from ms_recover.splitting.instructions import EmitEvent, Loss
 from ms_recover.splitting.progress import Forward
 from ms_recover.splitting.training.journal import Entry
 from ms_recover.splitting.training.orders import DeviceGoneError
-from ms_recover.splitting.training.schedule import Op, Schedule
+from ms_recover.splitting.training.schedule import Op, Schedule, slot_of
 
 if TYPE_CHECKING:
     from ms_recover.splitting.training.trainer import Trainer
 
+_ELSEWHERE = np.empty(0)
+"""In place of a tensor that lies in shared memory."""
 MOST_FAILURES = 16
 """Most losses in a row, without a finished step between, that are taken for independent failures."""
 
@@ -31,7 +35,8 @@ class StepGradients:
         self._skip = skip
         self._schedule = Schedule(trainer.parts, entry.counted)
         self._processes = {device.number: device.generation for device in trainer.state.devices}
-        self._values: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
+        self._values: dict[tuple[str, int, int], tuple[Any, tuple[str, Any]]] = {}
+        """What a part left for its neighbour: its description, and the place of its tensors."""
         self.losses: dict[int, float] = {}
         self.paths: dict[int, str] = {}
 
@@ -142,15 +147,16 @@ class StepGradients:
             step=self._entry.step,
             attempt=trainer.attempt,
             chunk=op.chunk,
+            into=(into := self._piece(op)),
             **fields,
         )
         history = trainer.devices.history
         history.add_span(device, op.part, rows, history.now - answer.fields["seconds"], "done")
         if op.kind == "forward":
-            self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], answer.tensors
+            self._values["forward", op.part, op.chunk] = answer.fields["skeleton"], (into, answer.fields["layout"])
             return
         if op.part:
-            self._values["backward", op.part, op.chunk] = None, answer.tensors
+            self._values["backward", op.part, op.chunk] = None, (into, answer.fields["layout"])
         if op.kind == "both":
             self.losses[op.chunk] = answer.fields["loss"]
             if fields["path"]:
@@ -159,31 +165,38 @@ class StepGradients:
     def _inputs(self, device: int, op: Op) -> tuple[list[Any], dict[str, Any]]:
         """Return the tensors and fields of an operation's message."""
         if op.kind == "backward":
-            return self._values.pop(("backward", op.part + 1, op.chunk))[1], {}
+            return [], {"given": self._values.pop(("backward", op.part + 1, op.chunk))[1]}
         trainer, entry = self._trainer, self._entry
         start, stop = entry.cuts[op.chunk]
         arguments: tuple[Any, ...]
         arguments, targets = nested.unflatten(*entry.batch.cut(start, stop))[0]
+        given, wanted = None, 0
         if op.part:
-            skeleton, leaves = self._values.pop(("forward", op.part - 1, op.chunk))
-            arguments = (nested.unflatten(skeleton, leaves),)
-        wanted = len(nested.flatten(arguments)[1]) if op.part else 0
+            skeleton, given = self._values.pop(("forward", op.part - 1, op.chunk))
+            wanted = len(given[1])
+            arguments = (nested.unflatten(skeleton, [_ELSEWHERE] * wanted),)
         if op.kind == "forward":
             skeleton, leaves = nested.flatten(arguments)
-            return leaves, {"skeleton": skeleton, "wanted": wanted}
+            return leaves[wanted:], {"skeleton": skeleton, "wanted": wanted, "given": given}
         skeleton, leaves = nested.flatten((*arguments, *targets))
         path = ""
         if trainer.split == "batch":
             generation = trainer.state.devices[device].generation
             path = trainer.devices.memory.path("gradients", device, generation, op.chunk)
         weight = (stop - start) / entry.total if trainer.options.reduction == "mean" else 1.0
-        return leaves, {
+        return leaves[wanted:], {
             "skeleton": skeleton,
             "wanted": wanted,
+            "given": given,
             "inputs": len(arguments),
             "weight": weight,
             "path": path,
         }
+
+    def _piece(self, op: Op) -> str:
+        """Return where an operation leaves its tensors for the part behind or before; empty where nobody needs any."""
+        slot = slot_of(op, self._trainer.parts, self._entry.counted.index(op.chunk))
+        return self._trainer.devices.memory.path("relay", *slot) if slot else ""
 
 
 def words_of(why: Loss) -> str:

@@ -102,12 +102,12 @@ class PartState:
 
 
 class Mapped:
-    """Shared memory mapped into this process; a `size` sets the file's, which is otherwise kept."""
+    """Shared memory mapped into this process; it grows to a `size` if it is smaller."""
 
     def __init__(self, path: str, size: int | None = None) -> None:
         descriptor = os.open(path, os.O_RDWR)
         try:
-            if size is not None and os.fstat(descriptor).st_size != size:
+            if size is not None and os.fstat(descriptor).st_size < size:
                 os.ftruncate(descriptor, size)
             self._map = mmap.mmap(descriptor, 0)
         finally:

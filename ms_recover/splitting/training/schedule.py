@@ -38,6 +38,17 @@ def order_of(part: int, parts: int, chunks: Sequence[int]) -> tuple[Op, ...]:
     return tuple(found)
 
 
+def slot_of(op: Op, parts: int, index: int) -> tuple[str, int, int] | None:
+    """Return the piece of memory that takes the output of an operation on the chunk at this index, or its gradients.
+
+    It is none where no part needs them. Before two neighbours use a piece again, the one has read it: at most as many
+    chunks are between them as the first of them goes ahead, and one more.
+    """
+    if op.kind == "forward":
+        return "forward", op.part, index % (parts - op.part)
+    return ("backward", op.part, index % (parts - op.part + 1)) if op.part else None
+
+
 class Schedule:
     """The operations of a step that wait, run and are done."""
 

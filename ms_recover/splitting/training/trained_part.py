@@ -13,6 +13,7 @@ from mindspore import nn
 from ms_recover.errors import UsageError
 from ms_recover.splitting import batches
 from ms_recover.splitting.stages import ModelPart, parameters_of
+from ms_recover.splitting.training import relay
 from ms_recover.splitting.training.method import Method
 from ms_recover.splitting.training.part_state import Mapped, PartState, bytes_of, copies_of
 from ms_recover.splitting.training.seeds import RandomState
@@ -89,7 +90,7 @@ class TrainedPart:
         self._add(weights)
         for parameter, values in zip(self._others, others, strict=False):  # statistics count once
             np.copyto(bytes_of(parameter), values)
-        return [batches.to_host(each) for each in inputs]
+        return inputs
 
     def both(
         self, step: int, chunk: int, skeleton: Any, leaves: Sequence[Any], weight: float, *, inputs: int, wanted: int
@@ -106,7 +107,7 @@ class TrainedPart:
         sens = ms.Tensor(np.full(tuple(loss.shape), weight, np.float32)).astype(loss.dtype)
         gradients, weights = recorded.backward([sens])
         self._add(weights)
-        return float(np.float32(weight) * value), [batches.to_host(each) for each in gradients]
+        return float(np.float32(weight) * value), gradients
 
     def hand_over(self, path: str) -> None:
         """Copy the gradients of the chunk that was computed last to shared memory, and forget them."""
@@ -285,11 +286,14 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
         return {"digest": part.state.save(fields["path"]), "layout": part.state.layout}, []
     step = fields["step"]
     part.begin(step, fields["attempt"])
+    if fields.get("given"):
+        tensors = [*relay.take(*fields["given"]), *tensors]
     if action == "forward":
         recorded = part.forward(step, fields["chunk"], fields["skeleton"], tensors, wanted=fields["wanted"])
-        return {"skeleton": recorded.skeleton}, [batches.to_host(leaf) for leaf in recorded.outputs]
+        return {"skeleton": recorded.skeleton, "layout": relay.put(fields["into"], recorded.outputs)}, []
     if action == "backward":
-        return {}, part.backward(step, fields["chunk"], tensors)
+        gradients = part.backward(step, fields["chunk"], tensors)
+        return {"layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
     if action == "both":
         loss, gradients = part.both(
             step,
@@ -302,7 +306,7 @@ def answer(part: TrainedPart, fields: Mapping[str, Any], tensors: Sequence[Any])
         )
         if fields["path"]:
             part.hand_over(fields["path"])
-        return {"loss": loss}, gradients
+        return {"loss": loss, "layout": relay.put(fields["into"], gradients) if fields["into"] else []}, []
     if action == "update":
         if fields["paths"]:
             part.collect(fields["paths"], fields["factor"])

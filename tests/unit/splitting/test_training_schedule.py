@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ms_recover.splitting.training.schedule import DEPTH, Op, Schedule, order_of
+from ms_recover.splitting.training.schedule import DEPTH, Op, Schedule, order_of, slot_of
 
 
 def finish(schedule, holders, drawn):
@@ -40,6 +40,29 @@ def test_every_chunk_goes_forward_and_back_in_order_with_few_activations(parts, 
                 most = max(most, held)
             assert held == 0
             assert most <= min(parts - part, chunks)
+
+
+@pytest.mark.parametrize("held", [{0: [0], 1: [1], 2: [2]}, {0: [0, 2], 1: [1]}, {0: [0, 1], 1: [2]}])
+def test_no_piece_of_memory_is_written_before_it_was_read(held):
+    parts, chunks = 3, range(9)
+    for seed in range(50):
+        unread = {}
+        schedule, drawn, queues = Schedule(parts, chunks), random.Random(seed), {device: [] for device in held}
+        while not schedule.finished:
+            for device, op in schedule.assign(held):
+                queues[device].append(op)
+            device = drawn.choice([device for device, queue in queues.items() if queue])
+            op = queues[device].pop(0)
+            behind = "both" if op.part + 2 == parts else "backward"
+            for read in (Op("forward", op.part - 1, op.chunk), Op(behind, op.part + 1, op.chunk)):
+                slot = slot_of(read, parts, read.chunk) if 0 <= read.part < parts else None
+                if slot and (op.kind == "backward") == (read.part > op.part):
+                    assert unread.pop(slot) == read
+            if slot := slot_of(op, parts, op.chunk):
+                assert slot not in unread, f"{op} replaces what {unread[slot]} left"
+                unread[slot] = op
+            schedule.done(device, op)
+        assert not unread
 
 
 def test_a_device_with_two_parts_does_both():

@@ -1,0 +1,41 @@
+"""Tensors on their way from a part to its neighbour, in shared memory (in a worker).
+
+A part writes them into a piece of memory that the splitter holds open, and answers with their layout, which goes to the
+neighbour with its order. No socket carries activations or their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ms_recover.splitting.training.part_state import Mapped
+from ms_recover.worlds.tensors import Raw, copied, raw, to_array, to_tensor
+
+Layout = Sequence[tuple[str, Sequence[int], int, int]]
+"""For each tensor its type, shape, offset and number of bytes."""
+_ALIGN = 64
+
+
+def put(path: str, leaves: Sequence[Any]) -> Layout:
+    """Copy tensors into a piece of shared memory; return where they lie."""
+    sources, layout, offset = [raw(leaf) for leaf in leaves], [], 0
+    for source in sources:
+        layout.append((source.dtype, source.shape, offset, len(source.data)))
+        offset += -(-len(source.data) // _ALIGN) * _ALIGN
+    with Mapped(path, max(1, offset)) as memory:
+        for source, (_, _, start, size) in zip(sources, layout, strict=True):
+            np.copyto(memory.array[start : start + size], np.frombuffer(source.data, np.uint8))
+    return layout
+
+
+def take(path: str, layout: Layout) -> list[Any]:
+    """Return copies of the tensors that `put` left there: numpy arrays, those of type bfloat16 as tensors."""
+    with Mapped(path) as memory:
+        found = [
+            copied(Raw(dtype, tuple(shape), memory.array[start : start + size].data))
+            for dtype, shape, start, size in layout
+        ]
+    return [to_tensor(each) if each.dtype == "bfloat16" else to_array(each) for each in found]
