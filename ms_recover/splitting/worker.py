@@ -122,7 +122,7 @@ class PartRunner:
         """Carry out the splitter's messages until it is gone."""
         self._import_all()
         self._control.send("ready")
-        while (message := self._control.messages.get()) is not None:
+        while (message := self._next_message()) is not None:
             try:
                 self._carry_out(message)
             except Exception as error:
@@ -131,6 +131,16 @@ class PartRunner:
                 answer = _ERRORS.get(message.kind, "failed")
                 fields: dict[str, Any] = {name: message.fields.get(name) for name in ("part", "chunk", "order")}
                 self._control.send(answer, words=words, **fields)
+
+    def _next_message(self) -> Message | None:
+        """Wait for a message, and do meanwhile what nobody waits for."""
+        if self._control.messages.empty():
+            for part in self._trained.values():
+                try:
+                    part.add_found()
+                except Exception:  # the step will be refused
+                    traceback.print_exc()
+        return self._control.messages.get()
 
     def _carry_out(self, message: Message) -> None:
         number = message.fields["part"]

@@ -48,6 +48,7 @@ class TrainedPart:
         self._open: dict[int, Recorded] = {}
         self._sums: list[Any] = []
         self._added = 0
+        self._found: list[Any] | None = None
         self._attempt: tuple[int, int] | None = None
         self._before: list[Any] | None = None
         self._checked = False
@@ -83,11 +84,11 @@ class TrainedPart:
         return self._open[chunk]
 
     def backward(self, step: int, chunk: int, sens: Sequence[Any]) -> list[Any]:
-        """Go back over a chunk, add its gradients, and return those of its inputs."""
+        """Go back over a chunk; return the gradients of its inputs, and keep those of the weights."""
+        self.add_found()
         self._random.seed(step, chunk)
         others = copies_of(self._others) if self._again else []
-        inputs, weights = self._open.pop(chunk).backward(sens)
-        self._add(weights)
+        inputs, self._found = self._open.pop(chunk).backward(sens)
         for parameter, values in zip(self._others, others, strict=False):  # statistics count once
             np.copyto(bytes_of(parameter), values)
         return inputs
@@ -99,18 +100,32 @@ class TrainedPart:
 
         The first `inputs` arguments are the part's, the others go to the loss behind the output.
         """
+        self.add_found()
         recorded = self._record(step, chunk, self._function(inputs), skeleton, leaves, wanted, again=False)
         loss = recorded.outputs[0] if len(recorded.outputs) == 1 else None
         if loss is None or int(np.prod(loss.shape)) != 1 or recorded.skeleton != ["tensor", 0]:
             raise UsageError("loss_fn has to return one number, the mean over the rows of its arguments")
         value = batches.to_host(loss.astype(ms.float32)).reshape(())
         sens = ms.Tensor(np.full(tuple(loss.shape), weight, np.float32)).astype(loss.dtype)
-        gradients, weights = recorded.backward([sens])
-        self._add(weights)
+        gradients, self._found = recorded.backward([sens])
         return float(np.float32(weight) * value), gradients
+
+    def add_found(self) -> None:
+        """Add the gradients of the last chunk behind those before: once its neighbours have what they wait for."""
+        found, self._found = self._found, None
+        if found is None:
+            return
+        self._make_sums()
+        for array, gradient in zip(self._arrays(), found, strict=True):
+            if self._added:
+                np.add(array, gradient.asnumpy(), out=array)
+            else:
+                np.copyto(array, gradient.asnumpy())
+        self._added += 1  # `check_complete` finds a chunk that raised on the way
 
     def hand_over(self, path: str) -> None:
         """Copy the gradients of the chunk that was computed last to shared memory, and forget them."""
+        self.add_found()
         with Mapped(path, max(1, sum(-(-each.nbytes // _ALIGN) * _ALIGN for each in self._arrays()))) as memory:
             for place, array in _places(memory.array, self._arrays()):
                 np.copyto(place, array.reshape(-1).view(np.uint8))
@@ -133,6 +148,7 @@ class TrainedPart:
 
     def check_complete(self, chunks: int) -> None:
         """Refuse to step without the gradients of all chunks."""
+        self.add_found()
         if self._added != chunks:
             raise UsageError(f"the gradients of {self._added} chunks are there, expected {chunks}")
 
@@ -151,6 +167,7 @@ class TrainedPart:
 
     def gradients(self) -> dict[str, Any]:
         """Return the sums of the gradients, by the names of their parameters."""
+        self.add_found()
         return {weight.name: total for weight, total in zip(self._weights, self._sums, strict=True)}
 
     def _set_mode(self, mode: int, *, train: bool) -> None:
@@ -163,6 +180,7 @@ class TrainedPart:
     def _forget(self) -> None:
         self._open.clear()
         self._added = 0
+        self._found = None
         self._attempt = None
 
     def _record(
@@ -202,16 +220,6 @@ class TrainedPart:
 
     def _arrays(self) -> list[Any]:
         return [total.asnumpy() for total in self._sums]
-
-    def _add(self, gradients: Sequence[Any]) -> None:
-        """Add the gradients of a chunk, behind those of the chunks before."""
-        self._make_sums()
-        for array, gradient in zip(self._arrays(), gradients, strict=True):
-            if self._added:
-                np.add(array, gradient.asnumpy(), out=array)
-            else:
-                np.copyto(array, gradient.asnumpy())
-        self._added += 1
 
 
 class _Chain(nn.Cell):  # type: ignore[misc]
