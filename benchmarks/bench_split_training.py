@@ -21,7 +21,7 @@ from mindspore import nn
 
 from ms_recover.splitting import FaultTolerantModelSplitter, ModelSplitter
 
-ROWS = 2048
+ROWS = 4096
 SNAPSHOT_ROWS, RECOVERY_ROWS = 1024, 512
 SNAPSHOT_STEPS = 10
 
