@@ -216,9 +216,12 @@ class Store(ABC):
         The absolute path of a local tree, otherwise a URL without secrets; it stands in messages, plans and manifests.
     host : str or None
         The host that has the bytes, as provenance names it; None for this host.
+    near : bool
+        Whether a request costs little, so that several at a time gain nothing.
     """
 
     host: str | None = None
+    near = False
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -259,6 +262,13 @@ class Store(ABC):
         PermissionDeniedError, StorageError
             As for `list`.
         """
+
+    def folder_inode(self, folder: str) -> tuple[int, int] | None:
+        """Return device and inode of a folder, by which two names of one are known; None where there is no such.
+
+        Errors as for `list`.
+        """
+        return None
 
     @abstractmethod
     def open(self, path: str, expected: FileState | None = None) -> OpenFile:
