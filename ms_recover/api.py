@@ -21,13 +21,13 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 
 if TYPE_CHECKING:
-    from ms_recover.execution.slice_source import SliceSource
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.inspection import Inspection
     from ms_recover.model.outcome import ActionResult, Outcome
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
     from ms_recover.planning.planner import Planned
+    from ms_recover.stores.store import Store
 
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
 
@@ -221,7 +221,7 @@ def apply(
     lock_timeout: float = 600.0,
     partial: bool = False,
     require_newest: bool = False,
-    sources: Mapping[str, SliceSource] | None = None,
+    sources: Mapping[str, Store] | None = None,
 ) -> Outcome:
     """Carry out a plan in threads; the outcome has the gravest exit code of its actions.
 
@@ -240,7 +240,7 @@ def apply(
     require_newest : bool
         Refuse a plan that goes back behind a newer step, as the option of `plan` does.
     sources : mapping, optional
-        The slices of the plan that lie on other hosts, by path.
+        The stores of the slices of the plan that lie elsewhere, by path.
 
     Raises
     ------

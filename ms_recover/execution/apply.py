@@ -20,7 +20,6 @@ from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
-from ms_recover.execution.slice_source import LocalSource, SliceSource
 from ms_recover.execution.strategy_files import write_strategy_file
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
@@ -29,6 +28,8 @@ from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, 
 from ms_recover.stores.atomic import leftovers, remove_unlocked
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def check_plan(plan: Plan) -> None:
     """
     _check_recoverable(plan.step, plan.root)
     check_names(plan)
-    source = LocalSource(plan.root)
+    source = LocalStore(plan.root)
     for action in plan.actions:
         for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
             source.open(replica.path, replica.state).close()
@@ -67,7 +68,7 @@ def apply_plan(
     progress: Callable[[int], None] | None = None,
     lock_timeout: float = 600.0,
     partial: bool = False,
-    sources: Mapping[str, SliceSource] | None = None,
+    sources: Mapping[str, Store] | None = None,
 ) -> Outcome:
     """Carry out a plan; an action that fails does not keep the others from being done.
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import xxhash
 
-from ms_recover.errors import FormatError, UsageError, VerificationError
+from ms_recover.errors import FormatError, MsRecoverError, UsageError, VerificationError
+from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext, result_of
-from ms_recover.execution.manifests import TOOL, check_against, own_manifest, write_manifest
+from ms_recover.execution.manifests import TOOL, check_against, manifest_in, own_manifest, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
-from ms_recover.execution.slice_source import BadSourceError
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
@@ -111,7 +111,9 @@ def _is_there(target: str, action: ComposeAction, size: int, digest: str, contex
 def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext) -> None:
     assert context.step is not None
     origins = [(source, context.source(source.path)) for source in action.sources]
-    model = origins[action.model][1].manifest(action.sources[action.model].path)
+    model = None
+    with suppress(MsRecoverError):  # the slice is there, with a manifest of less
+        model = manifest_in(origins[action.model][1], action.sources[action.model].path)
     manifest = Manifest(
         run_id=context.run_id or "",
         rank=action.rank,

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ms_recover.execution.journal import Journal
-from ms_recover.execution.slice_source import LocalSource, SliceSource, never
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.directories import DirectorySyncs, make_directory
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.store import Store, never
 from ms_recover.system_errors import explained
 
 
@@ -26,8 +27,8 @@ class ActionContext:
     """The plan's facts and the means of an action."""
 
     root: str
-    elsewhere: Mapping[str, SliceSource] = field(default_factory=dict)
-    """Sources of the slices that do not lie below the root, by path."""
+    elsewhere: Mapping[str, Store] = field(default_factory=dict)
+    """Stores of the slices that do not lie below the root, by path."""
     step: Step | None = None
     """None where no manifest is written."""
     world_size: int = 0
@@ -41,9 +42,9 @@ class ActionContext:
     """Directories that the caller syncs when everything is done; None to sync them at once."""
     journal: Journal | None = None
 
-    def source(self, path: str) -> SliceSource:
-        """Return the source of a slice."""
-        return self.elsewhere.get(path) or LocalSource(self.root)
+    def source(self, path: str) -> Store:
+        """Return the store that has a slice."""
+        return self.elsewhere.get(path) or LocalStore(self.root)
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a file of the tree."""

@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.execution.bad_source import BadSourceError, blaming_source
 from ms_recover.execution.context import ActionContext, result_of
-from ms_recover.execution.manifests import TOOL, check_against, make_manifest, own_manifest, write_manifest
-from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
+from ms_recover.execution.manifests import (
+    TOOL,
+    check_against,
+    make_manifest,
+    manifest_in,
+    own_manifest,
+    write_manifest,
+)
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.reading import pread
@@ -23,6 +30,7 @@ from ms_recover.model.slices import SliceHeader
 from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.digest import Digester, holds
+from ms_recover.stores.store import OpenFile
 from ms_recover.system_errors import DENIED, explained
 
 _log = logging.getLogger(__name__)
@@ -76,7 +84,8 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
     with blaming_source():
         opened = source.open(replica.path, replica.state)
     with opened:
-        manifest = source.manifest(replica.path)
+        with blaming_source():
+            manifest = manifest_in(source, replica.path)
         there = _digest_there(opened, target, action, replica, context)
         digest = _write(opened, manifest, action, replica, context) if there is None else there
         if there is not None:
@@ -90,7 +99,7 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
 
 
 def _digest_there(
-    opened: OpenSlice, target: str, action: CopyAction, replica: Replica, context: ActionContext
+    opened: OpenFile, target: str, action: CopyAction, replica: Replica, context: ActionContext
 ) -> str | None:
     """Return the digest when the target already holds the source's bytes.
 
@@ -116,7 +125,7 @@ def _digest_there(
 
 
 def _write(
-    opened: OpenSlice, manifest: Manifest | None, action: CopyAction, replica: Replica, context: ActionContext
+    opened: OpenFile, manifest: Manifest | None, action: CopyAction, replica: Replica, context: ActionContext
 ) -> str:
     with context.new_file(action.target, replica.path) as file:
         digest = _fill(file, opened, manifest, action, replica, context)
@@ -129,7 +138,7 @@ def _write(
 
 def _fill(
     file: AtomicFile,
-    opened: OpenSlice,
+    opened: OpenFile,
     manifest: Manifest | None,
     action: CopyAction,
     replica: Replica,
@@ -169,7 +178,7 @@ def _fill(
 
 def _check_own(
     header: SliceHeader,
-    opened: OpenSlice,
+    opened: OpenFile,
     digest: str,
     manifest: Manifest | None,
     action: CopyAction,

@@ -7,16 +7,23 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from ms_recover import __version__
-from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.errors import (
+    FormatError,
+    MissingInputError,
+    MsRecoverError,
+    PermissionDeniedError,
+    VerificationError,
+)
 from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.header import read_header
-from ms_recover.formats.manifest import encode_manifest, read_manifest
+from ms_recover.formats.manifest import MAX_SIZE, decode_manifest, encode_manifest, read_manifest
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import digest_file, holds
 from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.store import Store
 
 TOOL = f"ms_recover {__version__}"
 
@@ -82,6 +89,18 @@ def manifest_of(slice_path: str) -> Manifest | None:
     try:
         return read_manifest(slice_path + MANIFEST_SUFFIX)
     except MsRecoverError:
+        return None
+
+
+def manifest_in(store: Store, path: str) -> Manifest | None:
+    """Return the manifest beside a slice of a store, None without one that can be used.
+
+    Errors are those of `Store.open`, but for a manifest that is not there or this user may not read.
+    """
+    beside = path + MANIFEST_SUFFIX
+    try:
+        return decode_manifest(store.read_small(beside, "a manifest", MAX_SIZE), f"{store.url}/{beside}")
+    except (MissingInputError, FormatError, PermissionDeniedError):
         return None
 
 

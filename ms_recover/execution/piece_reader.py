@@ -7,14 +7,15 @@ from collections.abc import Callable, Generator
 import xxhash
 
 from ms_recover.errors import MsRecoverError, VerificationError
+from ms_recover.execution.bad_source import BadSourceError, blaming_source
 from ms_recover.execution.context import ActionContext
-from ms_recover.execution.slice_source import BadSourceError, OpenSlice, blaming_source
 from ms_recover.formats.header import parse_header
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece
 from ms_recover.model.slices import ByteRange, SliceHeader
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.gather import WINDOW, Contents, gather
 from ms_recover.stores.local import StoppedError
+from ms_recover.stores.store import OpenFile
 
 _MOST_OPEN = 64
 _MOST_KEPT = 64 << 20
@@ -29,7 +30,7 @@ class PieceReader:
         self._context = context
         self._headers: dict[int, SliceHeader] = {}
         self._places: dict[int, dict[str, tuple[ByteRange, ...]]] = {}
-        self._open: dict[int, OpenSlice] = {}
+        self._open: dict[int, OpenFile] = {}
         self._bad: dict[int, MsRecoverError] = {}
         self._proven: set[tuple[int, str]] = set()
         self._kept: dict[tuple[int, str], memoryview] = {}
@@ -48,7 +49,7 @@ class PieceReader:
         """Paths of the sources that bytes were taken from, in the order of their first use."""
         return [self._sources[number].path for number in self._used]
 
-    def opened(self, number: int) -> OpenSlice:
+    def opened(self, number: int) -> OpenFile:
         """Return an open source; a MsRecoverError when it cannot be opened or is not what the plan saw."""
         if number not in self._open:
             while len(self._open) >= _MOST_OPEN:
@@ -160,7 +161,7 @@ class PieceReader:
                 raise VerificationError(f"{opened.name} does not hold {name!r} as the plan saw it: plan again")
         return contents
 
-    def _reader(self, number: int, opened: OpenSlice) -> Callable[[int, memoryview], int]:
+    def _reader(self, number: int, opened: OpenFile) -> Callable[[int, memoryview], int]:
         def read(offset: int, into: memoryview) -> int:
             try:
                 count = opened.read(offset, into)

@@ -6,11 +6,11 @@ import os
 import stat
 
 from ms_recover.errors import FormatError, StorageError, VerificationError
-from ms_recover.execution.slice_source import Stop
 from ms_recover.file_names import ranks_in_folders
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.digest import digest_bytes
+from ms_recover.stores.store import Stop
 from ms_recover.system_errors import explained
 
 

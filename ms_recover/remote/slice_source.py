@@ -1,4 +1,4 @@
-"""Slices that another node serves, read range by range."""
+"""Slices that another node serves, read range by range, and the manifests that came with its inventory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, VerificationError
-from ms_recover.execution.slice_source import OpenSlice, SliceSource, Stop, never
+from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.formats.manifest import encode_manifest
 from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.manifest import Manifest
 from ms_recover.remote.messages import SliceRequest
 from ms_recover.remote.peer import Peer
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.paths import check_path
+from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store, never
 
 if TYPE_CHECKING:
     from ms_recover.remote.client import Peers
@@ -22,32 +24,40 @@ _LEAST_AHEAD = 64 << 10
 _MOST_AHEAD = 4 << 20
 
 
-class RemoteSource(SliceSource):
+class RemoteSource(Store):
     """The slices that the inventory of one server lists."""
 
     def __init__(self, peer: Peer, inventory: Inventory, peers: Peers) -> None:
+        super().__init__(peer.name)
         self.host = peer.name
         self._peer, self._peers = peer, peers
         self._files = {file.path: file for file in inventory.slices}
 
-    def list_paths(self) -> list[str]:
-        """Return the paths of the served slices."""
-        return sorted(self._files)
+    def list(self, folder: str) -> list[Entry]:
+        """List slices, manifests and the folders that hold them."""
+        ahead = f"{check_path(folder)}/" if folder else ""
+        paths = [*self._files, *(path + MANIFEST_SUFFIX for path, file in self._files.items() if file.manifest)]
+        below = [path.removeprefix(ahead).partition("/") for path in paths if path.startswith(ahead)]
+        if not below:
+            raise MissingInputError(f"{self.host} serves nothing in {folder!r}: plan again")
+        kinds = {name: bool(slash) for name, slash, _ in below}
+        return [Entry(name=name, kind="folder" if kinds[name] else "file") for name in sorted(kinds)]
 
-    def stat(self, path: str) -> FileState:
+    def stat(self, path: str) -> FileInfo:
         """Return the state that the server named, once it confirms it."""
-        file = self._file(path)
-        state = FileState(file.size, file.mtime_ns)
-        self.open(path, state).check_unchanged()
-        return state
+        with self.open(path) as opened:
+            opened.check_unchanged()
+            return FileInfo(size=opened.size, mtime_ns=opened.form().mtime_ns)
 
-    def open(self, path: str, expected: FileState) -> RemoteSlice:
-        """Open a slice; the server compares its state at each request."""
-        return RemoteSlice(self._peer, self._peers, self._file(path), expected)
-
-    def manifest(self, path: str) -> Manifest | None:
-        """Return the manifest that came with the inventory."""
-        return self._file(path).manifest
+    def open(self, path: str, expected: FileState | None = None) -> OpenFile:
+        """Open a slice, whose state the server compares at each request, or a manifest."""
+        slice_path = check_path(path).removesuffix(MANIFEST_SUFFIX)
+        file = self._file(slice_path)
+        if slice_path == path:
+            return RemoteSlice(self._peer, self._peers, file, expected or FileState(file.size, file.mtime_ns))
+        if file.manifest is None:
+            raise MissingInputError(f"{self.host} serves no manifest of {slice_path}")
+        return _SentFile(f"{self.host}/{path}", encode_manifest(file.manifest), file.mtime_ns)
 
     def _file(self, path: str) -> SliceFile:
         if path not in self._files:
@@ -55,7 +65,26 @@ class RemoteSource(SliceSource):
         return self._files[path]
 
 
-class RemoteSlice(OpenSlice):
+class _SentFile(OpenFile):
+    """A small file that came with the inventory."""
+
+    def __init__(self, name: str, data: bytes, mtime_ns: int) -> None:
+        super().__init__(name, len(data))
+        self._data, self._mtime_ns = data, mtime_ns
+
+    def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
+        """Give its bytes; see `OpenFile.read_range`."""
+        take(memoryview(self._data)[start:end])
+
+    def check_unchanged(self) -> None:
+        """Do nothing: it cannot change."""
+
+    def form(self) -> FileForm:
+        """Return the time of its slice."""
+        return FileForm(0o644, self._mtime_ns)
+
+
+class RemoteSlice(OpenFile):
     """A slice of another node, `file` as its server listed it; consecutive reads are requested ahead."""
 
     near = False
@@ -67,12 +96,12 @@ class RemoteSlice(OpenSlice):
         self._block, self._start, self._ahead = b"", 0, _LEAST_AHEAD
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
-        """Ask for a range of bytes; see `OpenSlice.read_range`."""
+        """Ask for a range of bytes; see `OpenFile.read_range`."""
         request = SliceRequest(self._file.path, self._expected, start, end)
         self._mode = self._peers.wait(lambda: self._peer.fetch(request, take), stop)
 
     def read(self, offset: int, into: memoryview) -> int:
-        """Read from the block at hand, or ask for the next one; see `OpenSlice.read`."""
+        """Read from the block at hand, or ask for the next one; see `OpenFile.read`."""
         within = offset - self._start
         if not 0 <= within < len(self._block):
             follows = 0 <= within - len(self._block) < self._ahead
@@ -85,7 +114,7 @@ class RemoteSlice(OpenSlice):
         return len(part)
 
     def check_unchanged(self) -> None:
-        """Let the server compare; see `OpenSlice.check_unchanged`."""
+        """Let the server compare; see `OpenFile.check_unchanged`."""
         self.read_range(self.size, self.size, lambda data: None, never)
 
     def form(self) -> FileForm:
@@ -96,7 +125,7 @@ class RemoteSlice(OpenSlice):
         return FileForm(self._mode, self._expected.mtime_ns)
 
     def digest(self, stop: Stop) -> str:
-        """Let the server read the slice; see `OpenSlice.digest`."""
+        """Let the server read the slice; see `OpenFile.digest`."""
         file = replace(self._file, size=self._expected.bytes, mtime_ns=self._expected.mtime_ns)
         contents = self._peers.wait(lambda: self._peer.digests([file], None), stop)
         if file.path not in contents.digests:

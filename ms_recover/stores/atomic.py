@@ -71,7 +71,7 @@ class AtomicFile:
                 os.unlink(self.path)
         os.close(self.descriptor)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes; an OSError when they cannot be written."""
         left = memoryview(data)
         while left:

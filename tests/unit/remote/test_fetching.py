@@ -10,14 +10,14 @@ import pytest
 
 from ms_recover.errors import StorageError, VerificationError
 from ms_recover.execution.apply import apply_plan
-from ms_recover.execution.slice_source import OpenSlice, SliceSource
 from ms_recover.formats.manifest import read_manifest
-from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import ScanOptions
 from ms_recover.remote.union import cut_down, unite
 from ms_recover.scanning.scan import scan
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.store import OpenFile, Store
 from ms_recover.stores.transfer import Writing
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
@@ -26,7 +26,7 @@ from tests.support.plans import make_plan
 NAME = "test-1_8.ckpt"
 
 
-class HostSlice(OpenSlice):
+class HostSlice(OpenFile):
     """A slice of `Host`."""
 
     near = False
@@ -51,26 +51,26 @@ class HostSlice(OpenSlice):
         return FileForm(0o440, self.expected.mtime_ns)
 
 
-class Host(SliceSource):
+class Host(Store):
     """Another tree; slices of ranks in ``bad`` come with an error or other bytes."""
 
     host = "host:1"
 
     def __init__(self, tree, bad=()):
+        super().__init__("host:1")
         self.tree, self.bad, self.fetched = tree, dict(bad), []
         self.files = {file.path: file for file in scan(tree).slices}
 
-    def list_paths(self):
-        return sorted(self.files)
+    def list(self, folder):
+        return LocalStore(str(self.tree)).list(folder)
 
     def stat(self, path):
-        return FileState(self.files[path].size, self.files[path].mtime_ns)
+        return LocalStore(str(self.tree)).stat(path)
 
-    def open(self, path, expected):
+    def open(self, path, expected=None):
+        if path not in self.files:
+            return LocalStore(str(self.tree)).open(path)
         return HostSlice(self, self.files[path].rank, path, expected)
-
-    def manifest(self, path):
-        return self.files[path].manifest
 
     def sources(self, holders):
         return dict.fromkeys(holders, self)

@@ -7,20 +7,30 @@ import pytest
 from ms_recover.remote.client import Peers
 from ms_recover.remote.peer import Address
 from ms_recover.remote.slice_source import RemoteSlice, RemoteSource
-from ms_recover.testing.slice_source_suite import SliceSourceSuite
+from ms_recover.testing.store_suite import PATH, StoreSuite
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.processes
 
 
-class TestRemoteSource(SliceSourceSuite):
+class TestRemoteSource(StoreSuite):
     @pytest.fixture
-    def source(self, tree):
+    def store(self, tree):
         with serving(tree) as [server], Peers([Address.parse(server.address)]) as peers:
             yield RemoteSource(peers.peers[0], peers.served[0], peers)
 
-    def test_it_names_its_host(self, source):
-        assert source.host.startswith("127.0.0.1:")
+    test_a_folder_lists_its_names_in_order = None  # it lists slices and manifests only, as they were at first
+    test_a_new_file_is_listed = None
+    test_an_empty_file_has_no_bytes = None
+    test_a_changed_file_is_another_one = None
+    test_a_file_that_changed_after_it_was_opened_is_refused = None
+
+    def test_a_small_file_is_read_whole(self, store, tree):
+        manifest = (tree / f"{PATH}.manifest.json").read_bytes()
+        assert store.read_small(f"{PATH}.manifest.json", "a manifest", len(manifest)) == manifest
+
+    def test_it_names_its_host(self, store):
+        assert store.host.startswith("127.0.0.1:")
 
 
 class Counted(RemoteSlice):

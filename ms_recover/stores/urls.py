@@ -1,0 +1,79 @@
+"""Which store a root is: a local path, or a URL whose scheme says it."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ms_recover.errors import UsageError
+
+if TYPE_CHECKING:
+    from ms_recover.stores.store import Store
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://", re.ASCII)
+_HTTP = ("http", "https")
+_WITH_USER = ("sftp", "ssh")
+"""Schemes whose user is part of the place; only the password is a secret."""
+
+_given: dict[str, str] = {}
+"""URLs with secrets that this process was given, by what is shown of them."""
+
+
+def is_url(root: str | os.PathLike[str]) -> bool:
+    """Whether a root is a URL; a local folder that is named like one can be given as ``./http:...``."""
+    return _URL.match(os.fspath(root)) is not None
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without the secrets in it: passwords, users that may be tokens, and queries of web servers."""
+    parts = urlsplit(url)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    user = userinfo.partition(":")[0] + at if parts.scheme in _WITH_USER and userinfo else ""
+    if parts.scheme in _HTTP:
+        parts = parts._replace(query="", fragment="")
+    return urlunsplit(parts._replace(netloc=user + host)) if at or parts.scheme in _HTTP else url
+
+
+def open_store(root: str | os.PathLike[str]) -> Store:
+    """Open the store of a tree: a local one for a path or ``file://``, otherwise by the scheme of the URL.
+
+    Passwords in a URL count for this process: the URL that the store shows opens the same store again.
+
+    Raises
+    ------
+    UsageError
+        When the URL is invalid, nothing opens such URLs, or a package that it takes is not installed.
+    MsRecoverError
+        When the store cannot be reached.
+    """
+    text = os.fspath(root)
+    match = _URL.match(text)
+    scheme = match[1].lower() if match is not None else "file"
+    if scheme == "file":
+        from ms_recover.stores.local_store import LocalStore
+
+        return LocalStore(os.path.realpath(_local_path(text) if match is not None else text))
+    shown = shown_url(text)
+    if scheme == "node":
+        raise UsageError(f"{shown}: the disks of nodes are reached by their workers: add --engine dask://HOST:PORT")
+    if shown != text:
+        _given[shown] = text
+    module, name = ("http_store", "HttpStore") if scheme in _HTTP else ("fsspec_store", "FsspecStore")
+    try:
+        store: Store = getattr(import_module(f"ms_recover.stores.{module}"), name)(_given.get(text, text))
+    except ImportError as error:
+        raise UsageError(
+            f"{shown}: {scheme}:// takes a package that is not installed ({error.name or error}): "
+            "pip install 'ms-recover[remote]'"
+        ) from None
+    return store
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise UsageError(f"{url} names a file of another host: write file:///path")
+    return unquote(parts.path)
