@@ -6,7 +6,7 @@ A path is relative to the root of the tree, with ``/`` between its parts; the ro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,8 @@ import xxhash
 
 from ms_recover.errors import FormatError, UsageError
 from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import SliceFile
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.local import StoppedError
@@ -298,6 +300,19 @@ class Store(ABC):
                     f"{file.name}: {file.size} bytes, and {what} never has more than {limit}; check the path"
                 )
             return file.read_at(0, file.size)
+
+    def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None]) -> Contents | None:
+        """Digest slices where their bytes are; None where that cannot be done, so that they have to be read.
+
+        `progress` is given the bytes read since its last call. A slice that could not be read, or is not what `files`
+        says, has a problem instead.
+
+        Raises
+        ------
+        MsRecoverError
+            When the store cannot be reached any more, or sends an invalid answer.
+        """
+        return None
 
     def create(self, path: str) -> NewFile:
         """Return a file to write.
