@@ -34,14 +34,6 @@ def never() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One name in a folder."""
-
-    name: str
-    kind: EntryKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
     """A file, once links are followed.
 
@@ -67,6 +59,21 @@ class FileInfo:
     def state(self) -> FileState:
         """Size and modification time."""
         return FileState(self.size, self.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One name in a folder.
+
+    Attributes
+    ----------
+    info : FileInfo, optional
+        What `Store.stat` returns of a file, where listing it showed that too.
+    """
+
+    name: str
+    kind: EntryKind
+    info: FileInfo | None = None
 
 
 class OpenFile(ABC):
