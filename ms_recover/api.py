@@ -44,7 +44,7 @@ Reader = Callable[[Sequence[SliceFile]], Contents]
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:
     """Identify a slice, ``group_info.pb``, strategy file or document of MindFormers, and list contents and problems.
 
-    With `crc` the CRC of a slice that has one is checked, which reads the whole file.
+    With `crc` the CRC of a slice that has one is checked, which reads the whole file. The path may be a URL.
 
     Raises
     ------
@@ -68,7 +68,8 @@ def scan(
     Parameters
     ----------
     root : str or path
-        A directory with a directory for each rank.
+        A directory with a directory for each rank, or the URL of one: see docs/remote.md. Of a distant tree no slice is
+        read whole: CRCs are left to what reads slices.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
     progress : callable, optional
@@ -83,7 +84,7 @@ def scan(
     FormatError
         When a file named in the options is malformed.
     StorageError
-        When the root cannot be read.
+        When the root cannot be read, or a distant tree not as a whole.
     """
     from ms_recover.scanning.scan import scan as scan_tree
 
@@ -164,7 +165,10 @@ def plan_with_evidence(
         unread = [file for file in wanted if not contents.knows(file)]
         if not unread:
             return planned, contents
-        more = read(unread) if read else read_contents(inventory.root, unread, jobs=jobs, progress=progress)
+        if read:
+            more = read(unread)
+        else:
+            more = read_contents(inventory.root, unread, jobs=jobs, progress=progress, crc=inventory.crc_later)
         contents = contents.merged(more)
 
 

@@ -43,7 +43,9 @@ def compare_read(
         for file in inventory.slices
         if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
     ]
-    contents = read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep)
+    contents = read_contents(
+        inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
+    )
     if not inventory.iterations:
         return [compare_slices(gather_facts(inventory, options, contents))], contents
     from ms_recover.planning.plan_parts import Parts  # which other trees need not load

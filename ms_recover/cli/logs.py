@@ -75,13 +75,20 @@ class End:
 def logged_end(command: str, words: Sequence[str]) -> Iterator[End]:
     """Log the command line, and how the command ends."""
     began, end = time.monotonic(), End()
-    _log.info("%s %s, version %s", command, shlex.join(words), __version__)
+    _log.info("%s %s, version %s", command, shlex.join(map(_without_secrets, words)), __version__)
     try:
         yield end
     except BaseException as error:
         _log.error("%s after %.3f s: %s", type(error).__name__, time.monotonic() - began, error, extra=PRINTED)
         raise
     _log.info("ended with %s after %.3f s", end.code, time.monotonic() - began)
+
+
+def _without_secrets(word: str) -> str:
+    from ms_recover.stores.urls import is_url, shown_url
+
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return f"{option}{equals}{shown_url(value)}" if is_url(value) else word
 
 
 def open_log(path: str, tree: str | None) -> IO[str]:

@@ -64,6 +64,7 @@ def command(
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT."""
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
+    from ms_recover.stores.urls import is_url
 
     if output is not None and peers.servers:
         raise click.UsageError("a plan over other nodes cannot be kept: apply it with the same --from", ctx)
@@ -95,7 +96,10 @@ def command(
     elif explanation is not None:
         print_text(explanation_text(explanation, text_width()))
     else:
-        words = [root, *words_of(ctx.command, {"plan": plan, "peers": peers, "scan": scan})]
+        words = [
+            made.root if is_url(root) else root,
+            *words_of(ctx.command, {"plan": plan, "peers": peers, "scan": scan}),
+        ]
         command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])])
         print_text(plan_text(made, text_width(), next_command=command_line, refused=refused))
     return OlderStepError.exit_code if refused else plan_code(made, detailed=detailed_exitcode)

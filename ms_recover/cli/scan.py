@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @takes_scan
 @json_option
 def command(root: str, as_json: bool, scan: ScanOptions) -> int:
-    """List the slices, steps and rank lists below ROOT."""
+    """List the slices, steps and rank lists below ROOT.
+
+    ROOT is a directory or the URL of one: see docs/remote.md.
+    """
     from ms_recover.reporting.inventory_text import inventory_text
 
     inventory = scan_tree(root, scan, as_json=as_json)

@@ -11,6 +11,7 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree, verification_code
+from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
     from ms_recover.model.options import PlanOptions, ScanOptions
@@ -88,6 +89,10 @@ def _watch(
 ) -> int:
     import time
 
+    from ms_recover.stores.urls import is_url, shown_url
+
+    if is_url(root):
+        raise UsageError(f"--watch works beside the job, on a local directory: {shown_url(root)} is none")
     from ms_recover.formats.report_json import sealed_step_to_json
     from ms_recover.model.sealing import SealedStep
     from ms_recover.reporting.sealing_text import sealed_line

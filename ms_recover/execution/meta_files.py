@@ -6,7 +6,8 @@ import os
 
 from ms_recover.errors import MsRecoverError, VerificationError
 from ms_recover.execution.targets import check_place
-from ms_recover.formats.resume_records import META_MODE, encode_meta, read_meta
+from ms_recover.formats.reading import read_small
+from ms_recover.formats.resume_records import META_MODE, MOST_META, decode_meta, encode_meta
 from ms_recover.model.plan import MetaWrite
 from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import write_small
@@ -41,6 +42,6 @@ def write_meta(root: str, write: MetaWrite, step: Step, *, syncs: DirectorySyncs
 
 def _named_in(path: str) -> tuple[Step, str] | None:
     try:
-        return read_meta(path)
+        return decode_meta(read_small(path, "a meta.json", MOST_META), path)
     except MsRecoverError:
         return None

@@ -30,8 +30,10 @@ from ms_recover.model.shard_metadata import CommonInfo
 COMMON_MEMBERS = tuple(field.name for field in fields(CommonInfo) if field.name != "members")
 """The members that MindFormers writes, in its order."""
 
-_MAX_COMMON = 1 << 20
-_MAX_TRACKER = 1 << 12
+MAX_COMMON = 1 << 20
+MAX_TRACKER = 1 << 12
+"""Longest files that are read, in bytes."""
+
 _MOST = 1 << 10
 _NUMBER = re.compile(rb"[ \t\r\n\v\f]*([0-9]{1,18})[ \t\r\n\v\f]*")
 
@@ -46,7 +48,7 @@ def read_common(path: str | os.PathLike[str]) -> CommonInfo:
     MissingInputError, StorageError
         As `ms_recover.formats.reading.open_regular`.
     """
-    return decode_common(read_small(path, "the common.json of an iteration", _MAX_COMMON), os.fspath(path))
+    return decode_common(read_small(path, "the common.json of an iteration", MAX_COMMON), os.fspath(path))
 
 
 def decode_common(data: bytes, where: str) -> CommonInfo:
@@ -81,7 +83,7 @@ def read_tracker(path: str | os.PathLike[str]) -> int:
     MissingInputError, StorageError
         As `ms_recover.formats.reading.open_regular`.
     """
-    return decode_tracker(read_small(path, "the tracker", _MAX_TRACKER), os.fspath(path))
+    return decode_tracker(read_small(path, "the tracker", MAX_TRACKER), os.fspath(path))
 
 
 def decode_tracker(data: bytes, where: str) -> int:

@@ -29,7 +29,28 @@ def read_group_info(
     world_size: int | None = None,
     known: dict[bytes, GroupInfo] | None = None,
 ) -> GroupInfo:
-    """Read a ``group_info.pb``.
+    """Read a ``group_info.pb``, as `decode_group_info`.
+
+    Raises
+    ------
+    FormatError
+        As `decode_group_info`.
+    MissingInputError, StorageError
+        As `ms_recover.formats.reading.open_regular`.
+    """
+    data = read_small(path, "a group_info.pb")
+    return decode_group_info(data, os.fspath(path), owner=owner, world_size=world_size, known=known)
+
+
+def decode_group_info(
+    data: bytes,
+    where: str,
+    *,
+    owner: int | None = None,
+    world_size: int | None = None,
+    known: dict[bytes, GroupInfo] | None = None,
+) -> GroupInfo:
+    """Decode a ``group_info.pb``, `where` in messages.
 
     Its restore list must name its `owner`, and every rank in it be below the `world_size`, where these are given. Where
     they are not, `known` files are not decoded again, because the ranks of a group have equal ones; this one is added.
@@ -38,16 +59,12 @@ def read_group_info(
     ------
     FormatError
         When it is no group file, is damaged, or names invalid ranks.
-    MissingInputError, StorageError
-        As `ms_recover.formats.reading.open_regular`.
     """
-    name = os.fspath(path)
-    data = read_small(path, "a group_info.pb")
     if known is not None and data in known:
         return known[data]
     kind = classify(data[:HEAD], len(data))
     if kind != "group_info":
-        raise FormatError(f"{name}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
+        raise FormatError(f"{where}: no group_info.pb, the file is {DESCRIPTIONS[kind]}; name the rank's group_info.pb")
     try:
         message = parse("ParallelGroupMap", data.removesuffix(_NO_GROUPS))
         items = message.parallel_group_item
@@ -55,7 +72,7 @@ def read_group_info(
         info = GroupInfo(tuple(message.ckpt_restore_rank_list.dim), groups)
         _check(info, owner, world_size)
     except FormatError as error:
-        raise FormatError(f"{name}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
+        raise FormatError(f"{where}: unusable group_info.pb: {error}; take a sound copy or a peer's file") from error
     if known is not None:
         known[data] = info
     return info

@@ -83,10 +83,12 @@ def find_problem(
     if not crc or header.crc is None:
         return None
     with open_regular(path, "a slice") as (descriptor, size):
-        return crc_problem(_counted(pread(descriptor), progress), size, header, stop=stop)
+        return crc_problem(counted(pread(descriptor), progress), size, header, stop=stop)
 
 
-def _counted(read_at: ReadAt, progress: Callable[[int], None] | None) -> ReadAt:
+def counted(read_at: ReadAt, progress: Callable[[int], None] | None) -> ReadAt:
+    """Return a reader that gives `progress`, where there is one, the bytes of each read."""
+
     def read(offset: int, count: int) -> bytes:
         data = read_at(offset, count)
         if progress is not None:
@@ -114,7 +116,37 @@ def crc_problem(
     if found == header.crc:
         return None
     where = "metadata say" if header.kind == "safetensors" else "trailer says"
-    return f"CRC-32 of the contents is {found:#010x}, the {where} {header.crc:#010x}: bytes have changed"
+    return _mismatch(where, found, header.crc)
+
+
+class RunningCrc:
+    """The CRC of a ``.ckpt`` slice, out of bytes that come in file order."""
+
+    def __init__(self, header: SliceHeader) -> None:
+        self._ranges = ckpt.crc_ranges(header)
+        self._expected = header.crc
+        self._found = self._offset = self._next = 0
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes of the file."""
+        start, end = self._offset, self._offset + len(data)
+        while self._next < len(self._ranges):
+            first, last = self._ranges[self._next]
+            if first >= end:
+                break
+            self._found = zlib.crc32(data[max(first, start) - start : min(last, end) - start], self._found)
+            if last > end:
+                break
+            self._next += 1
+        self._offset = end
+
+    def problem(self) -> str | None:
+        """Return the problem of the whole file, None when the CRC agrees; as `crc_problem`."""
+        return None if self._found == self._expected else _mismatch("trailer says", self._found, self._expected)
+
+
+def _mismatch(where: str, found: int, expected: int | None) -> str:
+    return f"CRC-32 of the contents is {found:#010x}, the {where} {expected or 0:#010x}: bytes have changed"
 
 
 def _crc(header: SliceHeader, read: Callable[[int, int], Iterator[bytes]]) -> int:

@@ -7,15 +7,14 @@ fraction of the time.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from struct import Struct
 
 from ms_recover.formats.ckpt import TRAILER, parse_trailer
-from ms_recover.formats.header import read_header
-from ms_recover.formats.reading import open_regular, pread
-from ms_recover.model.slices import ParameterList, SliceHeader
+from ms_recover.formats.header import parse_header
+from ms_recover.formats.reading import ReadAt
+from ms_recover.model.slices import Parameter, ParameterList, SliceHeader
 
 _WINDOW = 16 << 10
 """Shorter contents are read along with the bytes around them."""
@@ -38,48 +37,49 @@ class _Known:
 
 
 class KnownHeaders:
-    """Headers that were read before, by which `read` recognises others; threads may share them, as they only grow."""
+    """Headers that were read before, by which `parse` recognises others; threads may share them, as they only grow."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[_Known]] = defaultdict(list)
         self._lists: dict[ParameterList, ParameterList] = {}
 
-    def read(self, path: str | os.PathLike[str]) -> SliceHeader:
-        """Read a header, as `ms_recover.formats.header.read_header`; equal headers share their parameters."""
-        suffix = os.fspath(path).rpartition(".")[2]
-        with open_regular(path, "a slice") as (descriptor, size):
-            for known in self._known.get(size, ()):
-                if known.header.kind == suffix and _alike(descriptor, known):
-                    return _with_crc(descriptor, known.header)
-        header = read_header(path)
-        listed = ParameterList(header.parameters)
-        header = replace(header, parameters=self._lists.setdefault(listed, listed))
+    def parse(self, read_at: ReadAt, size: int, name: str) -> SliceHeader:
+        """Read a header, as `ms_recover.formats.header.parse_header`; equal headers share their parameters."""
+        suffix = name.rpartition(".")[2]
+        for known in self._known.get(size, ()):
+            if known.header.kind == suffix and _alike(read_at, known):
+                return _with_crc(read_at, known.header)
+        header = parse_header(read_at, size, name=name)
+        header = replace(header, parameters=self.share(header.parameters))
         if not header.problems and header.kind == suffix and len(self._known) < _MOST_SIZES:
             alike = self._known[header.size]
-            windows = _windows(path, header) if len(alike) < _MOST_KNOWN else None
+            windows = _windows(read_at, header) if len(alike) < _MOST_KNOWN else None
             if windows is not None:
                 alike.append(_Known(header, windows))
         return header
 
+    def share(self, parameters: tuple[Parameter, ...]) -> ParameterList:
+        """Return the list that equal headers share."""
+        listed = parameters if isinstance(parameters, ParameterList) else ParameterList(parameters)
+        return self._lists.setdefault(listed, listed)
 
-def _with_crc(descriptor: int, header: SliceHeader) -> SliceHeader:
+
+def _with_crc(read_at: ReadAt, header: SliceHeader) -> SliceHeader:
     if header.crc is None:
         return header
-    crc, _, problems = parse_trailer(pread(descriptor), header.size)
+    crc, _, problems = parse_trailer(read_at, header.size)
     return replace(header, crc=crc, problems=problems)
 
 
-def _alike(descriptor: int, known: _Known) -> bool:
+def _alike(read_at: ReadAt, known: _Known) -> bool:
     for offset, form, expected in known.windows:
-        data = os.pread(descriptor, form.size, offset)
+        data = read_at(offset, form.size)
         if len(data) != form.size or form.unpack(data) != expected:
             return False
     return True
 
 
-def _windows(
-    path: str | os.PathLike[str], header: SliceHeader
-) -> tuple[tuple[int, Struct, tuple[bytes, ...]], ...] | None:
+def _windows(read_at: ReadAt, header: SliceHeader) -> tuple[tuple[int, Struct, tuple[bytes, ...]], ...] | None:
     """Read the bytes around the contents; None when they are too many to keep."""
     ranges = sorted((piece.start, piece.end) for pieces in header.contents for piece in pieces)
     gaps = []
@@ -99,15 +99,14 @@ def _windows(
         else:
             grouped.append([(start, end)])
     windows = []
-    with open_regular(path, "a slice") as (descriptor, size):
-        for gap in grouped:
-            first, last = gap[0][0], gap[-1][1]
-            data = pread(descriptor)(first, last - first)
-            if size != header.size or len(data) != last - first:
-                return None
-            at, form = first, "="
-            for start, end in gap:
-                form += f"{start - at}x{end - start}s"
-                at = end
-            windows.append((first, Struct(form), Struct(form).unpack(data)))
+    for gap in grouped:
+        first, last = gap[0][0], gap[-1][1]
+        data = read_at(first, last - first)
+        if len(data) != last - first:
+            return None
+        at, form = first, "="
+        for start, end in gap:
+            form += f"{start - at}x{end - start}s"
+            at = end
+        windows.append((first, Struct(form), Struct(form).unpack(data)))
     return tuple(windows)

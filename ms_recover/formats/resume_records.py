@@ -7,14 +7,14 @@ Source: ``CheckpointMonitor`` of MindFormers 2.0 (``mindformers/core/callback/ca
 from __future__ import annotations
 
 import json
-import os
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.codec import Count, Fields, decode
-from ms_recover.formats.reading import read_small
 from ms_recover.model.steps import Step
 
-_MOST_META = 64 << 10
+MOST_META = 64 << 10
+"""Longest ``meta.json`` that is read, in bytes."""
+
 META_MODE = 0o640
 """Mode that MindFormers gives a ``meta.json``."""
 
@@ -30,20 +30,18 @@ class _HealthFields(Fields):
     is_health: float = -1
 
 
-def read_meta(path: str | os.PathLike[str]) -> tuple[Step, str]:
-    """Return the step and the name of the slice that a ``meta.json`` names.
+def decode_meta(data: bytes, where: str) -> tuple[Step, str]:
+    """Return the step and the name of the slice that a ``meta.json`` names, `where` in messages.
 
     Raises
     ------
     FormatError
         When it is none.
-    MissingInputError, StorageError
-        When it cannot be read.
     """
     try:
-        fields = decode(read_small(path, "a meta.json", _MOST_META), _MetaFields)
+        fields = decode(data, _MetaFields)
     except ValueError as error:
-        raise FormatError(f"{os.fspath(path)}: no meta.json of MindFormers: {error}") from None
+        raise FormatError(f"{where}: no meta.json of MindFormers: {error}") from None
     return Step(fields.last_epoch, fields.last_step), fields.last_ckpt_file
 
 
@@ -53,8 +51,8 @@ def encode_meta(step: Step, file: str) -> bytes:
     return json.dumps(data).encode()
 
 
-def read_unhealthy(path: str | os.PathLike[str]) -> list[str]:
-    """Return the names of the slices of rank 0 that a ``health_ckpts.json`` calls unhealthy.
+def decode_unhealthy(data: bytes, where: str) -> list[str]:
+    """Return the names of the slices of rank 0 that a ``health_ckpts.json`` calls unhealthy, `where` in messages.
 
     A slice is healthy where ``is_health`` is 0. Of several entries of one name the last counts.
 
@@ -62,12 +60,10 @@ def read_unhealthy(path: str | os.PathLike[str]) -> list[str]:
     ------
     FormatError
         When it is none.
-    MissingInputError, StorageError
-        When it cannot be read.
     """
     try:
-        entries = decode(read_small(path, "a health_ckpts.json"), list[_HealthFields])
+        entries = decode(data, list[_HealthFields])
     except ValueError as error:
-        raise FormatError(f"{os.fspath(path)}: no health_ckpts.json of MindFormers: {error}") from None
+        raise FormatError(f"{where}: no health_ckpts.json of MindFormers: {error}") from None
     last = {entry.ckpt_name: entry.is_health for entry in entries}
     return [name for name, health in last.items() if health != 0]

@@ -218,7 +218,7 @@ class Inventory:
     """Everything a scan found."""
 
     root: str
-    """Absolute path of the tree."""
+    """Absolute path of the tree, or its URL without secrets."""
     ranks: tuple[int, ...] = ()
     """Ranks that have a slice, a manifest, a rank list or a strategy file, or a directory that cannot be read;
     ascending. Directories without any of these are no ranks.
@@ -250,6 +250,8 @@ class Inventory:
     """What ``health_ckpts.json`` calls unsound."""
     seen: tuple[SeenEvidence, ...] = ()
     """Strategy files and rank lists in other folders."""
+    crc_later: bool = False
+    """CRCs were not checked, because the tree is distant: they are when slices are read."""
     set_aside: tuple[SetAside, ...] = ()
     """Slices of runs that were given up; sorted by rank, step and path."""
 

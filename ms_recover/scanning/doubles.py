@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.header import read_header
+from ms_recover.formats.header import parse_header
 from ms_recover.model.inventory import SliceFile
 from ms_recover.scanning.notes import Notes
-from ms_recover.stores.digest import digest_file
+from ms_recover.scanning.tree import Tree, reader_of
+from ms_recover.stores.digest import Digester
 from ms_recover.stores.local import StoppedError
 
 
 def without_doubles(
-    root: str,
+    tree: Tree,
     slices: Sequence[SliceFile],
     notes: Notes,
     stop: Callable[[], bool] | None = None,
@@ -41,17 +41,17 @@ def without_doubles(
             parameters = tuple(sorted(file.parameters, key=attrgetter("name")))
             groups[(file.rank, file.step, file.part, file.encryption, parameters)].append(file)
     for group in groups.values():
-        kept += group if len(group) == 1 else _without_doubles(root, group, notes, stop or (lambda: False))
+        kept += group if len(group) == 1 else _without_doubles(tree, group, notes, stop or (lambda: False))
     return kept
 
 
-def _without_doubles(root: str, group: list[SliceFile], notes: Notes, stop: Callable[[], bool]) -> list[SliceFile]:
+def _without_doubles(tree: Tree, group: list[SliceFile], notes: Notes, stop: Callable[[], bool]) -> list[SliceFile]:
     kept = []
     contents: dict[object, SliceFile] = {}
     for file in group:
         keys: list[tuple[str, object]] = [("bytes", file.inode)] if file.inode is not None else []
         if keys and keys[0] not in contents:
-            keys += _digests(os.path.join(root, file.path), encrypted=file.encryption is not None, stop=stop)
+            keys += _digests(tree, file.path, encrypted=file.encryption is not None, stop=stop)
         same = next((key for key in keys if key in contents), None)
         if same is None or _of_two_runs(file, contents[same]):
             kept.append(file)
@@ -66,13 +66,18 @@ def _of_two_runs(one: SliceFile, other: SliceFile) -> bool:
     return one.manifest is not None and other.manifest is not None and one.manifest.run_id != other.manifest.run_id
 
 
-def _digests(path: str, *, encrypted: bool, stop: Callable[[], bool]) -> list[tuple[str, object]]:
+def _digests(tree: Tree, path: str, *, encrypted: bool, stop: Callable[[], bool]) -> list[tuple[str, object]]:
     """Return the keys under which a slice is the same as another: its bytes, then the contents of its parameters."""
     try:
-        header = read_header(path)
-        found = digest_file(path, header.contents, stop=stop)
-    except (OSError, MsRecoverError, StoppedError):
+        with tree.open(path) as opened:
+            header = parse_header(reader_of(opened), opened.size, name=path)
+            digester = Digester(header.contents)
+            opened.read_range(0, opened.size, digester.update, stop)
+    except (OSError, MsRecoverError, StoppedError) as error:
+        if isinstance(error, MsRecoverError):
+            tree.check_reached(error)
         return []
+    found = digester.digests()
     if encrypted:
         return [("bytes", found.file)]
     names = [parameter.name for parameter in header.parameters]

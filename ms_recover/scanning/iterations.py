@@ -10,11 +10,10 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
+from ms_recover.errors import MissingInputError, MsRecoverError
 from ms_recover.file_names import (
     COMMON_NAME,
     HUGGING_FACE_NAMES,
@@ -27,20 +26,19 @@ from ms_recover.file_names import (
     named_iteration,
     weights_name,
 )
-from ms_recover.formats.common_info import read_common, read_tracker
-from ms_recover.formats.header import read_header
-from ms_recover.formats.reading import open_regular, pread
-from ms_recover.formats.shard_metadata import read_metadata
-from ms_recover.model.actions import FileState
+from ms_recover.formats.common_info import MAX_COMMON, MAX_TRACKER, decode_common, decode_tracker
+from ms_recover.formats.header import parse_header
+from ms_recover.formats.shard_metadata import decode_metadata
 from ms_recover.model.inventory import RankPath, SliceFile
 from ms_recover.model.iterations import Document, Iteration
-from ms_recover.model.shard_metadata import ShardMetadata
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.tree import Tree, reader_of
 from ms_recover.scanning.walk import iterations_in
-from ms_recover.stores.digest import digest_file
-from ms_recover.system_errors import denied_text, explained
+from ms_recover.stores.store import never
+from ms_recover.system_errors import denied_text
 
 _T = TypeVar("_T")
 _MOST_ASKED = 3
@@ -58,7 +56,7 @@ class FoundIterations:
     iterations: list[Iteration] = field(default_factory=list)
     tracker: Document[int] | None = None
 
-    def with_global_steps(self, root: str, slices: Iterable[SliceFile]) -> tuple[Iteration, ...]:
+    def with_global_steps(self, tree: Tree, slices: Iterable[SliceFile]) -> tuple[Iteration, ...]:
         """Return the iterations with the value of ``global_step`` where ``common.json`` cannot be read.
 
         A few optimizer files are looked at, which must agree.
@@ -71,12 +69,12 @@ class FoundIterations:
         for one in self.iterations:
             values = set()
             if one.common.value is None:
-                values = {_global_step(os.path.join(root, file.path)) for file in by_step[one.step]}
+                values = {_global_step(tree, file.path) for file in by_step[one.step]}
             found.append(replace(one, global_step=values.pop()) if len(values) == 1 else one)
         return tuple(found)
 
 
-def walk_iterations(root: str, notes: Notes) -> FoundIterations:
+def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
     """Find ``iteration_*`` in the root, below ``checkpoint/`` or ``output/checkpoint/``; or the root itself is one.
 
     Nothing is found in other trees, and where the root cannot be listed.
@@ -87,29 +85,30 @@ def walk_iterations(root: str, notes: Notes) -> FoundIterations:
         When the directory of an iteration cannot be listed: that it is incomplete cannot be known.
     """
     found = FoundIterations()
-    reader = _DocumentReader(root)
-    own = named_iteration(os.path.basename(root))
+    reader = _DocumentReader(tree)
+    own = named_iteration(os.path.basename(tree.root))
     if own is not None:
-        names = _names(root)
+        names = _names(tree, "")
         if METADATA_NAME in names or any(map(weights_name, names)):
             _take(found, reader, notes, Step.iteration(own), "", names)
             return found
     taken = ""
     for container in ITERATION_CONTAINERS:
         ahead = f"{container}/" if container else ""
-        named = iterations_in(os.path.join(root, container))
+        named = iterations_in(tree, container)
         if named and found.iterations:
             notes.add(ahead[:-1], f"holds iterations too; those in {taken or 'the root'} are used: name this directory")
             continue
         if not named:
             continue
         taken = container
+        tree.list_ahead(f"{ahead}{name}" for _, name in named)
         for number, name in sorted(named, reverse=True):
             directory = f"{ahead}{name}"
-            _take(found, reader, notes, Step.iteration(number), directory, _names(os.path.join(root, directory)))
-        found.tracker = reader.read(f"{ahead}{TRACKER_NAME}", read_tracker)
+            _take(found, reader, notes, Step.iteration(number), directory, _names(tree, directory))
+        found.tracker = reader.read(f"{ahead}{TRACKER_NAME}", reader.tracker)
         for name in HUGGING_FACE_NAMES:
-            if os.path.lexists(os.path.join(root, container, name)):
+            if tree.kind(f"{ahead}{name}") is not None:
                 notes.add(f"{ahead}{name}", "MindFormers loads what it names instead of any iteration")
     return found
 
@@ -120,7 +119,7 @@ def _take(
     """Sort the files of one iteration out."""
     ahead = f"{directory}/" if directory else ""
     metadata = reader.read(f"{ahead}{METADATA_NAME}", reader.metadata)
-    common = reader.read(f"{ahead}{COMMON_NAME}", read_common)
+    common = reader.read(f"{ahead}{COMMON_NAME}", reader.common)
     found.iterations.append(Iteration(step=step, directory=directory, metadata=metadata, common=common))
     there = set(names)
     weights: dict[str, WeightsName] = {}
@@ -210,58 +209,69 @@ def _rank_of(index: int, numbers: tuple[int, ...]) -> int | None:
 class _DocumentReader:
     """Reads documents, and the metadata of iterations that are equal once."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
         self._known: dict[int, list[tuple[str, ShardMetadata]]] = defaultdict(list)  # by size, with its path
 
     def read(self, path: str, read: Callable[[str], _T]) -> Document[_T]:
         """Return a document; one that cannot be read has a problem."""
-        full = os.path.join(self._root, path)
-        try:
-            status = os.stat(full)
-            state = FileState(status.st_size, status.st_mtime_ns)
-        except FileNotFoundError:
+        if self._tree.is_gone(path):
             return Document(path)
-        except OSError as error:
-            return Document(path, problem=f"cannot be read: {error.strerror}")
+        state = None
         try:
-            return Document(path, state, read(full))
+            state = self._tree.stat(path).state
+            return Document(path, state, read(path))
         except MissingInputError:
             return Document(path)
         except PermissionError:
             return Document(path, state, problem=denied_text())
         except MsRecoverError as error:
-            return Document(path, state, problem=str(error).removeprefix(f"{full}: ").removeprefix(f"{full} "))
+            self._tree.check_reached(error)
+            return Document(path, state, problem=self._tree.brief(error, path))
 
     def metadata(self, path: str) -> ShardMetadata:
-        """Read metadata, which is the same for all iterations of a job; errors as for `read_metadata`."""
-        with explained("reading metadata", path):
-            known = self._known[os.path.getsize(path)]
+        """Read metadata, which is the same for all iterations of a job; errors as for `decode_metadata`."""
+        with self._tree.open(path) as opened:
+            known = self._known[opened.size]
+            digest = opened.digest(never) if known else ""
             for other, metadata in known:
-                if digest_file(other).file == digest_file(path).file:
+                if self._digest(other) == digest:
                     return metadata
-        known.append((path, read_metadata(path)))
+            read_at = reader_of(opened)
+            known.append((path, decode_metadata(read_at, opened.size, opened.name)))
         return known[-1][1]
 
+    def _digest(self, path: str) -> str:
+        with self._tree.open(path) as opened:
+            return opened.digest(never)
 
-def _names(path: str) -> list[str]:
+    def common(self, path: str) -> CommonInfo:
+        """Read a ``common.json``; errors as for `decode_common`."""
+        data = self._tree.small(path, "the common.json of an iteration", MAX_COMMON)
+        return decode_common(data, self._tree.name(path))
+
+    def tracker(self, path: str) -> int:
+        """Read the tracker; errors as for `decode_tracker`."""
+        return decode_tracker(self._tree.small(path, "the tracker", MAX_TRACKER), self._tree.name(path))
+
+
+def _names(tree: Tree, folder: str) -> list[str]:
     try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries)
-    except PermissionError:
-        raise PermissionDeniedError(f"{path}: {denied_text()}; check who owns it, or run as that user") from None
-    except FileNotFoundError:
+        return [entry.name for entry in tree.entries(folder)]
+    except MissingInputError:
         return []  # removed since it was listed
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}; check the path and the mount") from None
 
 
-def _global_step(path: str) -> int | None:
-    with suppress(MsRecoverError), open_regular(path, "a slice") as (descriptor, _):
-        header = read_header(path)
-        for parameter, ranges in zip(header.parameters, header.contents, strict=True):
-            if (parameter.name, parameter.dtype, parameter.nbytes) == ("global_step", "Int32", 4):
-                return int.from_bytes(pread(descriptor)(ranges[0].start, 4), "little", signed=True)
+def _global_step(tree: Tree, path: str) -> int | None:
+    try:
+        with tree.open(path) as opened:
+            read_at = reader_of(opened)
+            header = parse_header(read_at, opened.size, name=path)
+            for parameter, ranges in zip(header.parameters, header.contents, strict=True):
+                if (parameter.name, parameter.dtype, parameter.nbytes) == ("global_step", "Int32", 4):
+                    return int.from_bytes(read_at(ranges[0].start, 4), "little", signed=True)
+    except MsRecoverError as error:
+        tree.check_reached(error)
     return None
 
 

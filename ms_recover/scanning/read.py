@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ms_recover.errors import MsRecoverError
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
+from ms_recover.formats.header import RunningCrc, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
+from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
-from ms_recover.stores.digest import digest_file
+from ms_recover.scanning.tree import reader_of
+from ms_recover.stores.digest import Digester, digest_file
+from ms_recover.stores.store import OpenFile, Store
+from ms_recover.stores.urls import open_store
 
 _log = logging.getLogger(__name__)
+
+_LEAST_JOBS = 4
+"""Threads that read a distant store, however many cores there are here."""
+
+_CHANGES = "changes while it is read: is training still writing it?"
+
+Progress = Callable[[int], None]
 
 
 def read_contents(
@@ -25,67 +36,140 @@ def read_contents(
     files: Sequence[SliceFile],
     *,
     jobs: int = 1,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     from_device: bool = False,
+    crc: bool = False,
+) -> Contents:
+    """Digest the slices of a tree, by its path or URL; as `read_store`, and errors as for `open_store` too."""
+    with open_store(root) as store:
+        return read_store(store, files, jobs=jobs, progress=progress, from_device=from_device, crc=crc)
+
+
+def read_store(
+    store: Store,
+    files: Sequence[SliceFile],
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    from_device: bool = False,
+    crc: bool = False,
 ) -> Contents:
     """Digest slices with so many threads, the whole file and each parameter; check their state files.
 
     A slice that could not be read, or that changed meanwhile, has a problem instead of digests. `progress` gets the
     bytes read since its last call, from any thread, and where it is `Expecting` first the sum of their sizes;
-    `from_device` drops cached pages first. An interrupt is raised when the threads have ended.
+    `from_device` drops cached pages first, where the slices are local. With `crc` a slice that is read here and does
+    not agree with the CRC in it has a problem. An interrupt is raised when the threads have ended.
+
+    Raises
+    ------
+    StorageError
+        When a distant store cannot be read for another reason than that this user may not.
     """
-    stop, headers = threading.Event(), KnownHeaders()
     total = sum(file.size for file in files)
     expect_bytes(progress, total)
+    found = store.digests(files, progress or _ignore) if files else None
+    if found is not None:
+        return found
+    jobs = jobs if store.near else max(jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
-
-    def read(file: SliceFile) -> Digests | str:
-        path = os.path.join(root, file.path)
-        try:
-            header = headers.read(path)
-            digests = digest_file(
-                path,
-                header.contents,
-                stop=stop.is_set,
-                progress=progress or (lambda count: None),
-                from_device=from_device,
-            )
-            status = os.stat(path)
-        except (OSError, MsRecoverError) as error:
-            return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns) or header.parameters != file.parameters:
-            return "changes while it is read: is training still writing it?"
-        return digests
-
+    reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc)
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
-        for file, found in zip(files, pool.map(read, files), strict=True):
-            if isinstance(found, str):
-                problems[file.path] = found
-                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, found)
+        for file, read in zip(files, pool.map(reader.read, files), strict=True):
+            if isinstance(read, str):
+                problems[file.path] = read
+                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, read)
             else:
-                digests[file.path] = found
-                if (wrong := _state_problem(os.path.join(root, file.path), file.manifest)) is not None:
+                digests[file.path] = read
+                if (wrong := reader.state_problem(file.path, file.manifest)) is not None:
                     states[file.path] = wrong
-                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, found.file)
+                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, read.file)
     finally:
-        stop.set()
+        reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
     return Contents(digests, problems, states)
 
 
-def _state_problem(path: str, manifest: Manifest | None) -> str | None:
-    """Return what is wrong with the state file of a slice; None where it is sound, or its manifest names none."""
-    training = manifest.training if manifest is not None else None
-    if training is None or training.state_digest is None:
-        return None
-    try:
-        found = digest_file(path + STATE_SUFFIX).file
-    except FileNotFoundError:
-        return "missing"
-    except (OSError, MsRecoverError) as error:
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    return None if found == training.state_digest else "has other contents than those that the slice's manifest names"
+class _Reader:
+    """Reads the slices of one call; threads share it."""
+
+    def __init__(self, store: Store, progress: Progress, *, from_device: bool, crc: bool) -> None:
+        self._store, self._progress, self._from_device, self._crc = store, progress, from_device, crc
+        self._headers = KnownHeaders()
+        self.stop = threading.Event()
+
+    def read(self, file: SliceFile) -> Digests | str:
+        """Return the digests of a slice, or why there are none; a StorageError as for `read_store`."""
+        try:
+            with self._store.open(file.path, FileState(file.size, file.mtime_ns)) as opened:
+                return self._read(opened, file)
+        except VerificationError:
+            return _CHANGES
+        except (OSError, MsRecoverError) as error:
+            self._check_reached(error)
+            return f"cannot be read: {_cause(error)}"
+
+    def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
+        header = self._headers.parse(reader_of(opened), opened.size, file.path)
+        problem = None
+        if self._from_device:
+            digests = digest_file(
+                opened.name, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
+            )
+        else:
+            digester = Digester(header.contents)
+            checked = self._crc and header.crc is not None and not header.problems
+            running = RunningCrc(header) if checked and header.kind == "ckpt" else None
+
+            def take(data: memoryview) -> None:
+                digester.update(data)
+                if running is not None:
+                    running.update(data)
+                self._progress(len(data))
+
+            opened.read_range(0, opened.size, take, self.stop.is_set)
+            digests = digester.digests()
+            if running is not None:
+                problem = running.problem()
+            elif checked:  # a CRC of parameters in another order than that of the file
+                problem = crc_problem(opened.read_at, opened.size, header, stop=self.stop.is_set)
+        opened.check_unchanged()
+        if header.parameters != file.parameters:
+            return _CHANGES
+        return problem or digests
+
+    def state_problem(self, path: str, manifest: Manifest | None) -> str | None:
+        """Return what is wrong with the state file of a slice; None where it is sound, or its manifest names none."""
+        training = manifest.training if manifest is not None else None
+        if training is None or training.state_digest is None:
+            return None
+        try:
+            with self._store.open(path + STATE_SUFFIX) as opened:
+                found = opened.digest(self.stop.is_set)
+        except MissingInputError:
+            return "missing"
+        except (OSError, MsRecoverError) as error:
+            self._check_reached(error)
+            return f"cannot be read: {_cause(error)}"
+        if found == training.state_digest:
+            return None
+        return "has other contents than those that the slice's manifest names"
+
+    def _check_reached(self, error: Exception) -> None:
+        denied = isinstance(error, PermissionDeniedError)
+        if not self._store.near and isinstance(error, StorageError) and not denied:
+            raise error
+
+
+def _cause(error: BaseException) -> str:
+    """Return the words of the operating system, else those of the error."""
+    cause = error.__cause__ or error
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(error)
+
+
+def _ignore(count: int) -> None:
+    pass

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX, RANK_DIRECTORIES, VAGUE_RANK_DIRECTORIES
-from ms_recover.formats.group_info import read_group_info
-from ms_recover.formats.header import find_problem
-from ms_recover.formats.header_cache import KnownHeaders
-from ms_recover.formats.manifest import read_manifest
+from ms_recover.file_names import RANK_DIRECTORIES, VAGUE_RANK_DIRECTORIES
+from ms_recover.formats.group_info import decode_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import (
     GroupFile,
@@ -24,20 +20,22 @@ from ms_recover.model.inventory import (
     SliceFile,
     StrategyFile,
 )
-from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
-from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.scanning.doubles import without_doubles
-from ms_recover.scanning.naming import Pattern, SliceName
+from ms_recover.scanning.named_files import find_named_files
+from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.notes import MOST_NAMED, Notes
 from ms_recover.scanning.resume_records import read_health, read_meta_files
-from ms_recover.scanning.settle import find_strategy_folder, keep_one_set, places_beside, settle_names
+from ms_recover.scanning.settle import Place, find_strategy_folder, keep_one_set, places_beside, settle_names
+from ms_recover.scanning.slice_reader import SliceReader, manifest_beside
 from ms_recover.scanning.strategy_files import StrategyReader
-from ms_recover.scanning.survey import advice_for, find_seen_evidence, survey_folder
-from ms_recover.scanning.walk import Found, find_named_files, may_hold_iterations, walk_layouts, walk_pattern
-from ms_recover.system_errors import denied_text
+from ms_recover.scanning.survey import advice_for, find_seen_evidence, option_path, survey_folder
+from ms_recover.scanning.tree import Tree
+from ms_recover.scanning.walk import Found, RankFile, may_hold_iterations, walk_layouts, walk_pattern
+from ms_recover.stores.store import Store
+from ms_recover.stores.urls import open_store
 
 if TYPE_CHECKING:
     from ms_recover.scanning.iterations import FoundIterations
@@ -52,10 +50,23 @@ def scan(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Inventory:
+    """Take stock of a checkpoint tree, by its path or URL; as `scan_store`, and errors as for `open_store` too."""
+    with open_store(root) as store:
+        return scan_store(store, options, stop=stop, progress=progress)
+
+
+def scan_store(
+    store: Store,
+    options: ScanOptions = DEFAULT_SCAN,
+    *,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Inventory:
     """Take stock of a checkpoint tree; the same tree gives the same inventory.
 
-    Slices are read by header only; where a slice ends in a CRC trailer its contents are read as well, unless `crc` is
-    false. `stop` is asked now and then; true ends a CRC check early. `progress` gets the bytes read for CRCs.
+    Slices are read by header only. Where a slice of a local tree has a CRC its contents are read as well, unless `crc`
+    is false; of a distant one they are not. `stop` is asked now and then; true ends a CRC check early. `progress` gets
+    the bytes read for CRCs.
 
     Raises
     ------
@@ -66,14 +77,16 @@ def scan(
     UsageError
         When `pattern` is not one.
     PermissionDeniedError, StorageError
-        When the root cannot be read, or a file named in the options.
+        When the root cannot be read, or a file named in the options; of a distant store, when anything that concerns
+        the scan cannot be read for another reason than that this user may not.
     """
-    top, pattern = os.path.realpath(root), options.pattern
-    found = walk_pattern(top, Pattern.parse(pattern)) if pattern else walk_layouts(top)
+    tree, pattern = Tree(store), options.pattern
+    top = tree.root
+    found = walk_pattern(tree, Pattern.parse(pattern)) if pattern else walk_layouts(tree)
     settle_names(found)
     others = () if pattern else keep_one_set(top, found)
     notes = found.notes
-    stored = None if pattern else _find_iterations(top, notes)
+    stored = None if pattern else _find_iterations(tree, notes)
     ranks = found.ranks | {name.rank for name in stored.slices} if stored else found.ranks
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
     if not ranks and not options.may_be_empty:
@@ -81,36 +94,37 @@ def scan(
             raise MissingInputError(
                 f"{top} holds iterations, and no model or optimizer file in any: name another folder"
             )
-        raise _nothing_found(top, pattern, found, empty)
+        raise _nothing_found(tree, pattern, found, empty)
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
-    reader = _SliceReader(top, options, notes, stop, progress)
+    reader = SliceReader(tree, crc=options.crc, stop=stop, progress=progress)
     for other in others:
         notes.add(other.pattern, other.reason)
-    metas = read_meta_files(top, found.meta_files, notes)
+    metas = read_meta_files(tree, found.meta_files, notes)
     named = {f"{os.path.dirname(meta.path)}/{meta.file}" for meta in metas}
-    opened = [reader.read(name) for name in (*found.slices, *(stored.slices if stored else ()))]
+    opened = reader.read_all([*found.slices, *(stored.slices if stored else ())], notes)
     slices = [file for file in opened if isinstance(file, SliceFile)]
     if stored:
         from ms_recover.scanning.iterations import choose_format
 
         slices = choose_format(slices, notes)
         stored = stored if not slices or slices[0].step.is_iteration else None
-    slices = without_doubles(top, slices, notes, stop, named=named)
+    slices = without_doubles(tree, slices, notes, stop, named=named)
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
-    groups = _own_groups(top, found)
-    for owner, path in find_named_files(top, options.group_info, "--group-info"):
-        groups.append(GroupFile(owner, path, None, read_group_info(path, owner=owner)))
-    known = StrategyReader()
-    strategies = known.beside_slices(top, found.strategy_files, notes)
-    strategies += known.named(find_named_files(top, options.strategy, "--strategy"))
-    places = places_beside(top, found.slices)
+    groups = _own_groups(tree, found)
+    for owner, path in find_named_files(tree, options.group_info, "--group-info"):
+        data = tree.small(path, "a group_info.pb")
+        groups.append(GroupFile(owner, path, None, decode_group_info(data, tree.name(path), owner=owner)))
+    known = StrategyReader(tree)
+    strategies = known.beside_slices(found.strategy_files, notes)
+    strategies += known.named(find_named_files(tree, options.strategy, "--strategy"))
+    places = places_beside(tree, found.slices)
     if not options.strategy:
-        in_folder, of_stages = find_strategy_folder(top, places, notes)
-        strategies += known.beside_slices(top, in_folder, notes)
-        strategies += known.in_folder(top, of_stages, notes)
-    unhealthy = read_health(top, places, notes)
+        in_folder, of_stages = find_strategy_folder(places, notes)
+        strategies += known.beside_slices(in_folder, notes)
+        strategies += known.in_folder(of_stages, notes)
+    unhealthy = read_health(places, notes)
     _log.info("%s: %d slices of %d ranks", top, len(slices), len(ranks))
     for file in slices:
         if file.problem is not None:
@@ -124,24 +138,25 @@ def scan(
         notes=notes.folded(),
         denied=tuple(sorted(found.denied, key=lambda denied: (denied[0], denied[1].path))),
         orphans=tuple(sorted(orphans, key=lambda orphan: (orphan.rank, orphan.step, orphan.path))),
-        iterations=stored.with_global_steps(top, slices) if stored else (),
+        iterations=stored.with_global_steps(tree, slices) if stored else (),
         tracker=stored.tracker if stored else None,
         other_sets=others,
         meta_files=metas,
         unhealthy=unhealthy,
-        seen=_seen_evidence(top, places, groups, strategies),
-        set_aside=_set_aside(top, found),
+        seen=_seen_evidence(tree, places, groups, strategies),
+        set_aside=_set_aside(tree, found),
+        crc_later=options.crc and not tree.near,
     )
 
 
-def _set_aside(root: str, found: Found) -> tuple[SetAside, ...]:
+def _set_aside(tree: Tree, found: Found) -> tuple[SetAside, ...]:
     """Return the slices that were set aside; of each prefix and step one manifest is read."""
     known: set[tuple[str, Step]] = set()
     aside = []
     for name, path in sorted(found.set_aside, key=lambda one: (one[0].rank, one[0].step, one[1])):
         manifest = None
         if (name.prefix, name.step) not in known:
-            manifest, _, _ = _read_manifest(os.path.join(root, path))
+            manifest = manifest_beside(tree, path).manifest
         if manifest is not None:
             known.add((name.prefix, name.step))
         aside.append(SetAside(rank=name.rank, step=name.step, path=name.path, aside=path, manifest=manifest))
@@ -149,29 +164,29 @@ def _set_aside(root: str, found: Found) -> tuple[SetAside, ...]:
 
 
 def _seen_evidence(
-    root: str, places: Sequence[str], groups: Sequence[GroupFile], strategies: Sequence[StrategyFile]
+    tree: Tree, places: Sequence[Place], groups: Sequence[GroupFile], strategies: Sequence[StrategyFile]
 ) -> tuple[SeenEvidence, ...]:
     """Look for strategy files and rank lists in other folders where the scan has none of a kind."""
     if groups and strategies:
         return ()
     used = [file.path for file in groups] + [file.path for file in strategies]
-    return find_seen_evidence(places, {os.path.join(root, path) for path in used})
+    return find_seen_evidence(places, {option_path(tree, path) for path in used})
 
 
-def _find_iterations(top: str, notes: Notes) -> FoundIterations | None:
+def _find_iterations(tree: Tree, notes: Notes) -> FoundIterations | None:
     """Find MindFormers' iterations; None without one. Their formats are loaded where there are some."""
-    if not may_hold_iterations(top):
+    if not may_hold_iterations(tree):
         return None
     from ms_recover.scanning.iterations import walk_iterations
 
-    found = walk_iterations(top, notes)
+    found = walk_iterations(tree, notes)
     return found if found.iterations else None
 
 
-def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]) -> MsRecoverError:
+def _nothing_found(tree: Tree, pattern: str | None, found: Found, empty: list[str]) -> MsRecoverError:
     if found.refused:
         return found.refused[0]
-    surveyed = survey_folder(top)
+    top, surveyed = tree.root, survey_folder(tree)
     advice = advice_for(top, surveyed)
     if empty:
         return MissingInputError(
@@ -183,109 +198,15 @@ def _nothing_found(top: str, pattern: str | None, found: Found, empty: list[str]
     return MissingInputError(f"{top} holds no slices: {looked}; below it: {surveyed.text}; {advice}")
 
 
-class _SliceReader:
-    """Opens the slices of one scan, and their manifests."""
-
-    def __init__(
-        self,
-        root: str,
-        options: ScanOptions,
-        notes: Notes,
-        stop: Callable[[], bool] | None,
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._root = root
-        self._crc = options.crc
-        self._notes = notes
-        self._stop = stop
-        self._progress = progress
-        self._headers = KnownHeaders()
-
-    def read(self, name: SliceName) -> SliceFile | OrphanManifest | None:
-        """Return the slice, or its manifest when it is gone; None when neither is there."""
-        path = os.path.join(self._root, name.path)
-        status: os.stat_result | None = None
-        try:
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):
-                self._notes.add(name.path, "named like a slice, but not a file")
-                return self._orphan(name, path)
-            header = self._headers.read(path)
-            problem = find_problem(path, header, crc=self._crc, stop=self._stop, progress=self._progress)
-        except FileNotFoundError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
-            if os.path.islink(path):
-                self._notes.add(name.path, "a link to a file that is not there")
-            return self._orphan(name, path)
-        except PermissionError:
-            return _slice_file(name, status, denied=True, problem=denied_text())
-        except MsRecoverError as error:
-            return _slice_file(name, status, problem=_brief(error, path))
-        except OSError as error:
-            return _slice_file(name, status, problem=f"cannot be read: {error.strerror}")
-        manifest, wrong, denied = _read_manifest(path, header.parameters)
-        if denied:
-            wrong = f"its manifest: {wrong}"
-        return _slice_file(
-            name,
-            status,
-            parameters=header.parameters,
-            problem=problem or (wrong if denied else None),
-            encryption=header.encryption,
-            crc=header.crc,
-            manifest=manifest,
-            manifest_problem=wrong,
-            denied=denied,
-        )
-
-    def _orphan(self, name: SliceName, path: str) -> OrphanManifest | None:
-        manifest, problem, _ = _read_manifest(path)
-        if manifest is None and problem is None:
-            return None
-        return OrphanManifest(
-            rank=name.rank,
-            step=name.step,
-            place=name.place,
-            prefix=name.prefix,
-            manifest=manifest,
-            problem=problem,
-            part=name.part,
-        )
-
-
-def _read_manifest(path: str, like: tuple[Parameter, ...] = ()) -> tuple[Manifest | None, str | None, bool]:
-    """Return the manifest of a slice, why it cannot be read, and whether this user may not; all empty without one."""
-    beside = path + MANIFEST_SUFFIX
-    try:
-        return read_manifest(beside, like=like), None, False
-    except MissingInputError:
-        return None, None, False
-    except PermissionError:
-        return None, denied_text(), True
-    except MsRecoverError as error:
-        return None, str(error).replace(beside, "its manifest", 1), False
-
-
-def _slice_file(name: SliceName, status: os.stat_result | None, **found: Any) -> SliceFile:
-    """Return a slice; its size is 0 where the operating system does not state it."""
-    place = (name.rank, name.step, name.place, name.prefix)
-    found["part"] = name.part
-    if status is None:
-        return SliceFile(*place, 0, 0, **found)
-    return SliceFile(*place, status.st_size, status.st_mtime_ns, inode=(status.st_dev, status.st_ino), **found)
-
-
-def _brief(error: Exception, path: str) -> str:
-    """Return a message without the path that the report shows beside it."""
-    return str(error).removeprefix(f"{path}: ").removeprefix(f"{path} ")
-
-
-def _own_groups(root: str, found: Found) -> list[GroupFile]:
-    files = []
+def _own_groups(tree: Tree, found: Found) -> list[GroupFile]:
     known: dict[bytes, GroupInfo] = {}
-    for file in found.group_files:
-        path = os.path.join(root, file.path)
+
+    def read(file: RankFile) -> GroupFile:
         try:
-            files.append(GroupFile(file.rank, file.path, file.place, read_group_info(path, known=known)))
+            info = decode_group_info(tree.small(file.path, "a group_info.pb"), tree.name(file.path), known=known)
         except MsRecoverError as error:
-            files.append(GroupFile(file.rank, file.path, file.place, None, _brief(error, path)))
-    return files
+            tree.check_reached(error)
+            return GroupFile(file.rank, file.path, file.place, None, tree.brief(error, file.path))
+        return GroupFile(file.rank, file.path, file.place, info)
+
+    return tree.each(read, found.group_files)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError
 from ms_recover.file_names import STRATEGY_FOLDER
 from ms_recover.model.inventory import OtherSet
 from ms_recover.scanning.naming import SliceName, strategy_rank
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.rank_places import settle_rank_places
 from ms_recover.scanning.slice_sets import choose_set, without_step
+from ms_recover.scanning.tree import Tree
 from ms_recover.scanning.walk import Found, RankFile
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.paths import join
 from ms_recover.system_errors import denied_text
 
 
@@ -42,32 +47,65 @@ def keep_one_set(root: str, found: Found) -> tuple[OtherSet, ...]:
     return sets.others
 
 
-def places_beside(root: str, slices: Iterable[SliceName]) -> list[str]:
+@dataclass(frozen=True)
+class Place:
+    """A folder in which files of all ranks may lie: of the tree that is scanned, or a local one outside of it."""
+
+    tree: Tree
+    folder: str
+    ahead: str
+    """What comes before a path in it, as the inventory has it: nothing, its path in the tree, or its absolute one."""
+
+    def inside(self, name: str) -> str:
+        """Return a path in it as its tree has it."""
+        return join(self.folder, name)
+
+    def shown(self, name: str) -> str:
+        """Return a path in it as the inventory has it."""
+        return f"{self.ahead}{name}"
+
+
+def places_beside(tree: Tree, slices: Iterable[SliceName]) -> list[Place]:
     """Return the folders in which MindFormers' files of all ranks may lie, nearest to the slices first.
 
-    They are the folder of the ranks' directories and the one above it, then the root and the one above it; absolute.
+    They are the folder of the ranks' directories and the one above it, then the root and, of a local tree, the one
+    above it.
     """
-    containers = dict.fromkeys(os.path.dirname(os.path.dirname(name.path)) for name in slices)
+    containers = list(dict.fromkeys(os.path.dirname(os.path.dirname(name.path)) for name in slices))
+    if not isinstance(tree.store, LocalStore):
+        within = [place for folder in containers for place in (folder, os.path.dirname(folder))]
+        return [Place(tree, folder, join(folder, "")) for folder in dict.fromkeys([*within, ""])]
+    root = tree.root
     folders = [os.path.join(root, container) for container in containers] + [root]
     both = [place for folder in folders for place in (folder, os.path.dirname(os.path.realpath(folder)))]
-    return list(dict.fromkeys(map(os.path.realpath, both)))
+    places = []
+    for path in dict.fromkeys(map(os.path.realpath, both)):
+        relative = "" if path == root else os.path.relpath(path, root)
+        inside = path == root or path.startswith(os.path.join(root, ""))
+        ahead = join(relative, "") if inside else os.path.join(path, "")
+        places.append(Place(tree, relative, ahead) if inside else Place(Tree(LocalStore(path)), "", ahead))
+    return places
 
 
-def find_strategy_folder(root: str, places: Iterable[str], notes: Notes) -> tuple[list[RankFile], list[str]]:
+def find_strategy_folder(places: Iterable[Place], notes: Notes) -> tuple[list[RankFile], list[str]]:
     """Return the strategy files of ranks in the first ``strategy/`` in one of the places, and those without a rank.
 
     One that may not be listed is noted.
     """
     for place in places:
-        folder = os.path.join(place, STRATEGY_FOLDER)
+        folder = place.inside(STRATEGY_FOLDER)
+        if place.tree.is_gone(folder):
+            continue
         try:
-            names = sorted(os.listdir(folder))
-        except PermissionError:
-            notes.add(folder, denied_text())
+            names = [entry.name for entry in place.tree.entries(folder)]
+        except PermissionDeniedError:
+            notes.add(place.tree.name(folder), denied_text())
             continue
-        except OSError:
+        except MsRecoverError as error:
+            if not isinstance(error, MissingInputError):
+                place.tree.check_reached(error)
             continue
-        shown = os.path.relpath(folder, root) if folder.startswith(os.path.join(root, "")) else folder
+        shown = place.shown(STRATEGY_FOLDER)
         ranks = [(strategy_rank(name), f"{shown}/{name}") for name in names]
         own = [RankFile(rank, path) for rank, path in ranks if rank is not None and rank >= 0]
         others = [path for rank, path in ranks if rank == -1]

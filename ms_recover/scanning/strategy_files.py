@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.formats.reading import read_small
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.tree import Tree
 from ms_recover.scanning.walk import RankFile
 from ms_recover.stores.digest import Digester
+
+_AT_A_TIME = 64
+"""Files whose bytes are held at a time."""
 
 
 class StrategyReader:
     """Decodes equal files once and shares equal strategies, during one scan."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
         self._decoded: dict[bytes, tuple[Strategy, str]] = {}
         self._same: dict[Strategy, Strategy] = {}
         self._last: tuple[bytes, tuple[Strategy, str] | None] = (b"", None)
 
     def read(self, path: str) -> tuple[Strategy, str]:
         """Return the strategy in a file, and the digest of its bytes."""
-        data = read_small(path, "a strategy file")
+        return self._decode(path, self._tree.small(path, "a strategy file"))
+
+    def _decode(self, path: str, data: bytes) -> tuple[Strategy, str]:
         last, known = self._last
         if known is None or data != last:  # comparing two files takes less than looking one up
             known = self._decoded.get(data)
         if known is None:
-            strategy = decode_strategy(data, path)
+            strategy = decode_strategy(data, self._tree.name(path))
             digester = Digester()
             digester.update(memoryview(data))
             known = self._decoded[data] = (self._same.setdefault(strategy, strategy), digester.digests().file)
         self._last = (data, known)
         return known
 
-    def beside_slices(self, root: str, files: Iterable[RankFile], notes: Notes) -> list[StrategyFile]:
+    def beside_slices(self, files: Sequence[RankFile], notes: Notes) -> list[StrategyFile]:
         """Read the strategy files in the ranks' directories; those that cannot be read are noted."""
-        found = []
-        for file in files:
-            path = os.path.join(root, file.path)
+
+        def load(file: RankFile) -> bytes | MsRecoverError:
             try:
-                found.append(StrategyFile(file.rank, file.path, *self.read(path)))
+                return self._tree.small(file.path, "a strategy file")
             except MsRecoverError as error:
-                notes.add(file.path, str(error).removeprefix(f"{path}: "))
+                return error
+
+        found = []
+        for start in range(0, len(files), _AT_A_TIME):
+            some = files[start : start + _AT_A_TIME]
+            for file, data in zip(some, self._tree.each(load, some), strict=True):
+                try:
+                    if isinstance(data, MsRecoverError):
+                        raise data
+                    found.append(StrategyFile(file.rank, file.path, *self._decode(file.path, data)))
+                except MsRecoverError as error:
+                    self._note(file.path, error, notes)
         return found
 
-    def in_folder(self, root: str, paths: Iterable[str], notes: Notes) -> list[StrategyFile]:
+    def in_folder(self, paths: Iterable[str], notes: Notes) -> list[StrategyFile]:
         """Read strategy files without a rank in their names; those that cannot be read are noted."""
         found: list[StrategyFile] = []
         for path in paths:
-            full = os.path.join(root, path)
             try:
-                found += [replace(file, path=path) for file in self.named([(None, full)])]
+                found += self.named([(None, path)])
             except MsRecoverError as error:
-                notes.add(path, str(error).removeprefix(f"{full}: "))
+                self._note(path, error, notes)
         return found
+
+    def _note(self, path: str, error: MsRecoverError, notes: Notes) -> None:
+        self._tree.check_reached(error)
+        notes.add(path, self._tree.brief(error, path))
 
     def named(self, files: Iterable[tuple[int | None, str]]) -> list[StrategyFile]:
         """Read the strategy files that the operator named; a merged one gives a file for each stage.

@@ -6,14 +6,19 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ms_recover.errors import MsRecoverError
 from ms_recover.file_names import GROUP_INFO_NAME, SLICE_ENDINGS, ending_of
 from ms_recover.model.inventory import SeenEvidence
 from ms_recover.scanning.naming import never_a_slice, rank_in_path, read_rank_directory, strategy_rank, why_unused
+from ms_recover.scanning.settle import Place
+from ms_recover.scanning.tree import Tree
+from ms_recover.stores.paths import join
 
 _MOST_FOLDERS = 4_096
+_MOST_DISTANT = 256
 _MOST_FILES = 100_000
 _DEEPEST = 8
 _NEARBY_FOLDERS = 64
@@ -42,16 +47,17 @@ class Survey:
         return f"{'at least ' if self.stopped else ''}{files}, for example {self.paths[0]}"
 
 
-def survey_folder(root: str) -> Survey:
-    """Look for files that may be slices below a folder, through a bounded number of folders and files."""
+def survey_folder(tree: Tree) -> Survey:
+    """Look for files that may be slices in a tree, through a bounded number of folders and files."""
     paths: list[str] = []
     folders = 0
     pending = [""]
-    while pending and folders < _MOST_FOLDERS and len(paths) < _MOST_FILES:
+    most = _MOST_FOLDERS if tree.near else _MOST_DISTANT
+    while pending and folders < most and len(paths) < _MOST_FILES:
         folder = pending.pop(0)
         folders += 1
-        for name, is_folder in _entries(os.path.join(root, folder)):
-            path = f"{folder}/{name}" if folder else name
+        for name, is_folder in _entries(tree, folder):
+            path = join(folder, name)
             if is_folder and not name.startswith(".") and path.count("/") < _DEEPEST:
                 pending.append(path)
             elif not is_folder and _may_be_slice(name):
@@ -83,21 +89,21 @@ def advice_for(root: str, surveyed: Survey) -> str:
     return f"this reads {read}, check that it is so: {command}"
 
 
-def find_seen_evidence(places: Collection[str], used: Collection[str]) -> tuple[SeenEvidence, ...]:
+def find_seen_evidence(places: Iterable[Place], used: Collection[str]) -> tuple[SeenEvidence, ...]:
     """Find strategy files and rank lists near slices that a scan does not use, and the options that take them.
 
-    `places` are the absolute folders to look from; in each, and in folders in it whose names speak of strategies or
-    groups or are those of ranks. `used` are the absolute paths that the scan used.
+    `places` are the folders to look from; in each, and in folders in it whose names speak of strategies or groups or
+    are those of ranks. `used` are the paths that the scan used, as `option_path` returns them.
     """
     families: dict[tuple[str, str], list[str]] = defaultdict(list)
     folders = 0
-    for place in dict.fromkeys(places):
-        for folder in _evidence_folders(place):
+    for place in places:
+        for folder in _evidence_folders(place.tree, place.folder):
             folders += 1
             if folders > _NEARBY_FOLDERS:
                 break
-            for name, is_folder in _entries(folder):
-                path = os.path.join(folder, name)
+            for name, is_folder in _entries(place.tree, folder):
+                path = option_path(place.tree, join(folder, name))
                 option = _option_of(name)
                 if option is not None and not is_folder and path not in used:
                     families[option, _form_of(path)].append(path)
@@ -107,16 +113,21 @@ def find_seen_evidence(places: Collection[str], used: Collection[str]) -> tuple[
     )
 
 
-def _evidence_folders(place: str) -> Iterator[str]:
+def option_path(tree: Tree, path: str) -> str:
+    """Return a path as an option takes it: absolute, or relative to a root that is not local."""
+    return tree.name(path) if tree.near else path
+
+
+def _evidence_folders(tree: Tree, place: str) -> Iterator[str]:
     """Yield a folder, and those in it and one level further down that may hold strategy files or rank lists."""
     yield place
-    for name, is_folder in _entries(place):
+    for name, is_folder in _entries(tree, place):
+        folder = join(place, name)
         if is_folder and _EVIDENCE_FOLDER.fullmatch(name):
-            yield os.path.join(place, name)
-            inner = [one for one, is_dir in _entries(os.path.join(place, name)) if is_dir]
-            yield from (os.path.join(place, name, one) for one in inner)
+            yield folder
+            yield from (join(folder, one) for one, is_inner in _entries(tree, folder) if is_inner)
         elif is_folder and read_rank_directory(name) is not None:
-            yield os.path.join(place, name)
+            yield folder
 
 
 def _option_of(name: str) -> str | None:
@@ -140,10 +151,9 @@ def _form_of(path: str) -> str:
     return f"{folder}/{name[: numbers[-1].start()]}{{rank}}{name[numbers[-1].end() :]}"
 
 
-def _entries(folder: str) -> list[tuple[str, bool]]:
+def _entries(tree: Tree, folder: str) -> list[tuple[str, bool]]:
     """Return the names in a folder, sorted, and whether each is a folder; nothing where it cannot be listed."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except OSError:
+        return [(entry.name, entry.kind == "folder") for entry in tree.entries(folder, keep=False)]
+    except MsRecoverError:
         return []

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from ms_recover.errors import MissingInputError, PermissionDeniedError, StorageError, UsageError
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
 from ms_recover.file_names import GROUP_INFO_NAME, ITERATION_CONTAINERS, MANIFEST_SUFFIX, META_NAME, named_iteration
 from ms_recover.model.inventory import Note, RankPath
 from ms_recover.scanning.layouts import Folder, is_unfinished, top_folder
@@ -20,12 +19,14 @@ from ms_recover.scanning.naming import (
     Unused,
     name_before,
     never_a_slice,
-    rank_in_path,
     read_slice_name,
     strategy_rank,
     why_unused,
 )
 from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.tree import Tree
+from ms_recover.stores.paths import join
+from ms_recover.stores.store import Entry
 from ms_recover.system_errors import denied_text
 
 _NO_DIRECTORY = {
@@ -63,7 +64,7 @@ class Found:
     """Directories, by path: the same path with ``{rank}`` where the rank stands."""
     denied: list[tuple[int, Note]] = field(default_factory=list)
     """Ranks whose directory could not be listed, and why."""
-    refused: list[StorageError] = field(default_factory=list)
+    refused: list[MsRecoverError] = field(default_factory=list)
     """Of directories that could not be listed and may hold those of ranks."""
     notes: Notes = field(default_factory=Notes)
 
@@ -73,21 +74,28 @@ class Found:
         files: tuple[SliceName | RankFile, ...] = (*self.slices, *self.group_files, *self.strategy_files)
         return {file.rank for file in files} | {rank for rank, _ in self.denied}
 
-    def take(self, rank: int | None, path: str, error: OSError) -> None:
-        """Record a directory that could not be listed, of `rank` where its path names one."""
-        if error.errno not in _NO_DIRECTORY:
-            denied = isinstance(error, PermissionError)
-            reason = denied_text() if denied else f"cannot be read: {error.strerror}"
+    def take(self, tree: Tree, rank: int | None, path: str, error: MsRecoverError) -> None:
+        """Record a directory that could not be listed, of `rank` where its path names one.
+
+        Where a distant store as a whole may be at fault, its error is raised again.
+        """
+        why = _why_no_directory(error)
+        if why is None:
+            tree.check_reached(error)
+            denied = isinstance(error, PermissionDeniedError)
+            reason = denied_text() if denied else f"cannot be read: {_cause(error)}"
             if rank is not None:
                 self.denied.append((rank, Note(path, reason)))
                 return
             self.notes.add(path, reason)
-            self.refused.append(_denied(error.filename) if denied else StorageError(f"{error.filename} {reason}"))
-        elif rank is not None and (error.errno != errno.ENOENT or os.path.islink(error.filename)):
-            self.notes.add(path, f"{_NO_DIRECTORY[error.errno]}: not counted as a rank")
+            self.refused.append(
+                denied_error(tree.name(path)) if denied else StorageError(f"{tree.name(path)} {reason}")
+            )
+        elif rank is not None and (why != errno.ENOENT or tree.kind(path) == "link"):
+            self.notes.add(path, f"{_NO_DIRECTORY[why]}: not counted as a rank")
 
 
-def walk_layouts(root: str) -> Found:
+def walk_layouts(tree: Tree) -> Found:
     """Find the directories of ranks in the root and below folders of checkpoints, as `Folder` describes them.
 
     Raises
@@ -98,14 +106,19 @@ def walk_layouts(root: str) -> Found:
         When the root cannot be read.
     """
     found, seen = Found(), set[tuple[int, int]]()
-    names = _list_root(root)
-    _is_new(root, seen)
-    _look_into(root, top_folder(os.path.basename(root)), names, found, seen)
+    entries = _list_root(tree)
+    _is_new(tree, "", seen)
+    _look_into(tree, top_folder(os.path.basename(tree.root)), entries, found, seen)
     return found
 
 
-def _look_into(root: str, folder: Folder, names: list[str], found: Found, seen: set[tuple[int, int]]) -> None:
-    """Sort out the files of a directory, and look into those in it; each folder of checkpoints is `seen` once."""
+def _look_into(tree: Tree, folder: Folder, entries: list[Entry], found: Found, seen: set[tuple[int, int]]) -> None:
+    """Sort out the files of a directory, and look into those in it; each folder of checkpoints is `seen` once.
+
+    Where a store cannot tell whether a link leads to a folder that it has seen, links to folders of checkpoints are
+    followed only as long as no slice is found without.
+    """
+    names = [entry.name for entry in entries]
     below = [one for one in map(folder.below, names) if one is not None]
     if folder.rank is not None and not any(one.rank != folder.rank for one in below):
         found.directories.append((folder.rank, folder.path))
@@ -114,28 +127,38 @@ def _look_into(root: str, folder: Folder, names: list[str], found: Found, seen: 
     for name in filter(is_unfinished, names):
         path = f"{folder.path}/{name}" if folder.path else name
         found.notes.add(path, "MindIO had not finished saving into it: rename it without _tmp if it is whole")
-    links = [one for one in below if not one.is_rank_directory and os.path.islink(os.path.join(root, one.path))]
-    for one in [*(one for one in below if one not in links), *links]:
-        if not one.is_rank_directory and not _is_new(os.path.join(root, one.path), seen):
+    if not below:
+        return
+    linked = {entry.name for entry in entries if entry.kind == "link"}
+    links = [one for one in below if not one.is_rank_directory and one.name in linked]
+    direct = [one for one in below if one.is_rank_directory or one.name not in linked]
+    tree.list_ahead(one.path for one in direct if tree.kind(one.path) != "file")
+    for one in [*direct, *links]:
+        if not one.is_rank_directory and not _is_new(tree, one.path, seen):
             continue
-        inside = _list(root, one, found)
+        if one in links and not tree.near and found.slices:
+            found.notes.add(one.path, "a link, which is not followed beside other slices: name it to look into it")
+            continue
+        inside = _list(tree, one, found)
         if inside is not None:
-            _look_into(root, one, inside, found, seen)
+            _look_into(tree, one, inside, found, seen)
 
 
-def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+def _is_new(tree: Tree, path: str, seen: set[tuple[int, int]]) -> bool:
     """Whether a path is a directory that was not looked into under another name; adds it to those `seen`."""
     try:
-        status = os.stat(path)
-    except OSError as error:
-        return error.errno not in _NO_DIRECTORY
-    if not stat.S_ISDIR(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+        inode = tree.store.folder_inode(path)
+    except MsRecoverError as error:
+        return _why_no_directory(error) is None
+    if inode is None:
+        return tree.kind(path) in (None, "folder", "link")
+    if inode in seen:
         return False
-    seen.add((status.st_dev, status.st_ino))
+    seen.add(inode)
     return True
 
 
-def walk_pattern(root: str, pattern: Pattern) -> Found:
+def walk_pattern(tree: Tree, pattern: Pattern) -> Found:
     """Find the slices that match `pattern`, and the ``group_info.pb`` and strategy files beside them.
 
     Raises
@@ -144,7 +167,7 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
         As `walk_rank_directories`.
     """
     found = Found()
-    _list_root(root)
+    _list_root(tree)
     parts = pattern.text.split("/")[:-1]
 
     def rank_of(directory: str) -> int | None:
@@ -152,12 +175,12 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
         match = form.match(directory)
         return int(match["rank"]) if match and "rank" in match.groupdict() else None
 
-    def refuse(directory: str, error: OSError) -> None:
-        found.take(rank_of(directory), directory, error)
+    def refuse(directory: str, error: MsRecoverError) -> None:
+        found.take(tree, rank_of(directory), directory, error)
 
     form = "/".join(parts).split("{rank}")
     place = None if "{" in "".join(form) else RankPath(tuple(form))
-    for directory, names in _descend(root, list(pattern.components[:-1]), refuse):
+    for directory, entries in descend(tree, list(pattern.components[:-1]), refuse):
         rank = rank_of(directory)
         if rank is not None:
             found.directories.append((rank, directory))
@@ -167,7 +190,7 @@ def walk_pattern(root: str, pattern: Pattern) -> Found:
             named = None if never_a_slice(name) else pattern.slice_name(f"{ahead}{name}")
             return named or why_unused(name)
 
-        _sort_out(found, rank, place, ahead, names, read)
+        _sort_out(found, rank, place, ahead, [entry.name for entry in entries], read)
     return found
 
 
@@ -209,134 +232,108 @@ def _sort_out(
                 found.slices.append(orphan)
 
 
-def may_hold_iterations(root: str) -> bool:
+def may_hold_iterations(tree: Tree) -> bool:
     """Whether iterations of MindFormers lie where they are looked for, or the root is named like one."""
-    below = (iterations_in(os.path.join(root, container)) for container in ITERATION_CONTAINERS)
-    return named_iteration(os.path.basename(root)) is not None or any(below)
+    below = (iterations_in(tree, container) for container in ITERATION_CONTAINERS)
+    return named_iteration(os.path.basename(tree.root)) is not None or any(below)
 
 
-def iterations_in(path: str) -> list[tuple[int, str]]:
+def iterations_in(tree: Tree, folder: str) -> list[tuple[int, str]]:
     """Return the iterations whose directories lie in a directory; none where it cannot be listed."""
-    try:
-        with os.scandir(path) as entries:
-            return [
-                (number, one.name)
-                for one in entries
-                if (number := named_iteration(one.name)) is not None and one.is_dir()
-            ]
-    except OSError:
+    if folder and tree.is_gone(folder):
         return []
+    try:
+        entries = tree.entries(folder)
+    except MsRecoverError as error:
+        if not isinstance(error, MissingInputError):
+            tree.check_reached(error)
+        return []
+    return [
+        (number, one.name)
+        for one in entries
+        if (number := named_iteration(one.name)) is not None and _is_folder(tree, join(folder, one.name), one)
+    ]
 
 
-def find_named_files(root: str, named: Iterable[str], option: str) -> list[tuple[int | None, str]]:
-    """Find the files outside the ranks' directories that an option such as ``--group-info`` names.
-
-    Each is the path of one file, or has ``{rank}`` in it. Relative ones are looked for in the working directory first,
-    then below the root. Returns the owner, where the path names it, and the path.
-
-    Raises
-    ------
-    MissingInputError
-        When a path or pattern names no file.
-    PermissionDeniedError
-        When this user may not look there.
-    UsageError
-        When a pattern has another field than ``{rank}``.
-    """
-    files: list[tuple[int | None, str]] = []
-    for text in named:
-        refused: list[str] = []
-        bases = [""] if os.path.isabs(text) else [os.getcwd(), root]
-        for base in bases:
-            matches = list(_expand(os.path.join(base, text), option, refused))
-            if matches:
-                files.extend(matches)
-                break
-        else:
-            if refused:
-                raise _denied(refused[0])
-            raise MissingInputError(f"{option} {text}: no such file; write a path, with {{rank}} where ranks differ")
-    return files
+def _is_folder(tree: Tree, path: str, entry: Entry) -> bool:
+    if entry.kind != "link":
+        return entry.kind == "folder"
+    try:
+        tree.entries(path)
+    except MsRecoverError as error:
+        return isinstance(error, PermissionDeniedError)
+    return True
 
 
-def _expand(text: str, option: str, refused: list[str]) -> Iterator[tuple[int | None, str]]:
-    def refuse(directory: str, error: OSError) -> None:
-        if isinstance(error, PermissionError):
-            refused.append(f"/{directory}")
-
-    if "{" not in text:
-        try:
-            os.stat(text)
-        except OSError as error:
-            refuse(text.lstrip("/"), error)
-        else:
-            yield rank_in_path(text), text
-        return
-    relative = os.path.normpath(text).lstrip("/")
-    for other in re.findall(r"\{(\w*)\}", relative):
-        if other != "rank":
-            raise UsageError(f"{option} {text}: only {{rank}} can stand in it, not {{{other}}}")
-    pattern = Pattern(relative)
-    for directory, names in _descend("/", list(pattern.components[:-1]), refuse):
-        for name in names:
-            match = pattern.match(f"{directory}/{name}")
-            if match and os.path.isfile(f"/{directory}/{name}"):
-                yield int(match["rank"]), f"/{directory}/{name}"
-
-
-def _descend(
-    root: str, components: list[str | re.Pattern[str]], refuse: Callable[[str, OSError], None], directory: str = ""
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the directories below `root` that match the components behind `directory`, and the names in them.
+def descend(
+    tree: Tree,
+    components: list[str | re.Pattern[str]],
+    refuse: Callable[[str, MsRecoverError], None],
+    directory: str = "",
+) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield the directories of a tree that match the components behind `directory`, and the entries in them.
 
     `refuse` gets a directory that cannot be listed, and the error.
     """
-    ahead = f"{directory}/" if directory else ""
     if components and isinstance(components[0], str):
-        yield from _descend(root, components[1:], refuse, f"{ahead}{components[0]}")
+        yield from descend(tree, components[1:], refuse, join(directory, components[0]))
         return
     try:
-        names = _names(os.path.join(root, directory))
-    except OSError as error:
+        entries = tree.entries(directory)
+    except MsRecoverError as error:
         refuse(directory, error)
         return
     if not components:
-        yield directory, names
+        yield directory, entries
         return
     first = components[0]
-    for name in names:
-        if not isinstance(first, str) and first.match(name):
-            yield from _descend(root, components[1:], refuse, f"{ahead}{name}")
+    matching = [entry.name for entry in entries if not isinstance(first, str) and first.match(entry.name)]
+    if len(components) == 1:
+        tree.list_ahead(join(directory, name) for name in matching)
+    for name in matching:
+        yield from descend(tree, components[1:], refuse, join(directory, name))
 
 
-def _names(path: str) -> list[str]:
-    """Return the sorted names in a directory."""
-    with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries)
-
-
-def _list(root: str, folder: Folder, found: Found) -> list[str] | None:
-    """Return the names in a directory; None where it cannot be listed."""
+def _list(tree: Tree, folder: Folder, found: Found) -> list[Entry] | None:
+    """Return what lies in a directory; None where it cannot be listed."""
     found.forms[folder.path] = "{rank}".join(folder.place.parts)
     try:
-        return _names(os.path.join(root, folder.path))
-    except OSError as error:
-        found.take(folder.rank, folder.path, error)
+        return tree.entries(folder.path)
+    except MsRecoverError as error:
+        found.take(tree, folder.rank, folder.path, error)
         return None
 
 
-def _list_root(root: str) -> list[str]:
+def _list_root(tree: Tree) -> list[Entry]:
+    root = tree.root
     try:
-        return _names(root)
-    except PermissionError:
-        raise _denied(root) from None
-    except (FileNotFoundError, NotADirectoryError):
+        return tree.entries("")
+    except PermissionDeniedError as error:
+        raise (denied_error(root) if tree.near else error) from None
+    except MissingInputError:
         raise MissingInputError(
             f"{root} is not a directory: name the folder that holds the ranks' directories"
         ) from None
-    except OSError as error:
-        raise StorageError(f"{root} cannot be read: {error.strerror}; check the path and the mount") from None
+    except StorageError as error:
+        if not tree.near:
+            raise
+        raise StorageError(f"{root} cannot be read: {_cause(error)}; check the path and the mount") from None
 
 
-def _denied(path: str) -> PermissionDeniedError:
+def _why_no_directory(error: MsRecoverError) -> int | None:
+    """Return the number of an error in `_NO_DIRECTORY`, None for any other."""
+    cause = error.__cause__
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number in _NO_DIRECTORY:
+        return number
+    return errno.ENOENT if isinstance(error, MissingInputError) else None
+
+
+def _cause(error: MsRecoverError) -> str:
+    cause = error.__cause__
+    return cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+
+
+def denied_error(path: str) -> PermissionDeniedError:
+    """Return the error of a file or directory that the operating system refuses to this user."""
     return PermissionDeniedError(f"{path}: {denied_text()}; check who owns it, or run as that user")

@@ -36,10 +36,9 @@ class LocalFile(OpenFile):
             status = os.fstat(self._descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise _no_file(path, status)
-            super().__init__(path, status.st_size)
-            self.info = _info(status)
-            self._expected = self.info.state if expected is None else expected
-            self._compare(self.info.state)
+            self.name, self.size = path, status.st_size
+            self._expected = FileState(status.st_size, status.st_mtime_ns) if expected is None else expected
+            self._compare(status)
         except BaseException:
             self.close()
             raise
@@ -79,14 +78,17 @@ class LocalFile(OpenFile):
 
     def check_unchanged(self) -> None:
         """Compare the state of the open file; see `OpenFile.check_unchanged`."""
-        with explained("reading", self.name, _HINT):
-            self._compare(_info(os.fstat(self._descriptor)).state)
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError as error:
+            raise from_os_error(error, "reading", self.name, _HINT) from error
+        self._compare(status)
 
-    def _compare(self, now: FileState) -> None:
-        if now != self._expected:
-            then = self._expected
+    def _compare(self, now: os.stat_result) -> None:
+        then = self._expected
+        if now.st_size != then.bytes or now.st_mtime_ns != then.mtime_ns:
             raise VerificationError(
-                f"{self.name} is not what the plan saw (now {now.bytes} bytes, modified {now.mtime_ns} ns; "
+                f"{self.name} is not what the plan saw (now {now.st_size} bytes, modified {now.st_mtime_ns} ns; "
                 f"then {then.bytes} bytes, modified {then.mtime_ns} ns): plan again"
             )
 
@@ -153,10 +155,10 @@ class LocalStore(Store):
         path = self.path(folder)
         try:
             with os.scandir(path) as entries:
-                found = [Entry(name=entry.name, kind=_kind(entry)) for entry in entries]
+                found = [Entry(entry.name, _kind(entry)) for entry in entries]
         except OSError as error:
             raise _unreadable(error, path, "folder") from error
-        found.sort(key=_name)
+        found.sort()  # by name: no two are equal
         return found
 
     def stat(self, path: str) -> FileInfo:
@@ -200,16 +202,12 @@ class LocalStore(Store):
             raise from_os_error(error, "removing", full) from error
 
 
-def _name(entry: Entry) -> str:
-    return entry.name
-
-
 def _kind(entry: os.DirEntry[str]) -> EntryKind:
-    if entry.is_symlink():
-        return "link"
+    if entry.is_file(follow_symlinks=False):
+        return "file"
     if entry.is_dir(follow_symlinks=False):
         return "folder"
-    return "file" if entry.is_file(follow_symlinks=False) else "other"
+    return "link" if entry.is_symlink() else "other"
 
 
 def _info(status: os.stat_result) -> FileInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ms_recover.errors import UsageError
 
 _NO_NAMES = frozenset(("", ".", ".."))
+_ENDS = ("/", ".")
 
 
 def check_path(path: str) -> str:
@@ -15,6 +16,8 @@ def check_path(path: str) -> str:
     UsageError
         When it is absolute, has an empty part, ``.`` or ``..``, or a null character.
     """
+    if "/." not in path and "//" not in path and "\0" not in path and path[:1] not in _ENDS and path[-1:] != "/":
+        return path  # nearly every path, at a third of the cost
     if path and ("\0" in path or not _NO_NAMES.isdisjoint(path.split("/"))):
         raise UsageError(f"{path!r} is no path below the root of a tree: it must be relative, without . and ..")
     return path

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import xxhash
 
@@ -61,9 +61,8 @@ class FileInfo:
         return FileState(self.size, self.mtime_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One name in a folder.
+class Entry(NamedTuple):
+    """One name in a folder; a tuple, because a scan makes one for every name.
 
     Attributes
     ----------

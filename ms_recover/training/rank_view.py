@@ -27,6 +27,8 @@ from ms_recover.planning.planner import assess_step, required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
+from ms_recover.scanning.tree import Tree
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.network import OwnSlice
 
 _log = logging.getLogger(__name__)
@@ -269,7 +271,9 @@ def _overlooked(root: str, why: str) -> str | None:
         return None
     if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
         return why
-    named = [path for path in survey_folder(root).paths if _is_named_as_slice(os.path.join(root, path))]
+    named = [
+        path for path in survey_folder(Tree(LocalStore(root))).paths if _is_named_as_slice(os.path.join(root, path))
+    ]
     return f"{why}; {named[0]} has the name of a slice" if named else None
 
 

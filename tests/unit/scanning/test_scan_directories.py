@@ -327,12 +327,12 @@ def test_equal_doubles_are_read_once_each(tree, monkeypatch):
 
     read = []
 
-    def counting(path, *arguments, **options):
-        read.append(path)
-        return digest_file(path, *arguments, **options)
+    class Counting(doubles.Digester):
+        def digests(self):
+            read.append(self)
+            return super().digests()
 
-    digest_file = doubles.digest_file
-    monkeypatch.setattr(doubles, "digest_file", counting)
+    monkeypatch.setattr(doubles, "Digester", Counting)
     folder = tree / "ckpt_dir0"
     for number in range(20):
         shutil.copy(folder / NAME, folder / f"test_{number}-1_8.ckpt")

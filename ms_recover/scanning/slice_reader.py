@@ -1,0 +1,159 @@
+"""Open the slices of a scan: their headers, and the manifests beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ms_recover.errors import FormatError, MissingInputError, MsRecoverError, PermissionDeniedError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.formats.header import counted, crc_problem
+from ms_recover.formats.header_cache import KnownHeaders
+from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
+from ms_recover.model.inventory import OrphanManifest, SliceFile
+from ms_recover.model.manifest import Manifest
+from ms_recover.model.slices import Parameter
+from ms_recover.scanning.naming import SliceName
+from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.tree import Tree, reader_of
+from ms_recover.stores.store import FileInfo
+from ms_recover.system_errors import denied_text
+
+_NO_FILE = "named like a slice, but not a file"
+_NOWHERE = "a link to a file that is not there"
+_CRC_LATER = "has a CRC, which is checked when all of it is read, not by a scan of a distant tree"
+
+
+@dataclass(frozen=True)
+class FoundManifest:
+    """The manifest of a slice, or why it cannot be read; empty without one."""
+
+    manifest: Manifest | None = None
+    problem: str | None = None
+    denied: bool = False
+    """This user may not read it."""
+
+
+def manifest_beside(tree: Tree, path: str, like: tuple[Parameter, ...] = ()) -> FoundManifest:
+    """Return the manifest of a slice; parameters equal to those of `like` are shared with it."""
+    beside = path + MANIFEST_SUFFIX
+    try:
+        data = tree.small(beside, "a manifest", MAX_SIZE)
+        return FoundManifest(decode_manifest(data, tree.name(beside), like))
+    except MissingInputError:
+        return FoundManifest()
+    except PermissionDeniedError:
+        return FoundManifest(problem=denied_text(), denied=True)
+    except MsRecoverError as error:
+        tree.check_reached(error)
+        return FoundManifest(problem=str(error).replace(tree.name(beside), "its manifest", 1))
+
+
+class SliceReader:
+    """Opens the slices of one scan, and their manifests."""
+
+    def __init__(
+        self, tree: Tree, *, crc: bool, stop: Callable[[], bool] | None, progress: Callable[[int], None] | None
+    ) -> None:
+        self._tree = tree
+        self._crc = crc and tree.near
+        self._crc_later = crc and not tree.near
+        self._stop = stop
+        self._progress = progress
+        self._headers = KnownHeaders()
+        self._last: tuple[Parameter, ...] = ()
+
+    def read_all(self, names: Sequence[SliceName], notes: Notes) -> list[SliceFile | OrphanManifest]:
+        """Return the slices, or their manifests where they are gone, in the order of the names."""
+        first = [self._read(name) for name in names[:1]]  # the headers of others are compared with it
+        found = [*first, *self._tree.each(self._read, names[1:])]
+        for name, (_, reason) in zip(names, found, strict=True):
+            if reason is not None:
+                notes.add(name.path, reason)
+        return [one for one, _ in found if one is not None]
+
+    def _read(self, name: SliceName) -> tuple[SliceFile | OrphanManifest | None, str | None]:
+        """Return a slice, its manifest when it is gone, nothing when neither is there; and what is to be noted."""
+        tree, path = self._tree, name.path
+        info: FileInfo | None = None
+        try:
+            info = tree.stat(path)
+            described = None if tree.near else self._described(name, info)
+            if described is not None:
+                return described, None
+            with tree.store.open(path, info.state) as opened:
+                header = self._headers.parse(reader_of(opened), opened.size, path)
+                problem = header.problems[0] if header.problems else None
+                if problem is None and self._crc:
+                    read_at = counted(opened.read_at, self._progress)
+                    problem = crc_problem(read_at, opened.size, header, stop=self._stop)
+                if tree.near:
+                    opened.check_unchanged()
+        except FormatError:
+            return self._orphan(name), _NO_FILE
+        except MissingInputError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
+            return self._orphan(name), _NOWHERE if tree.kind(path) == "link" else None
+        except PermissionDeniedError:
+            return _slice_file(name, info, denied=True, problem=denied_text()), None
+        except VerificationError:
+            return _slice_file(name, info, problem="the file changed while it was read; is somebody writing it?"), None
+        except MsRecoverError as error:
+            tree.check_reached(error)
+            return _slice_file(name, info, problem=tree.brief(error, path)), None
+        found = manifest_beside(tree, path, header.parameters)
+        wrong = f"its manifest: {found.problem}" if found.denied else found.problem
+        return _slice_file(
+            name,
+            info,
+            parameters=header.parameters,
+            problem=problem or (wrong if found.denied else None),
+            encryption=header.encryption,
+            crc=header.crc,
+            manifest=found.manifest,
+            manifest_problem=wrong,
+            denied=found.denied,
+        ), _CRC_LATER if self._crc_later and header.crc is not None else None
+
+    def _described(self, name: SliceName, info: FileInfo) -> SliceFile | None:
+        """Return a slice of a distant store whose manifest says what its header would say; None for any other.
+
+        The manifest must be that of this file, of its size, and no older than it; and what the store knows of the
+        digest must agree. Encrypted slices have manifests that list no parameters.
+        """
+        tree, beside = self._tree, name.path + MANIFEST_SUFFIX
+        if tree.is_gone(beside):
+            return None
+        manifest = manifest_beside(tree, name.path, self._last).manifest
+        if manifest is None or not manifest.parameters:
+            return None
+        says = (manifest.rank, manifest.step, manifest.file, manifest.size)
+        if says != (name.rank, name.step, name.path.rpartition("/")[2], info.size):
+            return None
+        if info.digest not in (None, manifest.digests.file) or tree.stat(beside).mtime_ns < info.mtime_ns:
+            return None
+        self._last = self._headers.share(manifest.parameters)
+        return _slice_file(name, info, parameters=self._last, manifest=manifest)
+
+    def _orphan(self, name: SliceName) -> OrphanManifest | None:
+        found = manifest_beside(self._tree, name.path)
+        if found.manifest is None and found.problem is None:
+            return None
+        return OrphanManifest(
+            rank=name.rank,
+            step=name.step,
+            place=name.place,
+            prefix=name.prefix,
+            manifest=found.manifest,
+            problem=found.problem,
+            part=name.part,
+        )
+
+
+def _slice_file(name: SliceName, info: FileInfo | None, **found: Any) -> SliceFile:
+    """Return a slice; its size is 0 where the store does not state it."""
+    place = (name.rank, name.step, name.place, name.prefix)
+    found["part"] = name.part
+    if info is None:
+        return SliceFile(*place, 0, 0, **found)
+    return SliceFile(*place, info.size, info.mtime_ns, inode=info.inode, **found)

@@ -1,0 +1,157 @@
+"""The tree that a scan looks at: its folders are listed once and checked, its files read through its store."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
+from ms_recover.formats.reading import MAX_SMALL_FILE
+from ms_recover.formats.reading import read_small as read_local
+from ms_recover.stores.ahead import ReadAhead
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.paths import is_name
+from ms_recover.stores.store import Entry, EntryKind, FileInfo, OpenFile, Store
+from ms_recover.stores.threads import in_threads
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+REQUESTS = 16
+"""Requests to a distant store at a time."""
+
+MOST_NAMES = 1 << 20
+_MOST_IN_ALL = 1 << 22
+"""Names that a distant store may list in one folder, and in all."""
+
+
+class Tree:
+    """A tree during one scan; paths are relative to its root, or absolute where a local file lies outside of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.root, self.near = store, store.url, store.near
+        self._local, self._ahead = isinstance(store, LocalStore), os.path.join(store.url, "")
+        self._lists: dict[str, list[Entry] | MsRecoverError] = {}
+        self._listed = 0
+
+    def name(self, path: str) -> str:
+        """Return a path as messages name it: absolute, or a URL."""
+        return path if path.startswith("/") else f"{self._ahead}{path}" if path else self.root
+
+    def entries(self, folder: str, *, keep: bool = True) -> list[Entry]:
+        """List a folder, sorted; without `keep` a local one is listed anew, and not remembered.
+
+        Raises
+        ------
+        StorageError
+            When the list is not one that a folder can have: a name that is none, one that is there twice, or too many.
+        MissingInputError, PermissionDeniedError, StorageError
+            As for `Store.list`.
+        """
+        known = self._lists.get(folder)
+        if known is None:
+            try:
+                known = self.store.list(folder) if self.near else self._checked(folder, self.store.list(folder))
+            except MsRecoverError as error:
+                known = error
+            if keep or not self.near:
+                self._lists[folder] = known
+        if isinstance(known, MsRecoverError):
+            raise known
+        return known
+
+    def list_ahead(self, folders: Iterable[str]) -> None:
+        """List folders of a distant store at the same time, so that `entries` need not wait for each."""
+
+        def look(folder: str) -> None:
+            try:
+                self.entries(folder)
+            except MsRecoverError:
+                return  # `entries` raises it again
+
+        if not self.near:
+            in_threads(REQUESTS, look, folders)
+
+    def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Return the results of `work` in the order of the items; of a distant store several at a time."""
+        return list(map(work, items)) if self.near else in_threads(REQUESTS, work, items)
+
+    def kind(self, path: str) -> EntryKind | None:
+        """Return what lies at a path, by the list of its folder; None where nothing does, or it cannot be listed."""
+        entry = self._entry(path)
+        return None if entry is None else entry.kind
+
+    def is_gone(self, path: str) -> bool:
+        """Whether a list shows that a distant store has nothing at a path: no request has to be made for it."""
+        return not self.near and self._entry(path) is None
+
+    def stat(self, path: str) -> FileInfo:
+        """Return the state of a file, as `Store.stat` does; what a list of a distant store has shown counts."""
+        entry = None if self.near else self._entry(path)
+        if entry is not None and entry.info is not None and entry.kind == "file":
+            return entry.info
+        return self.store.stat(path)
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file, as `Store.open` does."""
+        return self.store.open(path)
+
+    def small(self, path: str, what: str, limit: int = MAX_SMALL_FILE) -> bytes:
+        """Return the bytes of a small file, `what` in messages; errors as for `Store.read_small`."""
+        if path.startswith("/"):
+            return read_local(path, what, limit)
+        if self._local:
+            return read_local(self._ahead + path, what, limit)
+        if self.is_gone(path):
+            raise MissingInputError(f"{self.name(path)}: no such file; {what} was expected there")
+        return self.store.read_small(path, what, limit)
+
+    def check_reached(self, error: MsRecoverError) -> None:
+        """Raise an error of a distant store again that is none of the file: nothing may rest on half of the tree.
+
+        A device of this host that fails concerns the files on it; a server that does not answer, or answers with
+        errors, concerns all that it has.
+        """
+        if not self.near and isinstance(error, StorageError) and not isinstance(error, PermissionDeniedError):
+            raise error
+
+    def brief(self, error: Exception, path: str) -> str:
+        """Return a message without the path that a report shows beside it."""
+        name = self.name(path)
+        return str(error).removeprefix(f"{name}: ").removeprefix(f"{name} ")
+
+    def _entry(self, path: str) -> Entry | None:
+        folder, _, name = path.rpartition("/")
+        try:
+            entries = self.entries(folder)
+        except MsRecoverError:
+            return None
+        at = bisect_left(entries, name, key=_name)
+        return entries[at] if at < len(entries) and entries[at].name == name else None
+
+    def _checked(self, folder: str, entries: list[Entry]) -> list[Entry]:
+        self._listed += len(entries)
+        where = self.name(folder)
+        if len(entries) > MOST_NAMES or self._listed > _MOST_IN_ALL:
+            most, what = (MOST_NAMES, where) if len(entries) > MOST_NAMES else (_MOST_IN_ALL, self.root)
+            raise StorageError(f"{what} lists more than {most:,} names: name a folder that holds fewer")
+        entries = sorted(entries, key=_name)
+        last = None
+        for entry in entries:
+            if not is_name(entry.name):
+                raise StorageError(f"{where} lists {entry.name[:100]!r}, which is no name of a file: check the server")
+            if entry.name == last:
+                raise StorageError(f"{where} lists {entry.name[:100]!r} twice: check the server, then repeat it")
+            last = entry.name
+        return entries
+
+
+def reader_of(file: OpenFile) -> Callable[[int, int], bytes]:
+    """Return how a header is read: of a distant file in few and larger ranges."""
+    return file.read_at if file.near else ReadAhead(file).read_at
+
+
+def _name(entry: Entry) -> str:
+    return entry.name
