@@ -9,6 +9,7 @@ from operator import attrgetter
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.header import parse_header
 from ms_recover.model.inventory import SliceFile
+from ms_recover.model.manifest import Digests
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree, reader_of
 from ms_recover.stores.digest import Digester
@@ -28,8 +29,9 @@ def without_doubles(
     Of several without, one whose path is `named` elsewhere is kept.
 
     The bytes of equal contents differ between formats, and MindSpore writes the metadata of safetensors files in any
-    order. Slices that may be the same are read once each, until `stop` returns true; `notes` names those left out.
-    Slices whose manifests name different runs are both kept: each may be all that its run has on this rank.
+    order. Slices that may be the same are read once each, until `stop` returns true, but for those of a distant tree
+    whose manifests state their digests; `notes` names those left out. Slices whose manifests name different runs are
+    both kept: each may be all that its run has on this rank.
     """
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
@@ -50,8 +52,8 @@ def _without_doubles(tree: Tree, group: list[SliceFile], notes: Notes, stop: Cal
     contents: dict[object, SliceFile] = {}
     for file in group:
         keys: list[tuple[str, object]] = [("bytes", file.inode)] if file.inode is not None else []
-        if keys and keys[0] not in contents:
-            keys += _digests(tree, file.path, encrypted=file.encryption is not None, stop=stop)
+        if not keys or keys[0] not in contents:
+            keys += _stated(tree, file) or _digests(tree, file.path, encrypted=file.encryption is not None, stop=stop)
         same = next((key for key in keys if key in contents), None)
         if same is None or _of_two_runs(file, contents[same]):
             kept.append(file)
@@ -60,6 +62,17 @@ def _without_doubles(tree: Tree, group: list[SliceFile], notes: Notes, stop: Cal
             contents |= dict.fromkeys(keys, contents[same])
             notes.add(file.path, f"holds the same {same[0]} as {contents[same].path}", "double")
     return kept
+
+
+def _stated(tree: Tree, file: SliceFile) -> list[tuple[str, object]]:
+    """Return the keys of a slice of a distant tree by its manifest: what `_digests` returns without reading it."""
+    if tree.near or file.manifest is None or not file.manifest.parameters:
+        return []
+    return _keys(file.manifest.digests, [parameter.name for parameter in file.manifest.parameters])
+
+
+def _keys(found: Digests, names: Sequence[str]) -> list[tuple[str, object]]:
+    return [("bytes", found.file), ("contents", tuple(sorted(zip(names, found.parameters, strict=True))))]
 
 
 def _of_two_runs(one: SliceFile, other: SliceFile) -> bool:
@@ -80,5 +93,4 @@ def _digests(tree: Tree, path: str, *, encrypted: bool, stop: Callable[[], bool]
     found = digester.digests()
     if encrypted:
         return [("bytes", found.file)]
-    names = [parameter.name for parameter in header.parameters]
-    return [("bytes", found.file), ("contents", tuple(sorted(zip(names, found.parameters, strict=True))))]
+    return _keys(found, [parameter.name for parameter in header.parameters])

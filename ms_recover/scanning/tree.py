@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
@@ -25,6 +27,9 @@ REQUESTS = 16
 MOST_NAMES = 1 << 20
 _MOST_IN_ALL = 1 << 22
 """Names that a distant store may list in one folder, and in all."""
+
+_DEEPEST = 32
+"""Folders in which a folder of a distant store may lie."""
 
 
 class Tree:
@@ -53,7 +58,7 @@ class Tree:
         known = self._lists.get(folder)
         if known is None:
             try:
-                known = self.store.list(folder) if self.near else self._checked(folder, self.store.list(folder))
+                known = self.store.list(folder) if self.near else self._list_distant(folder)
             except MsRecoverError as error:
                 known = error
             if keep or not self.near:
@@ -80,16 +85,25 @@ class Tree:
 
     def kind(self, path: str) -> EntryKind | None:
         """Return what lies at a path, by the list of its folder; None where nothing does, or it cannot be listed."""
-        entry = self._entry(path)
+        try:
+            entry = self._entry(path)
+        except MsRecoverError:
+            return None
         return None if entry is None else entry.kind
 
     def is_gone(self, path: str) -> bool:
         """Whether a list shows that a distant store has nothing at a path: no request has to be made for it."""
-        return not self.near and self._entry(path) is None
+        try:
+            return not self.near and self._entry(path) is None
+        except MsRecoverError as error:
+            return isinstance(error, MissingInputError)
 
     def stat(self, path: str) -> FileInfo:
         """Return the state of a file, as `Store.stat` does; what a list of a distant store has shown counts."""
-        entry = None if self.near else self._entry(path)
+        entry = None
+        if not self.near:
+            with suppress(MsRecoverError):
+                entry = self._entry(path)
         if entry is not None and entry.info is not None and entry.kind == "file":
             return entry.info
         return self.store.stat(path)
@@ -124,12 +138,20 @@ class Tree:
 
     def _entry(self, path: str) -> Entry | None:
         folder, _, name = path.rpartition("/")
-        try:
-            entries = self.entries(folder)
-        except MsRecoverError:
-            return None
+        entries = self.entries(folder)
         at = bisect_left(entries, name, key=_name)
         return entries[at] if at < len(entries) and entries[at].name == name else None
+
+    def _list_distant(self, folder: str) -> list[Entry]:
+        """List a folder, unless the list of the one that it is in shows that it is none."""
+        if folder.count("/") >= _DEEPEST:
+            raise StorageError(f"{self.name(folder)} lies in more than {_DEEPEST} folders: check the server")
+        if folder and self.is_gone(folder):
+            raise MissingInputError(f"{self.name(folder)}: no such folder; check the URL")
+        if folder and self.kind(folder) in ("file", "other"):
+            no_folder = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            raise MissingInputError(f"{self.name(folder)} is no folder; check the URL") from no_folder
+        return self._checked(folder, self.store.list(folder))
 
     def _checked(self, folder: str, entries: list[Entry]) -> list[Entry]:
         self._listed += len(entries)

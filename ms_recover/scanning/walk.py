@@ -132,7 +132,7 @@ def _look_into(tree: Tree, folder: Folder, entries: list[Entry], found: Found, s
     linked = {entry.name for entry in entries if entry.kind == "link"}
     links = [one for one in below if not one.is_rank_directory and one.name in linked]
     direct = [one for one in below if one.is_rank_directory or one.name not in linked]
-    tree.list_ahead(one.path for one in direct if tree.kind(one.path) != "file")
+    tree.list_ahead(one.path for one in direct)
     for one in [*direct, *links]:
         if not one.is_rank_directory and not _is_new(tree, one.path, seen):
             continue

@@ -103,6 +103,11 @@ class StoreSuite:
         assert [one.name for one in store.list("ckpt_dir1")] == sorted(os.listdir(tree / "ckpt_dir1"))
         assert {one.kind for one in store.list("ckpt_dir1")} == {"file"}
 
+    def test_a_list_shows_the_states_that_stat_does(self, store: Store) -> None:
+        for entry in store.list("ckpt_dir1"):
+            if entry.info is not None:
+                assert entry.info.state == store.stat(f"ckpt_dir1/{entry.name}").state
+
     def test_a_folder_that_is_not_there_holds_nothing(self, store: Store) -> None:
         try:
             assert store.list("ckpt_dir9") == []
