@@ -61,7 +61,10 @@ def command(
     peers: PeerOptions,
     scan: ScanOptions,
 ) -> int:
-    """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT."""
+    """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT.
+
+    ROOT is a directory or the URL of one: see docs/urls.md.
+    """
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.stores.urls import is_url

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(root: str, as_json: bool, scan: ScanOptions) -> int:
     """List the slices, steps and rank lists below ROOT.
 
-    ROOT is a directory or the URL of one: see docs/remote.md.
+    ROOT is a directory or the URL of one: see docs/urls.md.
     """
     from ms_recover.reporting.inventory_text import inventory_text
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @takes_scan
 @json_option
 def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
-    """Read every slice below ROOT and check it against its manifest, its structure and its peers."""
+    """Read every slice below ROOT and check it against its manifest, its structure and its peers.
+
+    ROOT is a directory or the URL of one: see docs/urls.md.
+    """
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text

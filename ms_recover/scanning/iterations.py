@@ -38,7 +38,6 @@ from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree, reader_of
 from ms_recover.scanning.walk import iterations_in
 from ms_recover.stores.store import never
-from ms_recover.system_errors import denied_text
 
 _T = TypeVar("_T")
 _MOST_ASKED = 3
@@ -224,7 +223,7 @@ class _DocumentReader:
         except MissingInputError:
             return Document(path)
         except PermissionError:
-            return Document(path, state, problem=denied_text())
+            return Document(path, state, problem=self._tree.denied)
         except MsRecoverError as error:
             self._tree.check_reached(error)
             return Document(path, state, problem=self._tree.brief(error, path))

@@ -17,7 +17,6 @@ from ms_recover.scanning.tree import Tree
 from ms_recover.scanning.walk import Found, RankFile
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.paths import join
-from ms_recover.system_errors import denied_text
 
 
 def settle_names(found: Found) -> None:
@@ -99,7 +98,7 @@ def find_strategy_folder(places: Iterable[Place], notes: Notes) -> tuple[list[Ra
         try:
             names = [entry.name for entry in place.tree.entries(folder)]
         except PermissionDeniedError:
-            notes.add(place.tree.name(folder), denied_text())
+            notes.add(place.tree.name(folder), place.tree.denied)
             continue
         except MsRecoverError as error:
             if not isinstance(error, MissingInputError):

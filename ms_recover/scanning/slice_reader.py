@@ -18,11 +18,9 @@ from ms_recover.scanning.naming import SliceName
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree, reader_of
 from ms_recover.stores.store import FileInfo
-from ms_recover.system_errors import denied_text
 
 _NO_FILE = "named like a slice, but not a file"
 _NOWHERE = "a link to a file that is not there"
-_CRC_LATER = "has a CRC, which is checked when all of it is read, not by a scan of a distant tree"
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def manifest_beside(tree: Tree, path: str, like: tuple[Parameter, ...] = ()) -> 
     except MissingInputError:
         return FoundManifest()
     except PermissionDeniedError:
-        return FoundManifest(problem=denied_text(), denied=True)
+        return FoundManifest(problem=tree.denied, denied=True)
     except MsRecoverError as error:
         tree.check_reached(error)
         return FoundManifest(problem=str(error).replace(tree.name(beside), "its manifest", 1))
@@ -58,7 +56,7 @@ class SliceReader:
     ) -> None:
         self._tree = tree
         self._crc = crc and tree.near
-        self._crc_later = crc and not tree.near
+        self._later = crc and not tree.near
         self._stop = stop
         self._progress = progress
         self._headers = KnownHeaders()
@@ -71,6 +69,12 @@ class SliceReader:
         for name, (_, reason) in zip(names, found, strict=True):
             if reason is not None:
                 notes.add(name.path, reason)
+        unchecked = [one.path for one, _ in found if self._later and isinstance(one, SliceFile) and one.crc is not None]
+        if unchecked:
+            many = (
+                f"and {len(unchecked) - 1:,} more have CRCs, which are" if len(unchecked) > 1 else "has a CRC, which is"
+            )
+            notes.add(unchecked[0], f"{many} checked when slices are read whole, not by a scan of a distant tree")
         return [one for one, _ in found if one is not None]
 
     def _read(self, name: SliceName) -> tuple[SliceFile | OrphanManifest | None, str | None]:
@@ -95,7 +99,7 @@ class SliceReader:
         except MissingInputError:  # a dangling link; or gone since: rotation, or another recovery's temporary file
             return self._orphan(name), _NOWHERE if tree.kind(path) == "link" else None
         except PermissionDeniedError:
-            return _slice_file(name, info, denied=True, problem=denied_text()), None
+            return _slice_file(name, info, denied=True, problem=tree.denied), None
         except VerificationError:
             return _slice_file(name, info, problem="the file changed while it was read; is somebody writing it?"), None
         except MsRecoverError as error:
@@ -113,7 +117,7 @@ class SliceReader:
             manifest=found.manifest,
             manifest_problem=wrong,
             denied=found.denied,
-        ), _CRC_LATER if self._crc_later and header.crc is not None else None
+        ), None
 
     def _described(self, name: SliceName, info: FileInfo) -> SliceFile | None:
         """Return a slice of a distant store whose manifest says what its header would say; None for any other.

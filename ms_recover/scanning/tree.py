@@ -17,6 +17,7 @@ from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.paths import is_name
 from ms_recover.stores.store import Entry, EntryKind, FileInfo, OpenFile, Store
 from ms_recover.stores.threads import in_threads
+from ms_recover.system_errors import denied_text
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -78,6 +79,11 @@ class Tree:
 
         if not self.near:
             in_threads(REQUESTS, look, folders)
+
+    @property
+    def denied(self) -> str:
+        """The reason of a file or folder that may not be read."""
+        return denied_text() if self.near else "permission denied: the store refuses it to these credentials"
 
     def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         """Return the results of `work` in the order of the items; of a distant store several at a time."""

@@ -83,14 +83,14 @@ class Found:
         if why is None:
             tree.check_reached(error)
             denied = isinstance(error, PermissionDeniedError)
-            reason = denied_text() if denied else f"cannot be read: {_cause(error)}"
+            reason = tree.denied if denied else f"cannot be read: {_cause(error)}"
             if rank is not None:
                 self.denied.append((rank, Note(path, reason)))
                 return
             self.notes.add(path, reason)
-            self.refused.append(
-                denied_error(tree.name(path)) if denied else StorageError(f"{tree.name(path)} {reason}")
-            )
+            name = tree.name(path)
+            local = denied_error(name) if denied else StorageError(f"{name} {reason}")
+            self.refused.append(local if tree.near else error)
         elif rank is not None and (why != errno.ENOENT or tree.kind(path) == "link"):
             self.notes.add(path, f"{_NO_DIRECTORY[why]}: not counted as a rank")
 
@@ -311,6 +311,10 @@ def _list_root(tree: Tree) -> list[Entry]:
     except PermissionDeniedError as error:
         raise (denied_error(root) if tree.near else error) from None
     except MissingInputError:
+        if not tree.near:
+            raise MissingInputError(
+                f"{root}: nothing lies there; check the URL, it names the folder that holds the ranks' directories"
+            ) from None
         raise MissingInputError(
             f"{root} is not a directory: name the folder that holds the ranks' directories"
         ) from None

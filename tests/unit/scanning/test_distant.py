@@ -149,7 +149,12 @@ def test_crcs_are_checked_when_slices_are_read(tmp_path):
     found = scan_store(store)
     assert found.crc_later
     assert [file.problem for file in found.slices] == [None] * 4
-    assert any("is checked when all of it is read" in note.reason for note in found.notes)
+    assert [(note.path, note.reason) for note in found.notes] == [
+        (
+            f"ckpt_dir0/{NAME}",
+            "and 3 more have CRCs, which are checked when slices are read whole, not by a scan of a distant tree",
+        )
+    ]
     contents = read_store(store, found.slices, crc=found.crc_later)
     assert list(contents.problems) == [f"ckpt_dir1/{NAME}"]
     assert contents.problems[f"ckpt_dir1/{NAME}"] == api.scan(tree).slices[1].problem
@@ -181,6 +186,11 @@ def test_a_slice_that_changes_while_it_is_read_is_a_problem(tree):
 
 
 # --- servers that fail or lie ---------------------------------------------------------------------------------------
+
+
+def test_a_root_where_nothing_lies_is_missing(tmp_path):
+    with pytest.raises(MissingInputError, match="distant://tree: nothing lies there; check the URL"):
+        scan_store(DistantStore(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("path", ["", "ckpt_dir1", f"ckpt_dir1/{NAME}", "ckpt_dir1/group_info.pb"])
