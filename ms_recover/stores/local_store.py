@@ -16,6 +16,7 @@ from ms_recover.stores.directories import make_directory
 from ms_recover.stores.local import READ, StoppedError
 from ms_recover.stores.paths import check_path
 from ms_recover.stores.store import Entry, EntryKind, FileInfo, NewFile, OpenFile, Stop, Store
+from ms_recover.stores.system import read_ahead
 from ms_recover.stores.transfer import copy_bytes
 from ms_recover.system_errors import explained, from_os_error
 
@@ -69,6 +70,8 @@ class LocalFile(OpenFile):
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Read a range of bytes; see `OpenFile.read_range`."""
+        if end - start > _CHUNK:
+            read_ahead(self._descriptor)
         buffer = memoryview(bytearray(min(_CHUNK, max(0, end - start))))
         while start < end and (count := self.read(start, buffer[: end - start])):
             if stop():

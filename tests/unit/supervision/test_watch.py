@@ -14,7 +14,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.stores import digest
+from ms_recover.stores.local_store import LocalFile
 from ms_recover.supervision.look import Directories
 from ms_recover.supervision.quiet import QuietSteps
 from ms_recover.supervision.watch import Watch
@@ -150,8 +150,8 @@ def test_what_is_sealed_is_not_read_again(tmp_path, clocked, monkeypatch):
     watch = clocked()
     watch.after(60)
     read, scans = [], []
-    through, scan = digest.read_through, api.scan
-    monkeypatch.setattr(digest, "read_through", lambda *a, **k: read.append(1) or through(*a, **k))
+    through, scan = LocalFile.read_range, api.scan
+    monkeypatch.setattr(LocalFile, "read_range", lambda *a, **k: read.append(1) or through(*a, **k))
     monkeypatch.setattr(api, "scan", lambda *a, **k: scans.append(1) or scan(*a, **k))
     watch.after(1000)
     assert (read, scans) == ([], [])
