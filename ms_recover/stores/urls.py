@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://", re.ASCII)
 _HTTP = ("http", "https")
+_STORES = {
+    **dict.fromkeys(_HTTP, ("http_store", "HttpStore")),
+    **dict.fromkeys(("s3", "s3a"), ("s3_store", "S3Store")),
+    **dict.fromkeys(("sftp", "ssh"), ("sftp_store", "SftpStore")),
+}
+"""Modules and classes; fsspec itself opens every other scheme."""
+
 _WITH_USER = ("sftp", "ssh")
 """Schemes whose user is part of the place; only the password is a secret."""
 
@@ -61,7 +68,7 @@ def open_store(root: str | os.PathLike[str]) -> Store:
         raise UsageError(f"{shown}: the disks of nodes are reached by their workers: add --engine dask://HOST:PORT")
     if shown != text:
         _given[shown] = text
-    module, name = ("http_store", "HttpStore") if scheme in _HTTP else ("fsspec_store", "FsspecStore")
+    module, name = _STORES.get(scheme, ("fsspec_store", "FsspecStore"))
     try:
         store: Store = getattr(import_module(f"ms_recover.stores.{module}"), name)(_given.get(text, text))
     except ImportError as error:

@@ -69,8 +69,8 @@ def test_the_disks_of_nodes_take_an_engine():
 
 
 def test_a_missing_package_is_named_with_its_extra_and_without_secrets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fsspec", None)
-    monkeypatch.setitem(sys.modules, "ms_recover.stores.fsspec_store", None)
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    monkeypatch.delitem(sys.modules, "ms_recover.stores.sftp_store", raising=False)
     with pytest.raises(UsageError, match=r"pip install 'ms-recover\[remote\]'") as found:
         open_store("sftp://alice:secret@host/ckpt")
     assert "secret" not in str(found.value)
@@ -80,7 +80,7 @@ def test_a_url_that_was_shown_opens_the_same_store_again(monkeypatch):
     from types import SimpleNamespace
 
     opened = []
-    module = SimpleNamespace(FsspecStore=lambda url: opened.append(url) or SimpleNamespace(url=shown_url(url)))
-    monkeypatch.setitem(sys.modules, "ms_recover.stores.fsspec_store", module)
+    module = SimpleNamespace(SftpStore=lambda url: opened.append(url) or SimpleNamespace(url=shown_url(url)))
+    monkeypatch.setitem(sys.modules, "ms_recover.stores.sftp_store", module)
     open_store(open_store("sftp://alice:pass7@again/ckpt").url)
     assert opened == ["sftp://alice:pass7@again/ckpt"] * 2
