@@ -7,15 +7,16 @@ the Amazon S3 API reference (``ListObjectsV2``, ``HeadObject``, ``GetObject``).
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import botocore.exceptions
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from fsspec.asyn import get_loop
 from fsspec.config import conf
@@ -32,11 +33,20 @@ from ms_recover.stores.store import Entry, FileInfo
 from ms_recover.stores.url_parts import UrlParts
 
 _PASSING = (
+    botocore.exceptions.ConnectionError,
     botocore.exceptions.HTTPClientError,
     botocore.exceptions.IncompleteReadError,
     botocore.exceptions.ResponseStreamingError,
     aiohttp.ClientError,
 )
+
+
+class _NoRedirects(AIOHTTPSession):  # type: ignore[misc]
+    """Follows no redirect: headers with credentials would go along, and bytes would come from anywhere."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        return SimpleNamespace(request=partial(session.request, allow_redirects=False))
 
 
 class S3Store(NetworkStore):
@@ -55,7 +65,8 @@ class S3Store(NetworkStore):
             )
         self.bucket, self._prefix = parts.given.partition("://")[2].partition("/")[0], parts.path.strip("/")
         once = {"connect_timeout": 10, "read_timeout": 25, "retries": {"total_max_attempts": 1}}
-        settings = {**once, **conf.get("s3", {}).get("config_kwargs", {}), "max_pool_connections": 64}
+        given = conf.get("s3", {}).get("config_kwargs", {})
+        settings = {**once, **given, "max_pool_connections": 64, "http_session_cls": _NoRedirects}
         session = _session(tuple(sorted(one for one in os.environ.items() if one[0].startswith(("AWS_", "HOME")))))
         self._fs = S3FileSystem(
             use_listings_cache=False, skip_instance_cache=True, config_kwargs=settings, session=session
@@ -86,8 +97,8 @@ class S3Store(NetworkStore):
         if isinstance(error, _PASSING):
             return False
         status = _status(error)
-        if status is not None and status >= 500:
-            return False
+        if status is not None and status >= 300:
+            return status < 500 and status not in (408, 429)
         return isinstance(error, botocore.exceptions.BotoCoreError) or super().lasts(error)
 
     def explain(self, error: Exception, doing: str, path: str) -> MsRecoverError:
@@ -99,7 +110,7 @@ class S3Store(NetworkStore):
             )
         if _status(error) == 412:
             return VerificationError(f"{self.name(path)} is not what the plan saw (its ETag differs): plan again")
-        if isinstance(error, OSError) and error.errno == getattr(errno, "EREMCHG", -1):
+        if 300 <= (_status(error) or 0) < 400:
             return StorageError(
                 f"{doing} {self.name(path)}: the server sends this elsewhere; check endpoint and region"
             )
@@ -179,7 +190,7 @@ class S3File(RangedFile):
         )
         try:
             expected = f"bytes {start}-{end - 1}/{self.size}"
-            if answer.get("ETag") != etag or answer.get("ContentRange", expected) != expected:
+            if answer.get("ETag") != etag or answer.get("ContentRange") != expected:
                 raise VerificationError(f"{self.name}: the server sends another version or range than asked for")
             data: bytes = await answer["Body"].read()
         finally:

@@ -1,5 +1,7 @@
 import pytest
 
+from tests.support.store_fixtures import bucket, opened, s3, s3_process, sftp, sftp_server, webdav  # noqa: F401
+
 
 @pytest.fixture
 def watched(monkeypatch, tmp_path):

@@ -1,85 +1,21 @@
 """Stores by URL against real servers: sshd, an S3 server, a WebDAV server; and memory."""
 
 import os
-from itertools import count
 
 import pytest
 
-boto3 = pytest.importorskip("boto3")
-pytest.importorskip("asyncssh")
-
-from ms_recover.errors import UsageError  # noqa: E402
-from ms_recover.stores.urls import open_store  # noqa: E402
-from ms_recover.testing.store_suite import StoreSuite, StoreWritingSuite  # noqa: E402
-from ms_recover.testing.trees import make_tree, save_manifests  # noqa: E402
-from tests.support.servers import S3_ENVIRONMENT, s3_server, sshd, webdav_server  # noqa: E402
-
-NUMBERS = count()
+from ms_recover.errors import UsageError
+from ms_recover.testing.store_suite import StoreSuite, StoreWritingSuite
+from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.store_fixtures import NUMBERS
 
 
-@pytest.fixture(scope="module")
-def sftp(tmp_path_factory):
-    """Run sshd for the tests of this file."""
-    with sshd(tmp_path_factory.mktemp("sshd")) as server:
-        yield server
-
-
-@pytest.fixture
-def ssh_home(sftp, monkeypatch):
-    """Use the key and the host keys of the tests."""
-    monkeypatch.setenv("HOME", str(sftp.home))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    """Run an S3 server for the tests of this file."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture
-def bucket(s3, monkeypatch):
-    """Make a bucket of the test."""
-    for name, value in S3_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url)
-    name = f"bucket-{next(NUMBERS)}"
-    client = boto3.client("s3")
-    client.create_bucket(Bucket=name)
-    yield name
-    client.close()
-
-
-@pytest.fixture(scope="module")
-def webdav(tmp_path_factory):
-    """Run a WebDAV server for the tests of this file."""
-    with webdav_server(tmp_path_factory.mktemp("dav")) as server:
-        yield server
-
-
-@pytest.fixture
-def opened():
-    """Open stores, and close them at the end."""
-    stores = []
-
-    def open_it(url):
-        stores.append(open_store(url))
-        return stores[-1]
-
-    yield open_it
-    for store in stores:
-        store.close()
-
-
-@pytest.mark.usefixtures("ssh_home")
 class TestSftp(StoreSuite):
     @pytest.fixture
     def store(self, tree, sftp, opened):
         return opened(f"sftp://127.0.0.1:{sftp.port}{tree}")
 
 
-@pytest.mark.usefixtures("ssh_home")
 class TestSftpWriting(StoreWritingSuite):
     @pytest.fixture
     def store(self, sftp, tmp_path, opened):
@@ -111,14 +47,12 @@ class Uploaded:
 
 class TestS3(Uploaded, StoreSuite):
     @pytest.fixture
-    def uploading(self, bucket, opened):
-        client = boto3.client("s3")
-        yield (
+    def uploading(self, s3, bucket, opened):
+        return (
             opened(f"s3://{bucket}/some/run 7"),
-            lambda path, data: client.put_object(Bucket=bucket, Key=f"some/run 7/{path}", Body=data),
-            lambda path: client.delete_object(Bucket=bucket, Key=f"some/run 7/{path}"),
+            lambda path, data: s3.client.put_object(Bucket=bucket, Key=f"some/run 7/{path}", Body=data),
+            lambda path: s3.client.delete_object(Bucket=bucket, Key=f"some/run 7/{path}"),
         )
-        client.close()
 
 
 class TestS3Writing(StoreWritingSuite):

@@ -110,7 +110,7 @@ def sshd(folder):
         "KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\nSubsystem sftp internal-sftp\n"
     )
     with running(Server([program, "-D", "-e", "-f", str(config)], port, folder / "sshd.log")) as server:
-        server.home = folder / "home"
+        server.home, server.key = folder / "home", (folder / "host_key.pub").read_text()
         yield server
 
 
