@@ -38,7 +38,9 @@ def webdav_system(parts: UrlParts) -> Any:
     host = f"[{parts.host}]" if ":" in parts.host else parts.host
     base = f"{'https' if secure else 'http'}://{host}{port}"
     given = dict(conf.get("webdav", {}), base_url=base, auth=None if auth is None else tuple(auth))
-    return fsspec.filesystem("webdav", **{"timeout": _SECONDS, **given}, skip_instance_cache=True)
+    system = fsspec.filesystem("webdav", **{"timeout": _SECONDS, **given}, skip_instance_cache=True)
+    system.client.http.max_redirects = 0  # a redirect is an error: bytes come from this server alone
+    return system
 
 
 def _is_loopback(host: str) -> bool:
