@@ -226,6 +226,7 @@ def apply(
     partial: bool = False,
     require_newest: bool = False,
     sources: Mapping[str, Store] | None = None,
+    scratch: str | None = None,
 ) -> Outcome:
     """Carry out a plan in threads; the outcome has the gravest exit code of its actions.
 
@@ -245,6 +246,9 @@ def apply(
         Refuse a plan that goes back behind a newer step, as the option of `plan` does.
     sources : mapping, optional
         The stores of the slices of the plan that lie elsewhere, by path.
+    scratch : str, optional
+        Where the root is a URL: the local folder in which files are made before they are sent, by default that for
+        temporary files. Such a root is not locked: run one recovery of it at a time.
 
     Raises
     ------
@@ -271,6 +275,7 @@ def apply(
         lock_timeout=lock_timeout,
         partial=partial,
         sources=sources,
+        scratch=scratch,
     )
 
 
@@ -293,7 +298,7 @@ def complete(
     options : PlanOptions
         Its `step` by default is the newest without missing parameters.
     output : str, optional
-        File to write; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
+        File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
 
     Raises
     ------
@@ -381,19 +386,6 @@ def seal(
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
-    from ms_recover.comparing import compare_read
-    from ms_recover.execution.seal import seal_slices
-    from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
+    from ms_recover.comparing import seal_compared
 
-    parts, contents = compare_read(inventory, options, jobs, progress)
-    sealed: list[str] = []
-    for compared in parts:
-        facts, judged = compared.facts, judge_slices(compared)
-        sound = [
-            (one.file, found.evidence)
-            for one, found in judged.slices
-            if found.status == "sound" and one.manifest is None
-        ]
-        sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
-    found = [make_verification(compared, sealing=True) for compared in parts]
-    return tuple(sealed), join_verifications(inventory.root, found)
+    return seal_compared(inventory, options, jobs, progress)

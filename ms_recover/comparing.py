@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.execution.compose import complete_slice
+from ms_recover.execution.seal import seal_slices
 from ms_recover.file_names import WeightKind
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import find_complete_slices
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
 from ms_recover.planning.planner import check_kind_of_step
 from ms_recover.scanning.read import read_contents
+from ms_recover.stores.urls import is_url, open_plain, open_store
 
 Progress = Callable[[int], None]
 
@@ -69,8 +75,42 @@ def complete_slices(
         parts, _ = compare_read(inventory, replace(options, step=candidate), jobs, progress, kinds=kinds)
         found = find_complete_slices(parts, candidate, rank, len(kinds))
         if not isinstance(found, str):
+            if is_url(inventory.root) or (output is not None and is_url(output)):
+                return tuple(_complete_at_url(inventory.root, output, action, verify) for action in found)
             targets = [action.target if output is None else os.path.abspath(output) for action in found]
             actions = [replace(action, target=target) for action, target in zip(found, targets, strict=True)]
             return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
         why = f"step {candidate}: {found}"
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
+
+
+def seal_compared(
+    inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None
+) -> tuple[tuple[str, ...], Verification]:
+    """Write the missing manifests of sound slices; arguments, results and errors as for `ms_recover.api.seal`."""
+    parts, contents = compare_read(inventory, options, jobs, progress)
+    sealed: list[str] = []
+    for compared in parts:
+        facts, judged = compared.facts, judge_slices(compared)
+        sound = [
+            (one.file, found.evidence)
+            for one, found in judged.slices
+            if found.status == "sound" and one.manifest is None
+        ]
+        sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
+    found = [make_verification(compared, sealing=True) for compared in parts]
+    return tuple(sealed), join_verifications(inventory.root, found)
+
+
+def _complete_at_url(root: str, output: str | None, action: ComposeAction, verify: bool) -> ActionResult:
+    """Write a full slice where the tree or the output is a URL."""
+    from ms_recover.execution.apply_store import complete_in_store
+
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(root))
+        if output is None:
+            return complete_in_store(store, store, action.target, action, verify=verify)
+        folder, _, name = (output if is_url(output) else os.path.abspath(output)).rpartition("/")
+        target = stack.enter_context(open_plain(folder or "/"))
+        result = complete_in_store(store, target, name, action, verify=verify)
+        return replace(result, target=f"{target.url}/{name}")

@@ -52,6 +52,9 @@ JOURNAL_NAME = ".ms_recover.journal"
 LOCK_NAME = ".ms_recover.lock"
 """In the directory of a rank, where directories cannot be locked: locked by the training that saves to it."""
 
+BACKUP_MARK = "ms_recover.backup.json"
+"""In the root of a backup, which holds the bytes of slices by their digests: makes it one."""
+
 GROUP_INFO_NAME = "group_info.pb"
 STRATEGY_NAME = "strategy.ckpt"
 """Beside the slices: the ranks that hold the same slice; the layouts of the parameters."""

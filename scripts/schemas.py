@@ -13,6 +13,7 @@ from ms_recover.formats.codec import schema
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
 from ms_recover.formats.report_json import (
+    BackupFields,
     InventoryFields,
     OutcomeFields,
     SealedStepFields,
@@ -22,6 +23,7 @@ from ms_recover.formats.report_json import (
 
 COMMANDS = {
     "apply": OutcomeFields,
+    "copy": BackupFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
     "seal --watch": SealedStepFields,

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(1, 256), help="Threads; default: four a core, which keeps a device busy.")
 @click.option("--no-verify", is_flag=True, help="Do not read each copy back from the device to compare digests.")
 @click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False),
+    help="Of a root at a URL: the local folder in which files are made before they are sent; default: TMPDIR.",
+)
+@click.option(
     "--partial",
     is_flag=True,
     help="Where no step is recoverable write the surviving parameters, as {name}.partial.ckpt; ends with 4 all the "
@@ -51,6 +57,7 @@ def command(
     dry_run: bool,
     jobs: int | None,
     no_verify: bool,
+    scratch: str | None,
     partial: bool,
     as_json: bool,
     plan: PlanOptions,
@@ -106,7 +113,7 @@ def command(
         return error.exit_code
     if made.recoverable:
         api.check(made)
-    return carry_out(made, partial_call(api.apply, made))
+    return carry_out(made, partial_call(api.apply, made, scratch=scratch))
 
 
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:

@@ -27,6 +27,7 @@ COMMANDS = {
     "apply": "Carry out a plan, so that every rank has its slice.",
     "complete": "Write a full slice for RANK from the parts of its peers.",
     "completion": "Print the script that completes commands and options in a shell.",
+    "copy": "Back up a proven step below ROOT to URL, contents once each.",
     "inspect": "Identify FILE and list its contents.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
     "scan": "List the slices, steps and rank lists below ROOT.",

@@ -25,21 +25,23 @@ from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
 from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, StrategyWrite, waves_of
+from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import leftovers, remove_unlocked
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
-from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
+from ms_recover.stores.urls import is_url, open_store
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
+Run = Callable[[Action, ActionContext], ActionResult]
 _WriteT = TypeVar("_WriteT", GroupWrite, MetaWrite, StrategyWrite)
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class Problem:
     """An error in words, and the exit code it owns."""
 
     text: str
@@ -51,12 +53,12 @@ def check_plan(plan: Plan) -> None:
 
     Errors are those of `ms_recover.api.check`, and a FormatError when a target names another rank or step.
     """
-    _check_recoverable(plan.step, plan.root)
+    check_recoverable(plan.step, plan.root)
     check_names(plan)
-    source = LocalStore(plan.root)
-    for action in plan.actions:
-        for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
-            source.open(replica.path, replica.state).close()
+    with open_store(plan.root) as source:
+        for action in plan.actions:
+            for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
+                source.open(replica.path, replica.state).close()
 
 
 def apply_plan(
@@ -69,6 +71,7 @@ def apply_plan(
     lock_timeout: float = 600.0,
     partial: bool = False,
     sources: Mapping[str, Store] | None = None,
+    scratch: str | None = None,
 ) -> Outcome:
     """Carry out a plan; an action that fails does not keep the others from being done.
 
@@ -79,7 +82,11 @@ def apply_plan(
     FormatError
         When a target of the plan names another rank or step.
     """
-    step = _check_recoverable(plan.considered if partial else plan.step, plan.root)
+    if is_url(plan.root):
+        from ms_recover.execution.apply_store import apply_at_url
+
+        return apply_at_url(plan, jobs, verify, ranks, progress, partial, sources, scratch)
+    step = check_recoverable(plan.considered if partial else plan.step, plan.root)
     check_names(plan)
     planned = plan.partials if plan.step is None else plan.actions
     actions = [action for action in planned if ranks is None or action.rank in ranks]
@@ -96,29 +103,45 @@ def apply_plan(
             journal=Journal(plan.root) if ranks is None else None,
             progress=progress or (lambda count: None),
         )
-        results, problems = _run_all(actions, context, jobs)
+        results, problems = run_all(actions, context, jobs)
         failed = {result.rank for result in results if result.status == "failed"}
         writes = [write for write in plan.group_files if write.rank not in failed]
         writes = [write for write in writes if ranks is None or write.rank in ranks]
         noted = {note.path for note in plan.notes}
-        written, others = _write_small(
+        written, others = write_small(
             writes, lambda one: write_planned(plan.root, one, damaged=one.target in noted, syncs=syncs), jobs
         )
         metas = [meta for meta in plan.meta_files if meta.rank not in failed and (ranks is None or meta.rank in ranks)]
-        renewed, wrong = _write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
+        renewed, wrong = write_small(metas, lambda one: write_meta(plan.root, one, step, syncs=syncs), jobs)
         others += wrong
         strategies = [one for one in plan.strategy_files if one.rank not in failed]
         strategies = [one for one in strategies if ranks is None or one.rank in ranks]
-        copied, wrong = _write_small(strategies, lambda one: write_strategy_file(plan.root, one, syncs=syncs), jobs)
+        copied, wrong = write_small(strategies, lambda one: write_strategy_file(plan.root, one, syncs=syncs), jobs)
         others += wrong
-        others += [_Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
+        others += [Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         documents: list[str] = []
         if not failed and not others and ranks is None:
-            documents, others = _write_documents(plan.documents, plan.root)
+            documents, others = write_documents(plan.documents, lambda one: write_document(plan.root, one))
         if context.journal is not None:
             for folder in sorted(_folders(plan, actions)):
                 _remove_leftovers(folder)
             context.journal.close(complete=not failed and not others)
+    return finish_outcome(plan, step, results, problems, others, written, documents, renewed, copied, verify)
+
+
+def finish_outcome(
+    plan: Plan,
+    step: Step,
+    results: Sequence[ActionResult],
+    problems: Sequence[Problem],
+    others: Sequence[Problem],
+    group_files: Sequence[str],
+    documents: Sequence[str],
+    meta_files: Sequence[str],
+    strategy_files: Sequence[str],
+    verified: bool,
+) -> Outcome:
+    """Return what was done, with the gravest exit code."""
     codes = {problem.exit_code for problem in (*problems, *others)}
     codes |= {VerificationError.exit_code for result in results if result.dropped}
     codes |= {UnrecoverableError.exit_code} if plan.step is None else set()
@@ -126,11 +149,11 @@ def apply_plan(
         root=plan.root,
         step=step,
         results=tuple(results),
-        group_files=tuple(written),
+        group_files=tuple(group_files),
         documents=tuple(documents),
-        meta_files=tuple(renewed),
-        strategy_files=tuple(copied),
-        verified=verify,
+        meta_files=tuple(meta_files),
+        strategy_files=tuple(strategy_files),
+        verified=verified,
         errors=tuple(problem.text for problem in others),
         exit_code=max(codes, default=0),
         partial=plan.step is None,
@@ -138,21 +161,24 @@ def apply_plan(
     )
 
 
-def _check_recoverable(step: _T | None, root: str) -> _T:
+def check_recoverable(step: _T | None, root: str) -> _T:
+    """Return the step of a plan; an UnrecoverableError without one."""
     if step is None:
         raise UnrecoverableError(f"{root} cannot be recovered by this plan; it names the ranks")
     return step
 
 
-def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tuple[list[ActionResult], list[_Problem]]:
-    """Carry out actions in threads; the problems are those of actions that failed."""
+def run_all(
+    actions: Sequence[Action], context: ActionContext, jobs: int, run: Run | None = None
+) -> tuple[list[ActionResult], list[Problem]]:
+    """Carry out actions in threads, each by `run`; the problems are those of actions that failed."""
     stop = threading.Event()
     context = replace(context, stop=stop.is_set)
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
     try:
         futures: dict[str, Future[ActionResult]] = {}
         for wave in waves_of(actions):
-            started = {action.target: pool.submit(_run_one, action, context) for action in wave}
+            started = {action.target: pool.submit(run or run_one, action, context) for action in wave}
             futures |= started
             pending: set[Future[ActionResult]] = set(started.values())
             while pending:  # with a time limit, so that Ctrl-C arrives
@@ -170,7 +196,8 @@ def _run_all(actions: Sequence[Action], context: ActionContext, jobs: int) -> tu
     return results, problems
 
 
-def _run_one(action: Action, context: ActionContext) -> ActionResult:
+def run_one(action: Action, context: ActionContext) -> ActionResult:
+    """Carry out one action; errors as for `copy_slice` and `compose_slice`."""
     _log.debug("rank %d: writing %s, %d bytes", action.rank, action.target, action.bytes)
     result = copy_slice(action, context) if isinstance(action, CopyAction) else compose_slice(action, context)
     _log.info(
@@ -185,13 +212,13 @@ def _run_one(action: Action, context: ActionContext) -> ActionResult:
     return result
 
 
-def _problem(action: Action, error: Exception) -> _Problem:
+def _problem(action: Action, error: Exception) -> Problem:
     if isinstance(error, MsRecoverError):
-        problem = _Problem(str(error), error.exit_code)
+        problem = Problem(str(error), error.exit_code)
     elif isinstance(error, StoppedError):
-        problem = _Problem("stopped", MsRecoverError.exit_code)
+        problem = Problem("stopped", MsRecoverError.exit_code)
     else:
-        problem = _Problem(f"rank {action.rank}, {action.target}: {error}", MsRecoverError.exit_code)
+        problem = Problem(f"rank {action.rank}, {action.target}: {error}", MsRecoverError.exit_code)
     _log.error("rank %d: %s", action.rank, problem.text)
     return problem
 
@@ -211,34 +238,36 @@ def _failed(action: Action, error: str) -> ActionResult:
     )
 
 
-def _write_small(
+def write_small(
     writes: Sequence[_WriteT], write: Callable[[_WriteT], bool], jobs: int
-) -> tuple[list[str], list[_Problem]]:
+) -> tuple[list[str], list[Problem]]:
     """Write rank lists or records in threads; return those that were written, and the problems."""
 
-    def attempt(one: _WriteT) -> bool | _Problem:
+    def attempt(one: _WriteT) -> bool | Problem:
         try:
             wrote = write(one)
             _log.info("rank %d: %s %s", one.rank, one.target, "written" if wrote else "left as it is")
             return wrote
         except (MsRecoverError, OSError) as error:
-            return _Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
+            return Problem(f"writing {one.target}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
 
     ends = in_threads(jobs, attempt, writes)
     written = [one.target for one, end in zip(writes, ends, strict=True) if end is True]
-    return written, [end for end in ends if isinstance(end, _Problem)]
+    return written, [end for end in ends if isinstance(end, Problem)]
 
 
-def _write_documents(writes: Sequence[DocumentWrite], root: str) -> tuple[list[str], list[_Problem]]:
+def write_documents(
+    writes: Sequence[DocumentWrite], write_one: Callable[[DocumentWrite], bool]
+) -> tuple[list[str], list[Problem]]:
     """Write documents in their order, each durable before the next; one that fails keeps the later ones from it."""
     written = []
     for write in writes:
         try:
-            if write_document(root, write):
+            if write_one(write):
                 written.append(write.target)
         except (MsRecoverError, OSError) as error:
             code = getattr(error, "exit_code", MsRecoverError.exit_code)
-            return written, [_Problem(f"writing {write.target}: {error}", code)]
+            return written, [Problem(f"writing {write.target}: {error}", code)]
     return written, []
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 
 import xxhash
 
@@ -30,17 +32,22 @@ from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
 from ms_recover.stores.digest import holds, name_digest
 from ms_recover.stores.local import StoppedError
+from ms_recover.stores.store import Store
 from ms_recover.stores.system import allocate
 from ms_recover.stores.transfer import Writing
 from ms_recover.system_errors import explained
 
+_NOWHERE: Mapping[str, Store] = MappingProxyType({})
 
-def complete_slice(root: str, action: ComposeAction, *, verify: bool = True) -> ActionResult:
+
+def complete_slice(
+    root: str, action: ComposeAction, *, verify: bool = True, elsewhere: Mapping[str, Store] = _NOWHERE
+) -> ActionResult:
     """Write a full slice that ``recover-ckpt complete`` asks for; a UsageError when its target exists."""
     path = os.path.join(root, action.target)
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already: move it away, or name another file with --output")
-    return _compose(action, ActionContext(root=root, verify=verify))
+    return _compose(action, ActionContext(root=root, elsewhere=elsewhere, verify=verify))
 
 
 def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:

@@ -24,6 +24,7 @@ from ms_recover.formats.codec import (
     unless_empty,
 )
 from ms_recover.formats.plan_json import NoteFields, RejectedFields, rejected_fields
+from ms_recover.model.backup import BACKUP_VERSION, BackupOutcome
 from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
@@ -199,6 +200,22 @@ class OutcomeFields(Fields):
     strategy_files: tuple[str, ...] | UnsetType = UNSET
 
 
+class BackupFields(Fields):
+    """The result of backing up a step."""
+
+    version: Literal[1]
+    root: str
+    url: str
+    step: StepFields
+    index: str
+    files: Count
+    objects: Count
+    bytes: Count
+    uploaded: Count
+    uploaded_bytes: Count
+    verified: bool
+
+
 class StartedFields(Fields, tag_field="event", tag="started"):
     """The first line of ``serve --json``: the port is open."""
 
@@ -296,6 +313,11 @@ def sealed_step_to_json(found: SealedStep) -> dict[str, Any]:
     """Return the object that ``seal --watch --json`` prints for a step, in one line."""
     wrong = tuple(fill(CheckedSliceFields, check.step, check) for check in found.wrong)
     return to_json(fill(SealedStepFields, found.step, found, version=SEALED_STEP_VERSION, ok=not wrong, wrong=wrong))
+
+
+def backup_to_json(outcome: BackupOutcome) -> dict[str, Any]:
+    """Return the object that ``copy --json`` prints."""
+    return to_json(fill(BackupFields, outcome, version=BACKUP_VERSION))
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:

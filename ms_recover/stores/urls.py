@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ms_recover.errors import UsageError
+from ms_recover.file_names import BACKUP_MARK
 
 if TYPE_CHECKING:
     from ms_recover.stores.store import Store
@@ -45,7 +46,29 @@ def shown_url(url: str) -> str:
 
 
 def open_store(root: str | os.PathLike[str]) -> Store:
-    """Open the store of a tree: a local one for a path or ``file://``, otherwise by the scheme of the URL.
+    """Open the store of a tree; that of a backup is the tree that was copied, and only read.
+
+    Raises
+    ------
+    FormatError
+        When it is a backup that is damaged.
+    MsRecoverError
+        As `open_plain`.
+    """
+    store = open_plain(root)
+    try:
+        if is_url(root) or os.path.lexists(os.path.join(store.url, BACKUP_MARK)):
+            from ms_recover.stores.backup_store import BackupStore, is_backup
+
+            return BackupStore(store) if is_backup(store) else store
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def open_plain(root: str | os.PathLike[str]) -> Store:
+    """Open what lies at a path or URL as it is: a local store for a path or ``file://``, otherwise by the scheme.
 
     Passwords in a URL count for this process: the URL that the store shows opens the same store again.
 

@@ -46,7 +46,9 @@ def test_every_option_has_a_variable_that_is_its_long_name(command, option):
 
 @pytest.mark.parametrize("command", [name for name, option in OPTIONS if "--strategy" in option.opts])
 def test_strategy_files_of_every_command(command):
-    found = values(command, {"RECOVER_CKPT_STRATEGY": "x.ckpt"}, "root", *(["0"] if command == "complete" else []))
+    found = values(
+        command, {"RECOVER_CKPT_STRATEGY": "x.ckpt"}, "root", *(["0"] if command in ("complete", "copy") else [])
+    )
     assert found["strategy"] == ("x.ckpt",)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ms_recover.errors import UsageError
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.stores.urls import is_url, open_store, shown_url
+from ms_recover.stores.urls import is_url, open_plain, open_store, shown_url
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_a_url_that_was_shown_opens_the_same_store_again(monkeypatch):
     opened = []
     module = SimpleNamespace(SftpStore=lambda url: opened.append(url) or SimpleNamespace(url=shown_url(url)))
     monkeypatch.setitem(sys.modules, "ms_recover.stores.sftp_store", module)
-    open_store(open_store("sftp://alice:pass7@again/ckpt").url)
+    open_plain(open_plain("sftp://alice:pass7@again/ckpt").url)
     assert opened == ["sftp://alice:pass7@again/ckpt"] * 2

@@ -1,0 +1,234 @@
+import json
+import os
+from itertools import count
+
+import pytest
+
+from ms_recover import api, backing_up
+from ms_recover.errors import FormatError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.file_names import BACKUP_MARK
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.steps import Step
+from ms_recover.scanning.read import read_store
+from ms_recover.stores.backup_index import decode_index, encode_index, index_path
+from ms_recover.stores.backup_store import BackupStore, read_indexes
+from ms_recover.stores.urls import open_plain, open_store
+from ms_recover.testing.trees import make_tree, save_manifests
+
+NUMBERS = count()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Two groups of two ranks that hold the same, and nothing sealed."""
+    return make_tree(tmp_path / "tree", data_parallel=2, model_parallel=2, parameters={"w": 3000, "b": 7})
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "backup")
+    pytest.importorskip("fsspec")
+    return f"memory://backup{next(NUMBERS)}/run"
+
+
+def copy(tree, url, **options):
+    return backing_up.copy(api.scan(tree), url, **options)
+
+
+def files(url, folder=""):
+    with open_plain(url) as store:
+        found = []
+        for entry in store.list(folder):
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            found += files(url, path) if entry.kind == "folder" else [path]
+        return found
+
+
+def remember(tree):
+    """Return the bytes, permissions and times of all files."""
+    paths = [path for path in sorted(tree.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(tree)): (path.read_bytes(), path.stat().st_mode & 0o777) for path in paths}
+
+
+def test_equal_slices_go_once_and_all_are_sealed(tree, url):
+    outcome = copy(tree, url)
+    slices = [path for path in files(url) if path.startswith("objects/")]
+    assert outcome.files == 4 * 3 == len(read_index(url).files)  # slice, manifest, rank list
+    assert outcome.objects == len(slices) == 2 + 4 + 2
+    assert outcome.uploaded == outcome.objects
+    assert not list(tree.rglob("*.manifest.json"))
+    plan = api.plan(api.scan(url))
+    assert (plan.step, {rank.verdict for rank in plan.ranks}) == (Step(1, 8), {"keep"})
+    assert {rank.evidence for rank in plan.ranks} == {"manifest"} or plan.root == url
+    assert api.verify(api.scan(url)).ok
+
+
+def read_index(url):
+    with open_plain(url) as store:
+        (index,) = read_indexes(store)
+        return index
+
+
+def test_a_second_run_sends_nothing(tree, url):
+    first = copy(tree, url)
+    before = files(url)
+    second = copy(tree, url)
+    assert (second.uploaded, second.uploaded_bytes) == (0, 0)
+    assert second.index == first.index
+    assert files(url) == before
+
+
+def test_files_come_back_as_they_were(tree, url, tmp_path):
+    save_manifests(tree)
+    (tree / "ckpt_dir1" / "test-1_8.ckpt").chmod(0o400)
+    copy(tree, url)
+    with open_store(url) as store:
+        assert isinstance(store, BackupStore)
+        for path, (data, mode) in remember(tree).items():
+            assert store.stat(path).mtime_ns == (tree / path).stat().st_mtime_ns
+            with store.open(path, store.stat(path).state) as file:
+                assert file.read_at(0, file.size) == data
+                assert file.form().mode == mode
+                file.check_unchanged()
+
+
+def test_several_steps_lie_beside_each_other_and_share_contents(tree, url):
+    copy(tree, url)
+    first = files(url)
+    for path in tree.rglob("test-1_8.ckpt"):
+        path.rename(path.with_name("test-1_9.ckpt"))
+    outcome = copy(tree, url)
+    assert set(first) <= set(files(url))
+    assert outcome.uploaded == 4  # manifests name other files; slices are the same bytes
+    assert api.scan(url).steps == (Step(1, 9), Step(1, 8))
+    assert api.plan(api.scan(url), PlanOptions(step=Step(1, 8))).recoverable
+
+
+def test_a_step_that_is_not_whole_is_refused_with_the_rank(tree, url):
+    (tree / "ckpt_dir3" / "test-1_8.ckpt").unlink()
+    with pytest.raises(VerificationError, match=r"rank 3.*recover-ckpt apply"):
+        copy(tree, url)
+    (tree / "ckpt_dir1" / "test-1_8.ckpt").unlink()
+    with pytest.raises(UnrecoverableError, match=r"no step of .* is proven.*rank"):
+        copy(tree, url)
+    assert not os.path.exists(url) or os.listdir(url) == []
+
+
+def test_a_damaged_slice_is_refused(tree, url):
+    save_manifests(tree)
+    path = tree / "ckpt_dir2" / "test-1_8.ckpt"
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    with pytest.raises(VerificationError, match=r"ckpt_dir2|rank 2"):
+        copy(tree, url)
+
+
+def test_a_folder_that_holds_something_else_is_refused(tree, tmp_path):
+    with pytest.raises(UsageError, match="no backup and not empty"):
+        copy(tree, str(tree))
+    assert not (tree / BACKUP_MARK).exists()
+
+
+def test_a_damaged_object_is_noticed_and_sent_again(tree, tmp_path):
+    url = str(tmp_path / "backup")
+    copy(tree, url)
+    objects = [path for path in (tmp_path / "backup" / "objects").rglob("*") if path.is_file()]
+    largest = max(objects, key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[100] ^= 1
+    largest.chmod(0o600)
+    largest.write_bytes(data)
+    assert not api.verify(api.scan(url)).ok
+    outcome = copy(tree, url)
+    assert outcome.uploaded == 1
+    assert api.verify(api.scan(url)).ok
+
+
+def test_a_damaged_rank_list_in_a_backup_is_never_used(tree, tmp_path):
+    url = str(tmp_path / "backup")
+    copy(tree, url)
+    file = next(one for one in read_index(url).files if one.path.endswith("group_info.pb"))
+    path = tmp_path / "backup" / "objects" / file.digest[9:11] / f"{file.digest[9:]}-{file.size}"
+    path.chmod(0o600)
+    path.write_bytes(bytes(file.size))
+    with open_store(url) as store, pytest.raises(VerificationError, match="copy it again"):
+        store.read_small(file.path, "a rank list", 1000)
+
+
+def test_what_a_killed_copy_left_is_nothing_until_the_index_is_there(tree, tmp_path):
+    url = str(tmp_path / "backup")
+    copy(tree, url)
+    for index in (tmp_path / "backup" / "steps").iterdir():
+        index.unlink()
+    assert not api.scan(url, ScanOptions(may_be_empty=True)).slices
+    outcome = copy(tree, url)
+    assert outcome.uploaded == 0
+    assert api.plan(api.scan(url)).recoverable
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"files": [{"path": "../x", "digest": "xxh3_128:" + "0" * 32, "bytes": 1, "mode": 420, "mtime_ns": 1}]},
+        {"files": [{"path": "/x", "digest": "xxh3_128:" + "0" * 32, "bytes": 1, "mode": 420, "mtime_ns": 1}]},
+        {"files": [{"path": "x", "digest": "xxh3_128:../../../x", "bytes": 1, "mode": 420, "mtime_ns": 1}]},
+        {"files": [{"path": "x", "digest": "xxh3_128:" + "0" * 32, "bytes": -1, "mode": 420, "mtime_ns": 1}]},
+        {"files": [{"path": "x", "digest": "xxh3_128:" + "0" * 32, "bytes": 1.5, "mode": 420, "mtime_ns": 1}]},
+        {"files": [{"path": "x"}]},
+        {"files": 5},
+        {"step": "x"},
+        {"world_size": True},
+    ],
+)
+def test_a_malformed_index_is_refused(tree, tmp_path, change):
+    url = str(tmp_path / "backup")
+    where = tmp_path / "backup" / copy(tree, url).index
+    where.write_text(json.dumps({**json.loads(where.read_text()), **change}))
+    with pytest.raises(FormatError, match="not the index of a backup"):
+        open_store(url)
+
+
+def test_an_index_is_read_as_it_was_written(tree, tmp_path):
+    copy(tree, str(tmp_path / "backup"))
+    index = read_index(str(tmp_path / "backup"))
+    assert decode_index(encode_index(index), "x") == index
+    assert index_path(index).startswith("steps/1_8-")
+
+
+def test_a_damaged_mark_is_an_error_and_never_an_empty_tree(tree, tmp_path):
+    url = str(tmp_path / "backup")
+    copy(tree, url)
+    (tmp_path / "backup" / BACKUP_MARK).write_text("[]")
+    with pytest.raises(FormatError, match="mark of a backup"):
+        api.scan(url)
+    with pytest.raises(FormatError, match="mark of a backup"):
+        copy(tree, url)
+
+
+def test_lost_ranks_come_back_from_a_backup(tree, url, tmp_path):
+    from ms_recover.remote.union import cut_down, unite
+
+    save_manifests(tree)
+    copy(tree, url)
+    before = remember(tree)
+    for rank in (1, 3):
+        (tree / f"ckpt_dir{rank}" / "test-1_8.ckpt").unlink()
+    union = unite(api.scan(tree), [api.scan(url)])
+    with open_store(url) as store, open_store(tree) as here:
+
+        def read(wanted):
+            there = [file for file in wanted if file.path in union.holders]
+            return read_store(store, there).merged(read_store(here, [file for file in wanted if file not in there]))
+
+        made = api.plan(union.inventory, PlanOptions(ranks=frozenset(range(4))), read=read)
+        plan = cut_down(made, union, frozenset(range(4)), [url], {})
+        outcome = api.apply(plan, sources=dict.fromkeys(union.holders, store))
+    assert outcome.exit_code == 0, outcome
+    after = remember(tree)
+    assert {path: after[path] for path in before if path.endswith(".ckpt")} == {
+        path: before[path] for path in before if path.endswith(".ckpt")
+    }
