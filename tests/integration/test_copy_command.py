@@ -1,0 +1,117 @@
+"""``recover-ckpt copy``, and recoveries at URLs, as commands against real servers; a copy that is killed."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from ms_recover import api, backing_up
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.remote.union import cut_down, unite
+from ms_recover.scanning.read import read_store
+from ms_recover.stores.urls import open_plain, open_store
+from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.serving import RECOVER
+
+MORE = "MS_RECOVER_EXAMPLES" in os.environ
+SLICE = "ckpt_dir{}/test-1_8.ckpt"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    tree = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=2, parameters={"w": 700_000, "b": 7})
+    save_manifests(tree)
+    return tree
+
+
+@pytest.fixture(params=["sftp", "s3"])
+def url(request, tmp_path):
+    """Return a URL with nothing below it, on a real server that the environment describes."""
+    if request.param == "sftp":
+        server = request.getfixturevalue("sftp")
+        return f"sftp://127.0.0.1:{server.port}{tmp_path}/backup"
+    return f"s3://{request.getfixturevalue('bucket')}/backup"
+
+
+def upload(tree, url):
+    with open_plain(url) as store:
+        for path in sorted(tree.rglob("*")):
+            if path.is_file():
+                with store.create(str(path.relative_to(tree))) as file:
+                    file.write(path.read_bytes())
+                    file.commit()
+
+
+def copied(tree, url):
+    return backing_up.copy(api.scan(tree), url, jobs=4)
+
+
+def test_a_step_is_copied_and_sent_once(recover_ckpt, tree, url):
+    first = recover_ckpt("copy", tree, url, "--json")
+    assert first.code == 0, first.err
+    said = json.loads(first.out)
+    assert (said["uploaded"], said["verified"], said["url"]) == (said["objects"], True, url)
+    assert copied(tree, url).uploaded == 0
+    plan = api.plan(api.scan(url))
+    assert (plan.root, {rank.verdict for rank in plan.ranks}) == (url, {"keep"})
+
+
+def test_every_rank_comes_back_into_an_empty_root(tree, url, tmp_path):
+    copied(tree, url)
+    (tmp_path / "empty").mkdir()
+    ranks = frozenset(range(4))
+    union = unite(api.scan(tmp_path / "empty", ScanOptions(may_be_empty=True)), [api.scan(url)])
+    with open_store(url) as store:
+        made = api.plan(union.inventory, PlanOptions(ranks=ranks), read=lambda files: read_store(store, files))
+        plan = cut_down(made, union, ranks, [url], {})
+        outcome = api.apply(plan, sources=dict.fromkeys(union.holders, store))
+    assert outcome.exit_code == 0, outcome
+    for rank in range(4):
+        path = SLICE.format(rank)
+        assert (tmp_path / "empty" / path).read_bytes() == (tree / path).read_bytes()
+        assert (tmp_path / "empty" / path).stat().st_mtime_ns == (tree / path).stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("parts", range(8 if MORE else 1))
+def test_a_copy_that_is_killed_is_nothing_until_the_next_one(tree, sftp, tmp_path, parts):
+    """The process is killed when some of the objects lie there, at another moment each time."""
+    url, objects = f"sftp://127.0.0.1:{sftp.port}{tmp_path}/backup", tmp_path / "backup" / "objects"
+    process = subprocess.Popen([*RECOVER, "copy", str(tree), url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len([path for path in objects.rglob("*") if path.is_file()]) <= parts and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    finally:
+        process.kill()
+        process.wait(30)
+    indexes = list((tmp_path / "backup").glob("steps/[!.]*.json"))
+    assert bool(api.scan(url, ScanOptions(may_be_empty=True)).slices) is bool(indexes)
+    copied(tree, url)
+    assert api.verify(api.scan(url)).ok
+
+
+def test_a_tree_at_a_url_is_recovered_there(tree, url, tmp_path):
+    upload(tree, url)
+    with open_plain(url) as store:
+        store.remove(SLICE.format(2))
+        store.remove("ckpt_dir2/group_info.pb")
+    (tmp_path / "scratch").mkdir()
+    outcome = api.apply(api.plan(api.scan(url)), jobs=2, scratch=str(tmp_path / "scratch"))
+    assert outcome.exit_code == 0, outcome
+    assert os.listdir(tmp_path / "scratch") == []
+    assert api.verify(api.scan(url)).ok
+    with open_store(url) as store, store.open(SLICE.format(2)) as file:
+        assert file.read_at(0, file.size) == (tree / SLICE.format(2)).read_bytes()
+
+
+def test_a_tree_at_a_url_is_sealed(recover_ckpt, tree, sftp, tmp_path):
+    for path in tree.rglob("*.manifest.json"):
+        path.unlink()
+    done = recover_ckpt("seal", f"sftp://127.0.0.1:{sftp.port}{tree}")
+    assert done.code == 0, done.err
+    assert "4 manifests written" in done.out
+    assert all(file.manifest is not None for file in api.scan(tree).slices)
+    assert api.verify(api.scan(tree)).ok
