@@ -51,6 +51,10 @@ class ParameterList(tuple[Parameter, ...]):
             self._hash = super().__hash__()
             return self._hash
 
+    def __reduce__(self) -> tuple[type[ParameterList], tuple[tuple[Parameter, ...]]]:
+        """Leave the hash behind: that of a text differs between processes."""
+        return type(self), (tuple(self),)
+
     @property
     def index(self) -> dict[str, int]:  # type: ignore[override]
         """The place of each name; of the last one where a name stands twice."""
