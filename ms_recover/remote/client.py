@@ -20,9 +20,9 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.progress import expect_bytes
 from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
+from ms_recover.planning.union import Union, cut_down, unite
 from ms_recover.remote.peer import Address, Peer
 from ms_recover.remote.slice_source import RemoteSource
-from ms_recover.remote.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.local import StoppedError
 from ms_recover.worlds.loop_thread import LoopThread

@@ -18,10 +18,10 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
+from ms_recover.planning.union import cut_down
 from ms_recover.remote.client import unite
 from ms_recover.remote.inventories import inventory_from_json
 from ms_recover.remote.served import ServedTree
-from ms_recover.remote.union import cut_down
 from ms_recover.testing.trees import make_tree
 from tests.support.iteration_trees import contents, of_rank, unpack
 from tests.support.iterations import Job, file_bytes, file_shards, make_common, make_metadata, strategies, write_job

@@ -9,8 +9,8 @@ from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.inventory import MetaFile, Note, RankPath
 from ms_recover.model.options import PlanOptions
+from ms_recover.planning.union import cut_down, unite
 from ms_recover.remote.peer import DEFAULT_PORT, Address
-from ms_recover.remote.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
 
