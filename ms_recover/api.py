@@ -21,6 +21,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 
 if TYPE_CHECKING:
+    from ms_recover.comparing import Sealer
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.inspection import Inspection
     from ms_recover.model.outcome import ActionResult, Outcome
@@ -350,10 +351,12 @@ def verify(
     deep: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
+    read: Reader | None = None,
 ) -> Verification:
     """Check every slice, or those of the step in `options`, against its manifest, its structure and its replicas.
 
-    Reads all of them, with `deep` from the device instead of the page cache; other arguments as for `plan`.
+    Reads all of them, with `deep` from the device instead of the page cache; other arguments as for `plan`, and where
+    `read` is given it reads, however deep.
 
     Raises
     ------
@@ -365,7 +368,7 @@ def verify(
     from ms_recover.comparing import compare_read
     from ms_recover.planning.judging.verification import join_verifications, make_verification
 
-    parts, _ = compare_read(inventory, options, jobs, progress, deep=deep)
+    parts, _ = compare_read(inventory, options, jobs, progress, deep=deep, read=read)
     found = [make_verification(compared) for compared in parts]
     if not inventory.iterations:
         return found[0]  # without what other trees do not need
@@ -375,9 +378,17 @@ def verify(
 
 
 def seal(
-    inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, jobs: int = 1, progress: Progress | None = None
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    read: Reader | None = None,
+    write: Sealer | None = None,
 ) -> tuple[tuple[str, ...], Verification]:
     """Write the missing manifests of sound slices, after their group's vote; arguments as for `verify`.
+
+    With `write` that writes them, instead of this process.
 
     Returns the paths of the sealed slices, and the verification of all; slices that are not sound get no manifest.
 
@@ -386,6 +397,6 @@ def seal(
     MsRecoverError
         As `verify` does, and when a manifest cannot be written.
     """
-    from ms_recover.comparing import seal_compared
+    from ms_recover.comparing import seal_read
 
-    return seal_compared(inventory, options, jobs, progress)
+    return seal_read(inventory, options, jobs, progress, read, write)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.execution.compose import complete_slice
@@ -13,9 +14,11 @@ from ms_recover.execution.seal import seal_slices
 from ms_recover.file_names import WeightKind
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import Contents
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import find_complete_slices
 from ms_recover.planning.facts import gather_facts
@@ -27,6 +30,11 @@ from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
 
 Progress = Callable[[int], None]
+Reader = Callable[[Sequence[SliceFile]], Contents]
+Sealer = Callable[
+    [Sequence[tuple[SliceFile, Evidence]], Mapping[int, tuple[int, ...]], int, Mapping[str, Digests]], list[str]
+]
+"""Writes manifests: slices with their evidence, groups by rank, the world size, digests by path; returns the paths."""
 
 
 def compare_read(
@@ -37,8 +45,12 @@ def compare_read(
     *,
     deep: bool = False,
     kinds: Sequence[WeightKind | None] = (),
+    read: Reader | None = None,
 ) -> tuple[list[Comparison], Contents]:
-    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts."""
+    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts.
+
+    With `read` that reads them, instead of threads of this process.
+    """
     step = options.step
     check_kind_of_step(inventory, step)
     if not inventory.steps or (step is not None and step not in inventory.steps):
@@ -49,14 +61,41 @@ def compare_read(
         for file in inventory.slices
         if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
     ]
-    contents = read_contents(
-        inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
-    )
+    if read is not None:
+        contents = read(files)
+    else:
+        contents = read_contents(
+            inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
+        )
     if not inventory.iterations:
         return [compare_slices(gather_facts(inventory, options, contents))], contents
     from ms_recover.planning.plan_parts import Parts  # which other trees need not load
 
     return Parts(inventory, options, contents).every(kinds), contents
+
+
+def seal_read(
+    inventory: Inventory,
+    options: PlanOptions,
+    jobs: int,
+    progress: Progress | None,
+    read: Reader | None,
+    write: Sealer | None,
+) -> tuple[tuple[str, ...], Verification]:
+    """Write the missing manifests of sound slices; arguments and result as for `ms_recover.api.seal`."""
+    parts, contents = compare_read(inventory, options, jobs, progress, read=read)
+    seal = write or partial(seal_slices, inventory.root)
+    sealed: list[str] = []
+    for compared in parts:
+        facts, judged = compared.facts, judge_slices(compared)
+        sound = [
+            (one.file, found.evidence)
+            for one, found in judged.slices
+            if found.status == "sound" and one.manifest is None
+        ]
+        sealed += seal(sound, facts.groups.members, facts.world.ranks, contents.digests)
+    found = [make_verification(compared, sealing=True) for compared in parts]
+    return tuple(sealed), join_verifications(inventory.root, found)
 
 
 def complete_slices(
@@ -82,24 +121,6 @@ def complete_slices(
             return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
         why = f"step {candidate}: {found}"
     raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
-
-
-def seal_compared(
-    inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None
-) -> tuple[tuple[str, ...], Verification]:
-    """Write the missing manifests of sound slices; arguments, results and errors as for `ms_recover.api.seal`."""
-    parts, contents = compare_read(inventory, options, jobs, progress)
-    sealed: list[str] = []
-    for compared in parts:
-        facts, judged = compared.facts, judge_slices(compared)
-        sound = [
-            (one.file, found.evidence)
-            for one, found in judged.slices
-            if found.status == "sound" and one.manifest is None
-        ]
-        sealed += seal_slices(inventory.root, sound, facts.groups.members, facts.world.ranks, contents.digests)
-    found = [make_verification(compared, sealing=True) for compared in parts]
-    return tuple(sealed), join_verifications(inventory.root, found)
 
 
 def _complete_at_url(root: str, output: str | None, action: ComposeAction, verify: bool) -> ActionResult:

@@ -29,7 +29,7 @@ from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import leftovers, remove_unlocked
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
-from ms_recover.stores.store import Store
+from ms_recover.stores.store import Store, never
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import is_url, open_store
 
@@ -72,10 +72,12 @@ def apply_plan(
     partial: bool = False,
     sources: Mapping[str, Store] | None = None,
     scratch: str | None = None,
+    stop: Callable[[], bool] = never,
 ) -> Outcome:
     """Carry out a plan; an action that fails does not keep the others from being done.
 
-    Parameters, outcome and errors are those of `ms_recover.api.apply`.
+    Parameters, outcome and errors are those of `ms_recover.api.apply`; once `stop` returns True the actions that are
+    not done fail.
 
     Raises
     ------
@@ -102,6 +104,7 @@ def apply_plan(
             syncs=syncs,
             journal=Journal(plan.root) if ranks is None else None,
             progress=progress or (lambda count: None),
+            stop=stop,
         )
         results, problems = run_all(actions, context, jobs)
         failed = {result.rank for result in results if result.status == "failed"}
@@ -116,7 +119,11 @@ def apply_plan(
         others += wrong
         strategies = [one for one in plan.strategy_files if one.rank not in failed]
         strategies = [one for one in strategies if ranks is None or one.rank in ranks]
-        copied, wrong = write_small(strategies, lambda one: write_strategy_file(plan.root, one, syncs=syncs), jobs)
+        copied, wrong = write_small(
+            strategies,
+            lambda one: write_strategy_file(plan.root, one, context.source(one.source), syncs=syncs),
+            jobs,
+        )
         others += wrong
         others += [Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
         documents: list[str] = []
@@ -172,8 +179,8 @@ def run_all(
     actions: Sequence[Action], context: ActionContext, jobs: int, run: Run | None = None
 ) -> tuple[list[ActionResult], list[Problem]]:
     """Carry out actions in threads, each by `run`; the problems are those of actions that failed."""
-    stop = threading.Event()
-    context = replace(context, stop=stop.is_set)
+    stop, asked = threading.Event(), context.stop
+    context = replace(context, stop=lambda: stop.is_set() or asked())
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="recover")
     try:
         futures: dict[str, Future[ActionResult]] = {}

@@ -113,7 +113,9 @@ def _apply(
     others += wrong
     strategies, wrong = write_small(
         [one for one in plan.strategy_files if one.rank in wanted],
-        lambda one: made(one.target, (one.source,), lambda root: write_strategy_file(root, one)),
+        lambda one: made(
+            one.target, (), lambda root: write_strategy_file(root, one, (sources or {}).get(one.source, store))
+        ),
         jobs,
     )
     others += wrong

@@ -6,15 +6,16 @@ import os
 
 from ms_recover.errors import VerificationError
 from ms_recover.execution.targets import check_place
-from ms_recover.formats.reading import read_small
+from ms_recover.formats.reading import MAX_SMALL_FILE, read_small
 from ms_recover.model.plan import StrategyWrite
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import Digester
 from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.store import Store
 
 
-def write_strategy_file(root: str, write: StrategyWrite, *, syncs: DirectorySyncs | None = None) -> bool:
-    """Copy a strategy file, whole or not at all; return False when the same one is there already.
+def write_strategy_file(root: str, write: StrategyWrite, store: Store, *, syncs: DirectorySyncs | None = None) -> bool:
+    """Copy a strategy file from a store, whole or not at all; return False when the same one is there already.
 
     Raises
     ------
@@ -23,15 +24,15 @@ def write_strategy_file(root: str, write: StrategyWrite, *, syncs: DirectorySync
     FormatError
         When the target's directory leads elsewhere through a link.
     StorageError, MissingInputError
-        As `ms_recover.stores.atomic.write_small` and `ms_recover.formats.reading.read_small`.
+        As `ms_recover.stores.atomic.write_small` and `Store.read_small`.
     """
     check_place(root, write.target, write.rank)
-    source, path = os.path.join(root, write.source), os.path.join(root, write.target)
-    data = read_small(source, "a strategy file")
+    path = os.path.join(root, write.target)
+    data = store.read_small(write.source, "a strategy file", MAX_SMALL_FILE)
     digester = Digester()
     digester.update(memoryview(data))
     if digester.digests().file != write.digest:
-        raise VerificationError(f"{source} changed after the plan was made: plan again")
+        raise VerificationError(f"{store.url}/{write.source} changed after the plan was made: plan again")
     if os.path.lexists(path):
         if os.path.isfile(path) and read_small(path, "a strategy file") == data:
             return False
