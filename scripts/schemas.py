@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from ms_recover.engine.report_json import WorkerInfoFields
 from ms_recover.formats.codec import schema
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
@@ -30,6 +31,7 @@ COMMANDS = {
     "scan": InventoryFields,
     "serve": ServingFields,
     "verify": VerificationFields,
+    "worker-info": WorkerInfoFields,
 }
 
 

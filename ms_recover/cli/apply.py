@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command, variable_of
+from ms_recover.cli.engine import check_local, is_spread, refuse_servers, scan_spread, spread_tree
 from ms_recover.cli.fields import ambient_options, typed_options
-from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
+from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
-from ms_recover.cli.tree import cores, plan_code, plan_tree
+from ms_recover.cli.tree import cores, log_plan, plan_code, plan_tree
 from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
-    from ms_recover.cli.options import PeerOptions
+    from ms_recover.cli.options import EngineOptions, PeerOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.outcome import Outcome
     from ms_recover.model.plan import Plan
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 )
 @takes_plan
 @takes_peers
+@takes_homes
 @takes_scan
 @json_option
 @click.pass_context
@@ -62,6 +64,7 @@ def command(
     as_json: bool,
     plan: PlanOptions,
     peers: PeerOptions,
+    engine: EngineOptions,
     scan: ScanOptions,
 ) -> int:
     """Carry out a plan, so that every rank has its slice.
@@ -83,13 +86,13 @@ def command(
         else:
             print_text(plan_text(made, text_width(), refused=refused))
 
-    def carry_out(made: Plan, run: Callable[..., Outcome]) -> int:
+    def carry_out(made: Plan, run: Callable[..., Outcome], threads: int | None) -> int:
         if dry_run or not (made.recoverable or (partial and made.partials)):
             show(made)
             return plan_code(made)
         actions = made.actions if made.recoverable else made.partials
         with progress_bar("writing", sum(action.bytes for action in actions), as_json or not actions) as progress:
-            outcome = run(jobs=jobs or 4 * cores(), verify=not no_verify, progress=progress, partial=partial)
+            outcome = run(jobs=jobs or threads, verify=not no_verify, progress=progress, partial=partial)
         if as_json:
             from ms_recover.formats.report_json import outcome_to_json
 
@@ -98,22 +101,33 @@ def command(
             print_text(outcome_text(outcome, text_width(), progress.seconds_to_end))
         return outcome.exit_code
 
-    given = os.path.isfile(root_or_plan)
     try:
-        if peers.servers and not given:
-            with planned_with_peers(root_or_plan, scan, plan, peers, as_json=as_json) as (nodes, planned):
-                return carry_out(planned.plan, partial_call(nodes.apply, planned))
-        if given:
-            made = _given_plan(ctx, root_or_plan, plan)
-        else:
+        made = _given_plan(ctx, root_or_plan, plan) if os.path.isfile(root_or_plan) else None
+        root = root_or_plan if made is None else made.root
+        if is_spread(root, engine):
+            refuse_servers(ctx)
+            with spread_tree(root, engine) as tree:
+                inventory = scan_spread(tree, scan, as_json=as_json)
+                if made is None:
+                    with progress_bar("reading", None, as_json) as progress:
+                        made, _ = tree.plan(inventory, plan, progress=progress)
+                    log_plan(made)
+                if made.recoverable:
+                    tree.check(made)
+                return carry_out(made, partial_call(tree.apply, made), None)
+        check_local(ctx)
+        if made is None and peers.servers:
+            with planned_with_peers(root, scan, plan, peers, as_json=as_json) as (nodes, planned):
+                return carry_out(planned.plan, partial_call(nodes.apply, planned), 4 * cores())
+        if made is None:
             check_alone(ctx)
-            made, _ = plan_tree(root_or_plan, scan, plan, as_json=as_json)
+            made, _ = plan_tree(root, scan, plan, as_json=as_json)
     except OlderStepError as error:
         show(error.plan, refused=True)
         return error.exit_code
     if made.recoverable:
         api.check(made)
-    return carry_out(made, partial_call(api.apply, made, scratch=scratch))
+    return carry_out(made, partial_call(api.apply, made, scratch=scratch), 4 * cores())
 
 
 def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
@@ -123,10 +137,13 @@ def _given_plan(ctx: click.Context, path: str, options: PlanOptions) -> Plan:
     from ms_recover.stores.local import read_text
 
     for option in typed_options(ctx):
+        if option.target == "engine":
+            continue
         if option.field == "servers":
             raise click.UsageError("a plan from a file names no other nodes: name the tree with --from", ctx)
         raise click.UsageError(f"{option.opts[0]} shapes a plan, and the plan is given: plan again with it", ctx)
-    unused = [variable_of(option) for option in ambient_options(ctx) if option.field != "require_newest"]
+    ambient = [option for option in ambient_options(ctx) if option.target != "engine"]
+    unused = [variable_of(option) for option in ambient if option.field != "require_newest"]
     if unused:
         print_error(f"recover-ckpt: {', '.join(unused)} shaped the plan, if anything: {path} is applied as it is")
     made = plan_from_json(read_text(path), path)

@@ -17,7 +17,12 @@ PREFIX = "RECOVER_CKPT_"
 """An option ``--world-size`` comes from ``RECOVER_CKPT_WORLD_SIZE``, whatever the command."""
 
 _SECTIONS = ("Where the slices are", "What to recover", "How it is done", "Other nodes", "Output")
-_BY_TARGET: dict[Target, str] = {"scan": _SECTIONS[0], "plan": _SECTIONS[1], "peers": _SECTIONS[3]}
+_BY_TARGET: dict[Target, str] = {
+    "scan": _SECTIONS[0],
+    "plan": _SECTIONS[1],
+    "peers": _SECTIONS[3],
+    "engine": _SECTIONS[3],
+}
 _BY_NAME = {
     "partial": _SECTIONS[1],
     "bind": _SECTIONS[3],

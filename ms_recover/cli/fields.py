@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import click
 
-Target = Literal["scan", "plan", "peers"]
+Target = Literal["scan", "plan", "peers", "engine"]
 """The value that an option is a field of, by the name of the command's argument."""
 
 _WORLDS = "MS_RECOVER_WORLDS_"
@@ -84,6 +84,8 @@ def _values(ctx: click.Context, target: Target) -> dict[str, Any]:
 
 
 def _spell(value: Any) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], frozenset):
+        return "=".join(map(_spell, value))  # ranks, and their node
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if not isinstance(value, frozenset):

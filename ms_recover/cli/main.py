@@ -34,6 +34,7 @@ COMMANDS = {
     "seal": "Write the missing manifests, after the vote of each group.",
     "serve": "Serve ROOT to nodes that share no file system with this one.",
     "verify": "Read every slice below ROOT and check it.",
+    "worker-info": "Print what this host, or each worker, sees at ROOT.",
 }
 """The commands, each in a module of its name, and their first line of help: no command is imported to list them."""
 
@@ -93,7 +94,7 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"ms_recover.cli.{cmd_name}").command
+        command = importlib.import_module(f"ms_recover.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -51,6 +51,25 @@ class PeerOptions:
     authority: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Where the work is done.
+
+    Parameters
+    ----------
+    engine : str
+        ``local``, or the URL of a scheduler of dask.
+    worker_timeout : float
+        Seconds to wait for the scheduler, and for a worker that was lost.
+    homes : tuple of (ranks, name)
+        The nodes that the operator names for ranks.
+    """
+
+    engine: str = "local"
+    worker_timeout: float = 60.0
+    homes: tuple[tuple[frozenset[int], str], ...] = ()
+
+
 def parse_step(text: str) -> Step:
     """Parse ``EPOCH_STEP`` or an iteration; ValueError when it is invalid."""
     from ms_recover.model.steps import Step
@@ -79,6 +98,17 @@ def parse_groups(texts: tuple[str, ...]) -> tuple[frozenset[int], ...]:
     return tuple(map(parse_ranks, texts))
 
 
+def parse_homes(texts: tuple[str, ...]) -> tuple[tuple[frozenset[int], str], ...]:
+    """Parse each of some ``RANKS=NODE``; ValueError when one is invalid."""
+    homes = []
+    for text in texts:
+        ranks, equals, name = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{text!r} names no node: write for example 8-15=node3")
+        homes.append((parse_ranks(ranks), name))
+    return tuple(homes)
+
+
 def parse_axes(text: str) -> Axes:
     """Parse ``dp=2,mp=4``; ValueError when it is invalid."""
     from ms_recover.model.axes import Axes
@@ -103,11 +133,12 @@ def parse_shards(text: str) -> int:
 
 
 _SCAN_OPTIONS, _PLAN_OPTIONS = "ms_recover.model.options:ScanOptions", "ms_recover.model.options:PlanOptions"
-_PEER_OPTIONS = f"{__name__}:PeerOptions"
+_PEER_OPTIONS, _ENGINE_OPTIONS = f"{__name__}:PeerOptions", f"{__name__}:EngineOptions"
 
 _scan = partial(field_option, "scan")
 _plan = partial(field_option, "plan")
 _peers = partial(field_option, "peers")
+_engine = partial(field_option, "engine")
 
 PATTERN = _scan(
     "--pattern",
@@ -223,6 +254,32 @@ TOKEN_FILE = _peers(
     "MS_RECOVER_WORLDS_TOKEN_FILE, or the token itself in MS_RECOVER_WORLDS_TOKEN. Needed off loopback.",
 )
 
+ENGINE = _engine(
+    "--engine",
+    metavar="ENGINE",
+    default="local",
+    show_default=True,
+    help="Where the bytes are read and written: local, or dask://HOST:PORT for the workers of that dask scheduler. "
+    "ROOT may then be node://*/data/ckpt: the disks of all nodes as one tree; node://node3/... for one, "
+    "node://{node1,node2}/... for some.",
+)
+WORKER_TIMEOUT = _engine(
+    "--worker-timeout",
+    type=click.FloatRange(min=1, max=86400),
+    default=60.0,
+    show_default=True,
+    help="With --engine: seconds to wait for the scheduler, and for a worker that was lost.",
+)
+HOME = _engine(
+    "--home",
+    field="homes",
+    metavar="RANKS=NODE",
+    multiple=True,
+    parse=parse_homes,
+    help="With --engine: the node on which slices of these ranks belong, where their files do not say it, for example "
+    "8-15=node3. Repeatable.",
+)
+
 
 def _tls(name: str, purpose: str) -> Decorator:
     variable = TLS_VARIABLES[name]
@@ -258,5 +315,11 @@ takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, *_SECURITY)
 
 takes_security = takes("peers", _PEER_OPTIONS, *_SECURITY)
 """Add the options that say who may take part, and give the command ``peers: PeerOptions``."""
+
+takes_engine = takes("engine", _ENGINE_OPTIONS, ENGINE, WORKER_TIMEOUT)
+"""Add the options that say where the work is done, and give the command ``engine: EngineOptions``."""
+
+takes_homes = takes("engine", _ENGINE_OPTIONS, ENGINE, WORKER_TIMEOUT, HOME)
+"""The same with the nodes on which ranks belong."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

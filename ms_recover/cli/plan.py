@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ms_recover.cli.command import Command
+from ms_recover.cli.engine import check_local, is_spread, refuse_servers, scan_spread, spread_tree
 from ms_recover.cli.fields import words_of
-from ms_recover.cli.options import json_option, takes_peers, takes_plan, takes_scan
+from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
-from ms_recover.cli.tree import plan_code, plan_tree
+from ms_recover.cli.tree import log_plan, plan_code, plan_tree
 from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
-    from ms_recover.cli.options import PeerOptions
+    from ms_recover.cli.options import EngineOptions, PeerOptions
     from ms_recover.model.explanation import Explanation
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.argument("root", type=click.Path(readable=False))
 @takes_plan
 @takes_peers
+@takes_homes
 @takes_scan
 @click.option(
     "-o",
@@ -59,12 +61,14 @@ def command(
     as_json: bool,
     plan: PlanOptions,
     peers: PeerOptions,
+    engine: EngineOptions,
     scan: ScanOptions,
 ) -> int:
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT.
 
     ROOT is a directory or the URL of one: see docs/urls.md.
     """
+    from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.pieces import explanation_text
     from ms_recover.reporting.plan_text import plan_text
     from ms_recover.stores.urls import is_url
@@ -81,10 +85,19 @@ def command(
         raise click.UsageError("--explain and a plan both go to standard output: save the plan in a file", ctx)
     refused = False
     try:
-        if peers.servers:
+        if is_spread(root, engine):
+            refuse_servers(ctx)
+            with spread_tree(root, engine) as tree:
+                inventory = scan_spread(tree, scan, as_json=as_json)
+                with progress_bar("reading", None, as_json) as progress:
+                    made, explanation = tree.plan(inventory, plan, explain=explain, progress=progress)
+            log_plan(made)
+        elif peers.servers:
+            check_local(ctx)
             with planned_with_peers(root, scan, plan, peers, explain=explain, as_json=as_json) as (_, planned):
                 made, explanation = planned.plan, planned.explanation
         else:
+            check_local(ctx)
             check_alone(ctx)
             made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
     except OlderStepError as error:
@@ -101,9 +114,10 @@ def command(
     else:
         words = [
             made.root if is_url(root) else root,
-            *words_of(ctx.command, {"plan": plan, "peers": peers, "scan": scan}),
+            *words_of(ctx.command, {"plan": plan, "peers": peers, "engine": engine, "scan": scan}),
         ]
-        command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output])])
+        again = words_of(ctx.command, {"engine": engine})
+        command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output, *again])])
         print_text(plan_text(made, text_width(), next_command=command_line, refused=refused))
     return OlderStepError.exit_code if refused else plan_code(made, detailed=detailed_exitcode)
 

@@ -7,26 +7,35 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_scan
+from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.options import json_option, takes_engine, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import scan_tree
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import EngineOptions
     from ms_recover.model.options import ScanOptions
 
 
 @click.command(name="scan", cls=Command, example="recover-ckpt scan /checkpoints")
 @click.argument("root", type=click.Path(readable=False))
+@takes_engine
 @takes_scan
 @json_option
-def command(root: str, as_json: bool, scan: ScanOptions) -> int:
+@click.pass_context
+def command(ctx: click.Context, root: str, as_json: bool, engine: EngineOptions, scan: ScanOptions) -> int:
     """List the slices, steps and rank lists below ROOT.
 
     ROOT is a directory or the URL of one: see docs/urls.md.
     """
     from ms_recover.reporting.inventory_text import inventory_text
 
-    inventory = scan_tree(root, scan, as_json=as_json)
+    if is_spread(root, engine):
+        with spread_tree(root, engine) as tree:
+            inventory = scan_spread(tree, scan, as_json=as_json)
+    else:
+        check_local(ctx)
+        inventory = scan_tree(root, scan, as_json=as_json)
     if as_json:
         from ms_recover.formats.report_json import inventory_to_json
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_scan
+from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.options import json_option, parse_ranks, takes_check, takes_engine, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_line, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree, verification_code
 from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import EngineOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
@@ -42,9 +44,12 @@ if TYPE_CHECKING:
     help="With --watch: the ranks whose slices lie below ROOT, for example 8-15; default: all of the world.",
 )
 @takes_check
+@takes_engine
 @takes_scan
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     root: str,
     watch: bool,
     quiet_for: float,
@@ -52,6 +57,7 @@ def command(
     ranks: str | None,
     as_json: bool,
     plan: PlanOptions,
+    engine: EngineOptions,
     scan: ScanOptions,
 ) -> int:
     """Write the missing manifests below ROOT, after the vote of each group.
@@ -59,16 +65,26 @@ def command(
     Slices that are damaged, outvoted or undecided get none; the exit code is 5 then. With --watch this goes on beside
     the job that saves there: one line, or with --json one object, for each step that is sealed.
     """
+    if watch and is_spread(root, engine):
+        raise click.UsageError("--watch looks at a tree of this host: run it on each node", ctx)
     if watch:
+        check_local(ctx)
         return _watch(root, quiet_for, interval, _ranks(ranks), as_json, plan, scan)
     _refuse_watch_options()
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    inventory = scan_tree(root, scan, as_json=as_json)
-    with progress_bar("reading", None, as_json) as progress:
-        sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress)
+    if is_spread(root, engine):
+        with spread_tree(root, engine) as tree:
+            inventory = scan_spread(tree, scan, as_json=as_json)
+            with progress_bar("reading", None, as_json) as progress:
+                sealed, found = tree.seal(inventory, plan, progress=progress)
+    else:
+        check_local(ctx)
+        inventory = scan_tree(root, scan, as_json=as_json)
+        with progress_bar("reading", None, as_json) as progress:
+            sealed, found = api.seal(inventory, plan, jobs=cores(), progress=progress)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 

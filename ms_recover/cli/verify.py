@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_check, takes_scan
+from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.options import json_option, takes_check, takes_engine, takes_scan
 from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree, verification_code
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import EngineOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
 
 
@@ -19,9 +21,19 @@ if TYPE_CHECKING:
 @click.argument("root", type=click.Path(readable=False))
 @click.option("--deep", is_flag=True, help="Read from the device, not from the page cache.")
 @takes_check
+@takes_engine
 @takes_scan
 @json_option
-def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    root: str,
+    deep: bool,
+    as_json: bool,
+    plan: PlanOptions,
+    engine: EngineOptions,
+    scan: ScanOptions,
+) -> int:
     """Read every slice below ROOT and check it against its manifest, its structure and its peers.
 
     ROOT is a directory or the URL of one: see docs/urls.md.
@@ -30,9 +42,16 @@ def command(root: str, deep: bool, as_json: bool, plan: PlanOptions, scan: ScanO
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.verification_text import verification_text
 
-    inventory = scan_tree(root, scan, as_json=as_json)
-    with progress_bar("reading", None, as_json) as progress:
-        found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
+    if is_spread(root, engine):
+        with spread_tree(root, engine) as tree:
+            inventory = scan_spread(tree, scan, as_json=as_json)
+            with progress_bar("reading", None, as_json) as progress:
+                found = tree.verify(inventory, plan, deep=deep, progress=progress)
+    else:
+        check_local(ctx)
+        inventory = scan_tree(root, scan, as_json=as_json)
+        with progress_bar("reading", None, as_json) as progress:
+            found = api.verify(inventory, plan, deep=deep, jobs=cores(), progress=progress)
     if as_json:
         from ms_recover.formats.report_json import verification_to_json
 

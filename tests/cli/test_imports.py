@@ -8,8 +8,31 @@ import pytest
 
 from ms_recover.cli.main import COMMANDS
 
-HEAVY = ("numpy", "google.protobuf", "msgspec", "fsspec", "aiohttp", "rich", "xxhash", "mindspore")
-ROOMS = ("model", "formats", "storage", "scanning", "planning", "execution", "reporting", "api", "remote", "worlds")
+HEAVY = (
+    "numpy",
+    "google.protobuf",
+    "msgspec",
+    "fsspec",
+    "aiohttp",
+    "dask",
+    "distributed",
+    "rich",
+    "xxhash",
+    "mindspore",
+)
+ROOMS = (
+    "model",
+    "formats",
+    "storage",
+    "scanning",
+    "planning",
+    "execution",
+    "reporting",
+    "api",
+    "remote",
+    "worlds",
+    "engine",
+)
 
 
 def loaded(*arguments):

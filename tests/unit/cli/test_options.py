@@ -1,5 +1,6 @@
 """Options become frozen values at the edge, and frozen values become options again."""
 
+import re
 from dataclasses import fields
 
 import click
@@ -10,8 +11,10 @@ from ms_recover.cli import apply, complete, plan, scan, seal, serve, verify
 from ms_recover.cli.fields import FieldOption, words_of
 from ms_recover.cli.main import COMMANDS, LazyGroup, group
 from ms_recover.cli.options import (
+    EngineOptions,
     PeerOptions,
     parse_ranks,
+    takes_homes,
     takes_peers,
     takes_plan,
     takes_scan,
@@ -20,7 +23,7 @@ from ms_recover.model.axes import Axes
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 
-TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions}
+TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions, "engine": EngineOptions}
 WITH_OPTIONS = [module.command for module in (apply, complete, plan, scan, seal, serve, verify)]
 
 EVERYTHING = {
@@ -40,6 +43,9 @@ EVERYTHING = {
     ),
     "scan": ScanOptions(pattern="r{rank}", group_info=("x", "y z"), strategy=("s",), crc=False),
     "peers": PeerOptions(servers=("a:1", "b:2"), timeout=2.5, token_file="t", certificate="c", key="k", authority="a"),
+    "engine": EngineOptions(
+        engine="dask://h:1", worker_timeout=5.0, homes=((frozenset([8, 9]), "n1"), (frozenset([3]), "n2"))
+    ),
 }
 
 
@@ -51,6 +57,7 @@ def received():
     @click.command()
     @takes_plan
     @takes_peers
+    @takes_homes
     @takes_scan
     def command(**given):
         values.update(given)
@@ -172,6 +179,6 @@ def test_help_lists_every_command_and_exit_code():
     done = CliRunner().invoke(group, ["--help"])
     assert done.exit_code == 0
     for name, line in COMMANDS.items():
-        assert f"  {name.ljust(8)}  {line}\n" in done.output
+        assert re.search(rf"^  {name} +{re.escape(line)}$", done.output, re.MULTILINE)
     for code in ("0", "1", "2", "3", "4", "5", "130", "143"):
         assert f"\n    {code} " in done.output

@@ -1,0 +1,359 @@
+"""The verbs over a tree whose bytes only the workers of an engine see: they read and write, this process decides."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ms_recover import api
+from ms_recover.engine import tasks
+from ms_recover.engine.doubles import Copy, contradiction, find_copies
+from ms_recover.engine.engine import Engine, gather, settle
+from ms_recover.engine.homes import find_homes, parse_homes
+from ms_recover.engine.inventories import completed, named_files, sharing, why_empty
+from ms_recover.engine.node_urls import NodeTree, is_node_url
+from ms_recover.engine.outcomes import joined, lost_outcome, outcome_at
+from ms_recover.engine.parts import Layout, documents_of, part_of, sources_of, takes_part, with_places, written_ranks
+from ms_recover.engine.places import find_nodes, find_shared
+from ms_recover.engine.roots import look_at
+from ms_recover.engine.workers import Node
+from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.model.actions import CopyAction, FileState
+from ms_recover.model.contents import Contents
+from ms_recover.model.explanation import Explanation
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.manifest import Digests
+from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.outcome import Outcome
+from ms_recover.model.plan import Action, Plan, waves_of
+from ms_recover.model.progress import expect_bytes
+from ms_recover.model.verdicts import Evidence
+from ms_recover.model.verification import Verification
+from ms_recover.planning.explain import explain_planned
+from ms_recover.planning.planner import refuse_older_step
+from ms_recover.planning.union import unite
+
+_log = logging.getLogger(__name__)
+_MOST_SLICES = 16
+_MOST_BYTES = 64 << 20
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class _Scanned:
+    """All nodes at one moment."""
+
+    nodes: tuple[Node, ...]
+    inventories: tuple[Inventory, ...]
+    whole: Inventory
+    holders: Mapping[str, int]
+    copies: Mapping[str, tuple[Copy, ...]]
+
+
+class SpreadTree:
+    """A tree on the disks of nodes, or on a file system that the workers share.
+
+    Parameters
+    ----------
+    engine : Engine
+    root : str
+        ``node://HOSTS/PATH``, or the path of a directory that workers share.
+    homes : sequence of (ranks, name)
+        The operator's word: these ranks belong to the node of that name.
+    """
+
+    def __init__(self, engine: Engine, root: str, homes: Sequence[tuple[Collection[int], str]] = ()) -> None:
+        self._engine, self._word = engine, homes
+        self.url = str(NodeTree.parse(root)) if is_node_url(root) else os.path.abspath(root)
+        self._scanned: _Scanned | None = None
+
+    def scan(self, options: ScanOptions = DEFAULT_SCAN, *, progress: Progress | None = None) -> Inventory:
+        """Let every node scan its root, and unite what they find; as `ms_recover.api.scan`.
+
+        Files that the options name lie on this host.
+
+        Raises
+        ------
+        MsRecoverError
+            As `api.scan` does; when a worker cannot take part or its node is lost, or when two nodes have one slice
+            with different contents.
+        """
+        nodes = self._find_nodes()
+        named = named_files(options)
+        own = replace(options, group_info=(), strategy=())
+        there = [node for node in nodes if not node.gone]
+        found = iter(gather([self._submit(tasks.scan_node, node, own, progress=progress) for node in there]))
+        inventories = sharing(next(found) if not node.gone else Inventory(root=node.label) for node in nodes)
+        if not any(inventory.ranks for inventory in inventories) and not options.may_be_empty:
+            where = "; ".join(f"{inventory.root}: {why_empty(inventory)}" for inventory in inventories[:3])
+            raise MissingInputError(f"{self.url} holds no slices ({where}): name the directory that has the ranks'")
+        union = unite(replace(named, root=self.url), inventories)
+        whole = completed(union.inventory, inventories, nodes)
+        holders = dict(union.holders)
+        for index, inventory in reversed(list(enumerate(inventories))):
+            holders.update((file.path, index) for file in inventory.strategy_files if not os.path.isabs(file.path))
+        copies = find_copies(inventories, union.holders, nodes)
+        self._scanned = _Scanned(nodes, inventories, whole, holders, copies)
+        return whole
+
+    def read(
+        self, files: Sequence[SliceFile], *, progress: Progress | None = None, from_device: bool = False
+    ) -> Contents:
+        """Return the digests of slices, each read on the node that has it.
+
+        Raises
+        ------
+        MsRecoverError
+            When a node is lost, or another node has a slice of the same name with other contents.
+        """
+        scanned = self._known()
+        batches: list[tuple[Node, list[SliceFile]]] = []
+        again: list[tuple[SliceFile, Copy]] = []
+        wanted: dict[int, list[SliceFile]] = {}
+        for file in files:
+            wanted.setdefault(scanned.holders[file.path], []).append(file)
+            again += [(file, copy) for copy in scanned.copies.get(file.path, ())]
+        for index, theirs in wanted.items():
+            batches += [(scanned.nodes[index], batch) for batch in _batches(theirs)]
+        expect_bytes(progress, sum(file.size for file in files) + sum(file.size for file, _ in again))
+        read = [self._submit(tasks.read_slices, node, batch, from_device, progress=progress) for node, batch in batches]
+        reread = [
+            self._submit(tasks.read_slices, scanned.nodes[copy.node], [copy.file], from_device, progress=progress)
+            for _, copy in again
+        ]
+        results = gather([*read, *reread])
+        contents = Contents()
+        for found in results[: len(read)]:
+            contents = contents.merged(found)
+        for (file, copy), found in zip(again, results[len(read) :], strict=True):
+            _compare(file, copy, contents, found, scanned)
+        return contents
+
+    def plan(
+        self,
+        inventory: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        *,
+        explain: int | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Plan, Explanation | None]:
+        """Plan here, over what the nodes read; as `ms_recover.api.plan`, with `explain` as `api.explain`.
+
+        Raises
+        ------
+        MsRecoverError
+            As these do; UsageError also when nothing says on which node lost slices belong.
+        """
+        planned, _ = api.plan_with_evidence(inventory, options, read=partial(self.read, progress=progress))
+        explanation = None if explain is None else explain_planned(planned, explain)
+        made = with_places(planned.plan, self._layout(planned.plan))
+        if options.require_newest:
+            refuse_older_step(made, explanation)
+        return made, explanation
+
+    def verify(
+        self,
+        inventory: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        *,
+        deep: bool = False,
+        progress: Progress | None = None,
+    ) -> Verification:
+        """Judge here what the nodes read; as `ms_recover.api.verify`."""
+        return api.verify(inventory, options, read=partial(self.read, progress=progress, from_device=deep))
+
+    def seal(
+        self, inventory: Inventory, options: PlanOptions = DEFAULT_PLAN, *, progress: Progress | None = None
+    ) -> tuple[tuple[str, ...], Verification]:
+        """Let the nodes write the manifests of slices that are judged here; as `ms_recover.api.seal`."""
+        return api.seal(inventory, options, read=partial(self.read, progress=progress), write=self._write_manifests)
+
+    def check(self, plan: Plan) -> None:
+        """Check that a plan can be carried out: recoverable, and its sources as the scan saw them.
+
+        Raises
+        ------
+        UnrecoverableError, MissingInputError, VerificationError
+            As `ms_recover.api.check` does.
+        """
+        if plan.step is None:
+            raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
+        files = {file.path: file for file in self._known().whole.slices}
+        for action in plan.actions:
+            for replica in action.replicas[:1] if isinstance(action, CopyAction) else action.replicas:
+                if replica.path not in files:
+                    raise MissingInputError(f"{plan.root}: {replica.path} is on no node: plan again")
+                now = files[replica.path]
+                if FileState(now.size, now.mtime_ns) != replica.state:
+                    raise VerificationError(f"{plan.root}: {replica.path} is not what the plan saw: plan again")
+
+    def apply(
+        self,
+        plan: Plan,
+        *,
+        jobs: int | None = None,
+        verify: bool = True,
+        partial: bool = False,
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Let each node write what belongs on it, and read what it lacks from the nodes that have it.
+
+        A node that is lost keeps the others from nothing but the documents of iterations. Parameters are those of
+        `ms_recover.api.apply`; `jobs` are the threads on each node, by default four a core.
+
+        Raises
+        ------
+        UnrecoverableError
+            When the plan has no step.
+        UsageError
+            When nothing says on which node slices belong.
+        StorageError
+            When the engine cannot be reached.
+        """
+        step = plan.considered if partial else plan.step
+        if step is None:
+            raise UnrecoverableError(f"{plan.root} cannot be recovered by this plan; it names the ranks")
+        planned = plan.actions if plan.step is not None else plan.partials
+        layout = self._layout(plan)
+        self._make_roots(layout)
+        outcomes: list[Outcome] = []
+        waves = waves_of(planned) or ((),)
+        for number, wave in enumerate(waves):
+            outcomes += self._apply_wave(plan, wave, layout, jobs, verify, progress, last=number == len(waves) - 1)
+        made = joined(plan, planned, outcomes, verify)
+        if made.exit_code == 0 and plan.step is not None:
+            made = self._with_documents(made, plan, layout)
+        return made
+
+    def _apply_wave(
+        self,
+        plan: Plan,
+        wave: Sequence[Action],
+        layout: Layout,
+        jobs: int | None,
+        verify: bool,
+        progress: Progress | None,
+        *,
+        last: bool,
+    ) -> list[Outcome]:
+        scanned = self._known()
+        started: list[tuple[Node, Plan, Future[Outcome]]] = []
+        for index, node in enumerate(scanned.nodes):
+            part = part_of(plan, index, wave, layout, last=last)
+            if not (part.actions or part.partials or part.group_files or part.meta_files or part.strategy_files):
+                continue
+            away = {path: scanned.nodes[held] for path, held in sources_of(part, index, layout.holders).items()}
+            future = self._submit(
+                tasks.apply_node, node, part, away, jobs, verify, plan.step is None, progress=progress
+            )
+            started.append((node, part, future))
+        settle([future for _, _, future in started])
+        outcomes = []
+        for node, part, future in started:
+            try:
+                outcomes.append(outcome_at(node.label, future.result()))
+            except MsRecoverError as error:
+                outcomes.append(lost_outcome(node.label, part, error))
+        return outcomes
+
+    def _with_documents(self, made: Outcome, plan: Plan, layout: Layout) -> Outcome:
+        """Write the documents of iterations on every node that takes part, once all slices are there."""
+        scanned = self._known()
+        started = []
+        for index, node in enumerate(scanned.nodes):
+            writes = documents_of(plan, index, layout, scanned.whole) if takes_part(index, layout) else ()
+            if writes:
+                started.append((node, self._submit(tasks.write_documents, node, writes)))
+        written: set[str] = set()
+        errors, code = [], 0
+        for (node, _), (targets, error) in zip(started, gather([future for _, future in started]), strict=True):
+            written.update(targets)
+            if error is not None:
+                errors.append(f"{node.label}: {error}")
+                code = max(code, error.exit_code)
+        return replace(made, documents=tuple(sorted(written)), errors=tuple(errors), exit_code=code)
+
+    def _write_manifests(
+        self,
+        slices: Sequence[tuple[SliceFile, Evidence]],
+        groups: Mapping[int, tuple[int, ...]],
+        world_size: int,
+        digests: Mapping[str, Digests],
+    ) -> list[str]:
+        scanned = self._known()
+        by_node: dict[int, list[tuple[SliceFile, Evidence]]] = {}
+        for file, evidence in slices:
+            by_node.setdefault(scanned.holders[file.path], []).append((file, evidence))
+        futures = []
+        for index, theirs in by_node.items():
+            known = {file.path: digests[file.path] for file, _ in theirs}
+            members = {file.rank: groups[file.rank] for file, _ in theirs if file.rank in groups}
+            futures.append(self._submit(tasks.seal_node, scanned.nodes[index], theirs, members, world_size, known))
+        sealed = {path for paths in gather(futures) for path in paths}
+        return [file.path for file, _ in slices if file.path in sealed]
+
+    def _make_roots(self, layout: Layout) -> None:
+        """Make the roots of nodes that lost them and get slices."""
+        scanned = self._known()
+        wanted = [
+            index for index, node in enumerate(scanned.nodes) if node.gone and index in set(layout.homes.values())
+        ]
+        made = gather([self._submit(tasks.make_node, scanned.nodes[index]) for index in wanted])
+        nodes = list(scanned.nodes)
+        for index, identity in zip(wanted, made, strict=True):
+            nodes[index] = replace(nodes[index], identities=frozenset({identity}))
+        self._scanned = replace(scanned, nodes=tuple(nodes))
+
+    def _layout(self, plan: Plan) -> Layout:
+        scanned = self._known()
+        named = parse_homes(self._word, scanned.nodes)
+        homes = find_homes(written_ranks(plan), scanned.nodes, scanned.inventories, plan.world_size, named)
+        names = tuple(node.label for node in scanned.nodes)
+        return Layout(names=names, inventories=scanned.inventories, holders=scanned.holders, homes=homes)
+
+    def _find_nodes(self) -> tuple[Node, ...]:
+        if is_node_url(self.url):
+            tree = NodeTree.parse(self.url)
+            nodes = find_nodes(self._engine.look(tree.root), tree)
+        else:
+            nodes = (find_shared(self._engine.look(self.url), self.url, look_at(self.url, {})),)
+        for node in nodes:
+            _log.info("%s: %d workers%s", node.label, len(node.workers), " and no root" if node.gone else "")
+        return nodes
+
+    def _submit(
+        self, function: Callable[..., object], node: Node, *arguments: object, progress: Progress | None = None
+    ) -> Future[Any]:
+        return self._engine.submit(function, node, *arguments, where=node, progress=progress)
+
+    def _known(self) -> _Scanned:
+        if self._scanned is None:
+            self.scan()
+        assert self._scanned is not None
+        return self._scanned
+
+
+def _batches(files: Sequence[SliceFile]) -> list[list[SliceFile]]:
+    """Cut a list of slices so that a batch takes about a second; equal headers in one batch are read once."""
+    batches: list[list[SliceFile]] = []
+    size = 0
+    for file in files:
+        if not batches or len(batches[-1]) >= _MOST_SLICES or size + file.size > _MOST_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(file)
+        size += file.size
+    return batches
+
+
+def _compare(file: SliceFile, copy: Copy, contents: Contents, found: Contents, scanned: _Scanned) -> None:
+    """Raise a ContradictionError when a slice and its copy on another node differ."""
+    one = file.manifest.digests if file.manifest is not None else contents.digests.get(file.path)
+    other = copy.file.manifest.digests if copy.file.manifest is not None else found.digests.get(copy.file.path)
+    if one is not None and other is not None and one.file != other.file:
+        raise contradiction(file.path, scanned.nodes[scanned.holders[file.path]], scanned.nodes[copy.node])

@@ -1,0 +1,255 @@
+"""The verbs over the disks of several nodes, with workers that are threads of this process."""
+
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from ms_recover import api
+from ms_recover.engine.engine import gather, open_engine, settle
+from ms_recover.engine.local_engine import LocalEngine
+from ms_recover.engine.spread_tree import SpreadTree
+from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverError, UsageError, VerificationError
+from ms_recover.formats.plan_json import plan_to_json
+from ms_recover.formats.report_json import verification_to_json
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.iteration_trees import unpack
+
+NAME = "test-1_8.ckpt"
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return make_tree(tmp_path / "whole", data_parallel=4, model_parallel=2, steps=[Step(1, 4), Step(1, 8)])
+
+
+class Disks:
+    """Nodes with two ranks each; the tree of a node is ``/data/ckpt`` to its worker."""
+
+    def __init__(self, folder, whole, nodes=4):
+        self.folder, self.names = folder, [f"n{number + 1}" for number in range(nodes)]
+        folders = sorted(whole.glob("ckpt_dir*")) or sorted(whole.glob("rank_*"))
+        for index, name in enumerate(self.names):
+            self[name].mkdir(parents=True)
+            for one in folders[index * len(folders) // nodes : (index + 1) * len(folders) // nodes]:
+                shutil.copytree(one, self[name] / one.name)
+
+    def __getitem__(self, name):
+        return self.folder / name / "ckpt"
+
+    def engine(self):
+        return LocalEngine(workers={name: {"/data": str(self.folder / name)} for name in self.names})
+
+
+@pytest.fixture
+def disks(tmp_path, whole):
+    return Disks(tmp_path / "disks", whole)
+
+
+@pytest.fixture
+def tree(disks):
+    with disks.engine() as engine:
+        yield SpreadTree(engine, "node://*/data/ckpt")
+
+
+def same(data, root):
+    """Without free text and notes, and with the same name for the root."""
+    left_out = ("reason", "notes", "root")
+    text = json.dumps(data).replace(root, "ROOT")
+    return json.loads(text, object_hook=lambda one: {k: v for k, v in one.items() if k not in left_out})
+
+
+def plans(tree, whole):
+    made, _ = tree.plan(tree.scan())
+    return same(plan_to_json(made), tree.url), same(plan_to_json(api.plan(api.scan(whole))), str(whole))
+
+
+def test_the_inventory_is_that_of_one_tree(tree, whole):
+    found, expected = tree.scan(), api.scan(whole)
+    assert [file.path for file in found.slices] == [file.path for file in expected.slices]
+    assert found.ranks == expected.ranks
+    assert len({id(file.parameters) for file in found.slices}) == 1
+    assert len({file.inode for file in found.slices}) == 16
+    assert found.root == "node://*/data/ckpt"
+
+
+def test_verdicts_are_those_of_one_tree(tree, whole, disks):
+    for lost in ("ckpt_dir4", "ckpt_dir5"):
+        shutil.rmtree(disks["n3"] / lost)
+        shutil.rmtree(whole / lost)
+    ours, theirs = plans(tree, whole)
+    assert ours == theirs
+    found = same(verification_to_json(tree.verify(tree.scan())), tree.url)
+    assert found == same(verification_to_json(api.verify(api.scan(whole))), str(whole))
+
+
+def test_manifests_of_slices_that_are_gone_count_as_in_one_tree(tree, whole, disks):
+    save_manifests(whole)
+    for rank in range(8):
+        for path in (whole / f"ckpt_dir{rank}").glob("*.manifest.json"):
+            shutil.copy(path, disks[f"n{rank // 2 + 1}"] / f"ckpt_dir{rank}")
+    for root in (whole, disks["n2"]):
+        (root / "ckpt_dir2" / NAME).unlink()
+    assert [one.path for one in tree.scan().orphans] == [f"ckpt_dir2/{NAME}"]
+    ours, theirs = plans(tree, whole)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("gone", ["contents", "root"])
+def test_a_node_that_lost_everything_gets_it_back(tree, whole, disks, gone):
+    shutil.rmtree(disks["n3"])
+    if gone == "contents":
+        disks["n3"].mkdir()
+    counted = []
+    made, explanation = tree.plan(tree.scan(), explain=4)
+    assert explanation.rank == 4
+    assert "at n3, fetched from n1" in made.ranks[4].reason
+    tree.check(made)
+    done = tree.apply(made, progress=counted.append)
+    assert (done.exit_code, done.errors) == (0, ())
+    assert sum(counted) == made.bytes_to_copy
+    for rank in range(8):
+        folder = disks[f"n{rank // 2 + 1}"] / f"ckpt_dir{rank}"
+        assert (folder / NAME).read_bytes() == (whole / f"ckpt_dir{rank}" / NAME).read_bytes()
+    assert (disks["n3"] / "ckpt_dir4" / "group_info.pb").exists()
+    assert sorted(path.name for path in disks["n3"].iterdir()) == ["ckpt_dir4", "ckpt_dir5"]
+
+
+def test_slices_are_composed_from_parts_on_other_nodes(tmp_path):
+    """Every part of a slice is on two of four ranks, and no other rank holds all of it."""
+    source, matrix = np.random.default_rng(7), (2, 2)
+    rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", matrix, (1,), ()))
+    columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", matrix, (), (0,)))
+    step = CutTensor("Int64", np.int64(8))
+    parameters = {"rows": rows, "columns": columns, "global_step": step}
+    whole = make_cut_tree(tmp_path / "whole", parameters, 4, manifests=True)
+    disks = Disks(tmp_path / "disks", whole)
+    shutil.rmtree(disks["n1"] / "ckpt_dir0")
+    with disks.engine() as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        assert [type(action).__name__ for action in made.actions] == ["ComposeAction"]
+        done = tree.apply(made)
+        assert (done.exit_code, done.strategy_files) == (0, ("ckpt_dir0/strategy.ckpt",)), done
+    for name in (NAME, "strategy.ckpt"):
+        assert (disks["n1"] / "ckpt_dir0" / name).read_bytes() == (whole / "ckpt_dir0" / name).read_bytes()
+
+
+def test_files_that_options_name_lie_on_this_host(tree, disks, tmp_path):
+    for name in disks.names:
+        for path in disks[name].rglob("group_info.pb"):
+            (tmp_path / f"list_{path.parent.name[8:]}.pb").write_bytes(path.read_bytes())
+            path.unlink()
+    shutil.rmtree(disks["n3"] / "ckpt_dir4")
+    assert not tree.plan(tree.scan())[0].recoverable
+    options = ScanOptions(group_info=(str(tmp_path / "list_{rank}.pb"),))
+    assert tree.plan(tree.scan(options))[0].recoverable
+    with pytest.raises(MissingInputError, match="--group-info"):
+        tree.scan(ScanOptions(group_info=("/nowhere/x.pb",)))
+
+
+def test_iterations_of_mindformers_come_back_with_their_documents(tmp_path):
+    there = unpack("dp2_mp2_pp2", tmp_path / "there")
+    names = ["n1", "n2", "n3", "n4"]
+    for index, name in enumerate(names):
+        shutil.copytree(there, tmp_path / name / "ckpt")
+        for path in (tmp_path / name / "ckpt").rglob("*.safetensors"):
+            if int(path.name.split("-")[-2]) // 2 != index:
+                path.unlink()
+    whole = {path.relative_to(there): path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    shutil.rmtree(tmp_path / "n2" / "ckpt")
+    workers = {name: {"/data": str(tmp_path / name)} for name in names}
+    with LocalEngine(workers=workers) as engine:
+        tree = SpreadTree(engine, "node://*/data/ckpt")
+        made, _ = tree.plan(tree.scan())
+        step = made.step
+        done = tree.apply(made)
+        assert (done.exit_code, done.errors) == (0, ()), done
+        folder = f"iteration_{step.step:08d}"
+        for path, data in whole.items():
+            if path.parts[0] == folder and path.suffix in (".safetensors", ".json") and "manifest" not in path.name:
+                number = int(path.name.split("-")[-2]) // 2 if path.suffix == ".safetensors" else 1
+                assert (tmp_path / names[number] / "ckpt" / path).read_bytes() == data, path
+        assert tree.verify(tree.scan(), PlanOptions(step=step)).ok
+
+
+def test_two_nodes_with_one_slice_must_agree(tree, disks, tmp_path):
+    shutil.copytree(disks["n1"] / "ckpt_dir0", disks["n4"] / "ckpt_dir0")
+    assert tree.verify(tree.scan()).ok
+    other = disks["n4"] / "ckpt_dir0" / NAME
+    data = bytearray(other.read_bytes())
+    data[-20] ^= 1
+    other.chmod(0o600)
+    other.write_bytes(data)
+    inventory = tree.scan()
+    for verb in (tree.verify, tree.seal, tree.plan):
+        with pytest.raises(ContradictionError, match=f"ckpt_dir0/{NAME} lies on n1 and on n4 with different contents"):
+            verb(inventory)
+    shutil.rmtree(disks["n4"] / "ckpt_dir0")
+    another = make_tree(tmp_path / "another", steps=[Step(1, 8)], parameters={"w": 99})
+    shutil.copytree(another / "ckpt_dir0", disks["n4"] / "ckpt_dir0")
+    with pytest.raises(ContradictionError, match="n4"):
+        tree.scan()
+
+
+def test_a_node_that_fails_keeps_no_other_from_its_slices(tree, whole, disks):
+    for name, rank in (("n2", 2), ("n3", 4)):
+        shutil.rmtree(disks[name] / f"ckpt_dir{rank}")
+    made, _ = tree.plan(tree.scan())
+    disks["n2"].rename(disks["n2"].parent / "old")
+    disks["n2"].mkdir()  # another directory than the one that was seen
+    done = tree.apply(made)
+    assert done.exit_code == VerificationError.exit_code
+    assert [(one.rank, one.status) for one in done.results] == [(2, "failed"), (4, "copied")]
+    assert done.results[0].error.startswith("n2: ")
+    assert (disks["n3"] / "ckpt_dir4" / NAME).read_bytes() == (whole / "ckpt_dir4" / NAME).read_bytes()
+
+
+def test_a_plan_that_is_stale_is_refused(tree, disks):
+    shutil.rmtree(disks["n2"] / "ckpt_dir2")
+    made, _ = tree.plan(tree.scan())
+    (disks["n1"] / "ckpt_dir0" / NAME).touch()
+    tree.scan()
+    with pytest.raises(VerificationError, match="plan again"):
+        tree.check(made)
+
+
+def test_a_tree_without_slices_is_missing(tmp_path):
+    (tmp_path / "n1" / "ckpt").mkdir(parents=True)
+    with LocalEngine(workers={"n1": {"/data": str(tmp_path / "n1")}}) as engine:
+        with pytest.raises(MissingInputError, match="holds no slices"):
+            SpreadTree(engine, "node://*/data/ckpt").scan()
+        assert SpreadTree(engine, "node://*/data/ckpt").scan(ScanOptions(may_be_empty=True)).ranks == ()
+
+
+def test_a_path_of_this_host_is_a_tree_of_the_local_engine(whole):
+    with open_engine("local") as engine:
+        tree = SpreadTree(engine, str(whole))
+        assert tree.verify(tree.scan()).ok
+        assert tree.url == str(whole)
+
+
+def test_engines_are_named():
+    for name in ("ray://x", "dask", ""):
+        with pytest.raises(UsageError, match="dask://HOST:PORT"):
+            open_engine(name)
+
+
+def test_the_local_engine_is_shaped_as_an_executor():
+    with LocalEngine(threads=2) as engine:
+        assert gather([engine.submit(pow, 2, power) for power in range(5)]) == [1, 2, 4, 8, 16]
+        with pytest.raises(ZeroDivisionError):
+            gather([engine.submit(divmod, 1, 0), engine.submit(pow, 2, 2)])
+        failed = [engine.submit(divmod, 1, 0), engine.submit(pow, 2, 2)]
+        settle(failed)
+        assert failed[1].result() == 4
+        entered = threading.Event()
+        held = engine.submit(entered.wait, 10)
+        entered.set()
+        assert gather([held]) == [True]
+    assert issubclass(UsageError, MsRecoverError)
