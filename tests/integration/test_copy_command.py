@@ -6,10 +6,10 @@ import subprocess
 import time
 
 import pytest
-from ms_recover.planning.union import cut_down, unite
 
 from ms_recover import api, backing_up
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.planning.union import cut_down, unite
 from ms_recover.scanning.read import read_store
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests
