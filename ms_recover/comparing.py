@@ -1,4 +1,4 @@
-"""Slices that are read and compared whole, for verify, seal and complete."""
+"""Slices that are read and compared whole, for verify, seal, complete and reshard."""
 
 from __future__ import annotations
 

@@ -49,6 +49,9 @@ WATCH_LOCK_PREFIX = "ms_recover.watch."
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
+RESHARD_NAME = ".ms_recover.reshard.json"
+"""In the root of a tree that was cut anew: what it was cut from."""
+
 LOCK_NAME = ".ms_recover.lock"
 """In the directory of a rank, where directories cannot be locked: locked by the training that saves to it."""
 

@@ -21,12 +21,15 @@ from ms_recover.formats.report_json import (
     ServingFields,
     VerificationFields,
 )
+from ms_recover.formats.reshard_json import ReshardOutcomeFields, ReshardPlanFields
 
 COMMANDS = {
     "apply": OutcomeFields,
     "copy": BackupFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
+    "reshard": ReshardOutcomeFields,
+    "reshard --plan": ReshardPlanFields,
     "seal --watch": SealedStepFields,
     "scan": InventoryFields,
     "serve": ServingFields,

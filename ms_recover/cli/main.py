@@ -30,6 +30,7 @@ COMMANDS = {
     "copy": "Back up a proven step below ROOT to URL, contents once each.",
     "inspect": "Identify FILE and list its contents.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
+    "reshard": "Cut the slices of ROOT anew for other ranks, into OUT.",
     "scan": "List the slices, steps and rank lists below ROOT.",
     "seal": "Write the missing manifests, after the vote of each group.",
     "serve": "Serve ROOT to nodes that share no file system with this one.",

@@ -310,6 +310,19 @@ takes_plan = takes(
 takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, TOLERATE)
 """Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
 
+takes_reshard = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, GROUP, RUN, NEWEST, TOLERATE, QUICK)
+"""Add the options of a plan that concern the source of a reshard, and give the command ``plan: PlanOptions``."""
+
+SOURCE_PATTERN = _scan(
+    "--source-pattern",
+    field="pattern",
+    metavar="PATTERN",
+    help="Where slices lie below ROOT, as --pattern of the other commands.",
+)
+
+takes_source = takes("scan", _SCAN_OPTIONS, SOURCE_PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
+"""Add the options of a scan to a command whose ``--pattern`` is that of its output."""
+
 takes_peers = takes("peers", _PEER_OPTIONS, SERVER, TIMEOUT, *_SECURITY)
 """Add ``--from`` and the options that go with it, and give the command ``peers: PeerOptions``."""
 

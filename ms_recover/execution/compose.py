@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-import xxhash
-
 from ms_recover.errors import FormatError, MsRecoverError, UsageError, VerificationError
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext, result_of
+from ms_recover.execution.image_writer import ImageWriter
 from ms_recover.execution.manifests import TOOL, check_against, manifest_in, own_manifest, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.targets import check_place, check_target, check_written
-from ms_recover.formats.ckpt import TRAILER
-from ms_recover.formats.encrypted import TRAILER_MARK
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import make_image
 from ms_recover.formats.reading import pread
 from ms_recover.formats.safetensors import CRC_NUM, update_crc
-from ms_recover.model.compose import ComposeAction, ComposedParameter
+from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.provenance import Provenance, ProvenanceSource
-from ms_recover.model.slices import ByteRange, SliceHeader, SliceImage
+from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.model.verdicts import ActionStatus
 from ms_recover.stores.atomic import AtomicFile
-from ms_recover.stores.digest import holds, name_digest
-from ms_recover.stores.local import StoppedError
+from ms_recover.stores.digest import holds
 from ms_recover.stores.store import Store
 from ms_recover.stores.system import allocate
-from ms_recover.stores.transfer import Writing
 from ms_recover.system_errors import explained
 
 _NOWHERE: Mapping[str, Store] = MappingProxyType({})
@@ -84,7 +78,7 @@ def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
         with context.new_file(action.target, action.sources[model].path) as file:
             with explained("writing", file.path):
                 allocate(file.descriptor, image.size)
-                digests = _Writer(file.descriptor, image, context).write(action, reader)
+                digests = ImageWriter(file.descriptor, image, context).write(action, reader)
                 file.settle(reader.opened(model).form())
             _check(file, image, digests, action, context)
             reader.check_unchanged()
@@ -177,70 +171,6 @@ def _crc_num(action: ComposeAction, reader: PieceReader) -> int | None:
     except FormatError:
         return None
     return crc
-
-
-class _Writer:
-    """Write an image with its contents, front to back, and digest what is written."""
-
-    def __init__(self, descriptor: int, image: SliceImage, context: ActionContext) -> None:
-        self._image = image
-        self._context = context
-        self._literals = dict(image.literals)
-        self._file = xxhash.xxh3_128()
-        self._crc = 0
-        self._at = 0
-        self._writing = Writing(descriptor)
-
-    def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
-        """Write everything; return the digests of the file and of each parameter."""
-        items = {item.parameter.name: item for item in action.parameters}
-        digests = []
-        for parameter, ranges in zip(self._image.parameters, self._image.contents, strict=True):
-            before = self._file.copy(), self._crc, self._at
-            while True:
-                try:
-                    digests.append(self._parameter(items[parameter.name], ranges, reader))
-                    self._context.progress(parameter.nbytes)
-                    break
-                except BadSourceError as failure:
-                    reader.drop(failure)
-                    file, self._crc, self._at = before
-                    self._file = file.copy()
-                    self._writing.rewind(self._at)
-        self._put_literal()
-        if self._image.crc:
-            self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
-        return Digests(name_digest(self._file), tuple(digests))
-
-    def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
-        digest = xxhash.xxh3_128()
-        windows = reader.contents(item)
-        data = memoryview(b"")
-        for place in ranges:
-            self._put_literal()
-            left = place.length
-            while left:
-                data = data or next(windows)
-                part = data[:left]
-                digest.update(part)
-                self._put(part)
-                data, left = data[len(part) :], left - len(part)
-        windows.close()
-        reader.check(item, name_digest(digest))
-        return name_digest(digest)
-
-    def _put_literal(self) -> None:
-        if self._at in self._literals:
-            self._put(memoryview(self._literals[self._at]))
-
-    def _put(self, data: memoryview) -> None:
-        if self._context.stop():
-            raise StoppedError
-        self._file.update(data)
-        if self._image.crc:
-            self._crc = zlib.crc32(data, self._crc)
-        self._writing.write(data)
-        self._at += len(data)
 
 
 def _check(

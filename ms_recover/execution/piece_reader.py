@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 
 import xxhash
 
@@ -23,16 +23,38 @@ _MOST_KEPT = 64 << 20
 
 
 class PieceReader:
-    """The sources of one action; a context manager. `dropped` lists the sources that proved bad, and why."""
+    """The sources of one action; a context manager.
 
-    def __init__(self, action: ComposeAction, context: ActionContext) -> None:
+    Parameters
+    ----------
+    action, context
+        What is put together, and with which means.
+    names : mapping of str to str, optional
+        The names in the sources of parameters that have others there.
+    proven : set of (str, str), optional
+        Paths and parameters of sources whose contents were found to be right; of this action alone by default.
+
+    Attributes
+    ----------
+    dropped : list of str
+        The sources that proved bad, and why.
+    """
+
+    def __init__(
+        self,
+        action: ComposeAction,
+        context: ActionContext,
+        names: Mapping[str, str] | None = None,
+        proven: set[tuple[str, str]] | None = None,
+    ) -> None:
+        self._names = names or {}
         self._sources = action.sources
         self._context = context
         self._headers: dict[int, SliceHeader] = {}
         self._places: dict[int, dict[str, tuple[ByteRange, ...]]] = {}
         self._open: dict[int, OpenFile] = {}
         self._bad: dict[int, MsRecoverError] = {}
-        self._proven: set[tuple[int, str]] = set()
+        self._proven = proven if proven is not None else set()
         self._kept: dict[tuple[int, str], memoryview] = {}
         self._used: dict[int, None] = {}
         self.dropped: list[str] = []
@@ -91,17 +113,23 @@ class PieceReader:
 
         A BadSourceError when a source has other bytes than it should, a StoppedError when asked to stop.
         """
-        name = item.parameter.name
+        name = self._names.get(item.parameter.name, item.parameter.name)
         self._kept.clear()
         for piece in item.pieces:
-            number = self._source_of(piece)
-            if piece.digest is not None and not piece.whole and (number, name) not in self._proven:
+            number = self.source_of(piece)
+            proven = (self._sources[number].path, name) in self._proven
+            if piece.digest is not None and not piece.reads_all and not proven:
                 self._prove(number, piece, name)
 
         def contents_of(piece: Piece) -> Contents:
-            return self._contents(self._source_of(piece), piece, name)
+            return self._contents(self.source_of(piece), piece, name)
 
-        for window in gather(item.pieces, item.parameter.nbytes, contents_of):
+        def prove(piece: Piece, digest: str) -> None:
+            if piece.digest not in (None, digest):
+                self._accuse(self.source_of(piece), name)
+
+        alone = len(item.pieces) == 1 and item.pieces[0].whole  # then it is the digest of the parameter, see `check`
+        for window in gather(item.pieces, item.parameter.nbytes, contents_of, None if alone else prove):
             if self._context.stop():
                 raise StoppedError
             yield window
@@ -109,9 +137,10 @@ class PieceReader:
     def check(self, item: ComposedParameter, digest: str) -> None:
         """Raise a BadSourceError unless a parameter's contents have the digest that its source should have."""
         if len(item.pieces) == 1 and item.pieces[0].whole and item.pieces[0].digest not in (None, digest):
-            self._accuse(self._source_of(item.pieces[0]), item.parameter.name)
+            name = self._names.get(item.parameter.name, item.parameter.name)
+            self._accuse(self.source_of(item.pieces[0]), name)
         for piece in item.pieces:
-            self._used.setdefault(self._source_of(piece))
+            self._used.setdefault(self.source_of(piece))
 
     def drop(self, failure: BadSourceError) -> None:
         """Use a source no more; alternatives with the same contents take its place."""
@@ -124,7 +153,8 @@ class PieceReader:
             if number in self._open:
                 self._open[number].check_unchanged()
 
-    def _source_of(self, piece: Piece) -> int:
+    def source_of(self, piece: Piece) -> int:
+        """Return the number of the source that a piece is taken from; a MsRecoverError when all are bad."""
         for number in (piece.source, *piece.alternatives):
             if number not in self._bad:
                 return number
@@ -148,7 +178,7 @@ class PieceReader:
         if keep:
             self._kept[number, name] = buffer
         else:
-            self._proven.add((number, name))
+            self._proven.add((self._sources[number].path, name))
 
     def _contents(self, number: int, piece: Piece, name: str) -> Contents:
         if (number, name) in self._kept:

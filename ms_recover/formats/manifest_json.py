@@ -118,6 +118,11 @@ def encode(manifest: Manifest) -> bytes:
     )
     head = codec.to_json(fields)
     rows = ",".join(f"\n  {codec.json_text(row, 0)}" for row in head.pop("parameters"))
+    if manifest.ranges:
+        head["ranges"] = [
+            (parameter, source, runs.source, runs.target, runs.length, runs.loops)
+            for parameter, source, runs in manifest.ranges
+        ]
     return f'{codec.json_text(head, 1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
 
 
@@ -148,6 +153,7 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
         parameters=like if _are(rows, like) else _parameters(rows),
         provenance=_provenance(fields),
         training=_training(fields.training),
+        ranges=(),
     )
 
 

@@ -60,6 +60,16 @@ class Piece:
         """Whether the piece is all of the source's parameter."""
         return not self.runs.loops and self.runs.length == self.source_bytes
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether all of the source's parameter is read, each byte once and in order."""
+        length = self.runs.length
+        for count, stride, _ in reversed(self.runs.loops):
+            if stride != length:
+                return False
+            length *= count
+        return length == self.source_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class ComposedParameter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ms_recover.model.compose import Runs
 from ms_recover.model.provenance import SAVED, Provenance
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
@@ -87,6 +88,10 @@ class Manifest:
     """Name and version of what wrote it."""
     training: TrainingRecord | None = None
     """None for slices that `ms_recover.training` did not save, or an older version of it."""
+    ranges: tuple[tuple[int, int, Runs], ...] = ()
+    """Of a slice that was cut anew: number of the parameter, number of the source, and the bytes that were taken from
+    it. Manifests are written with them and read without: they are for people.
+    """
 
     @property
     def recovered(self) -> bool:

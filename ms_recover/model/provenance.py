@@ -7,8 +7,9 @@ from typing import Literal
 
 from ms_recover.model.verdicts import Evidence
 
-ProvenanceKind = Literal["saved", "sealed", "copied", "composed"]
-"""``saved`` by training, ``sealed`` afterwards, ``copied`` from a replica, ``composed`` from several slices."""
+ProvenanceKind = Literal["saved", "sealed", "copied", "composed", "resharded"]
+"""``saved`` by training, ``sealed`` afterwards, ``copied`` from a replica, ``composed`` from several slices,
+``resharded``: cut anew out of the slices of another tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class ProvenanceSource:
     rank: int | None
     """Its rank; None in manifests of version 1 that name only the path."""
     path: str
-    """Relative to the root of its tree."""
+    """Relative to the root of its tree; absolute in a tree that was cut anew out of another."""
     host: str | None = None
     """Host and port of the node it was fetched from; None for the same tree."""
 

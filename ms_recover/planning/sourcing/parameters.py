@@ -198,7 +198,7 @@ class ParameterIndex:
         stage = self.stages.of(rank)
         found = [(kind, self.find(kind[0], parameter.name)) for kind in self.kinds.get(stage, ())]
         other = [(kind, theirs) for kind, theirs in found if theirs is not None and theirs.shape != parameter.shape]
-        full = self._full_shape(stage, parameter) if other else None
+        full = self.full_shape(stage, parameter) if other else None
         if full is None:
             return []
         ranks: list[int] = []
@@ -207,7 +207,8 @@ class ParameterIndex:
                 ranks += kind
         return [(tuple((0, size) for size in full), tuple(sorted(ranks)[:MOST_COMPARED]))] if ranks else []
 
-    def _full_shape(self, stage: int, parameter: Parameter) -> tuple[int, ...] | None:
+    def full_shape(self, stage: int, parameter: Parameter) -> tuple[int, ...] | None:
+        """Return the shape of the whole tensor of which a slice of a stage lists a part, None without a layout."""
         way = self.way(stage, parameter.name)
         if way is None or way.layout.field or len(way.layout.tensor_map) != len(parameter.shape):
             return None

@@ -65,8 +65,12 @@ class Settlement:
             self._of_block[key] = self._settle(rank, parameter)
         return self._of_block[key]
 
-    def _settle(self, rank: int, parameter: Parameter) -> Settled:
-        settled = self._compare(rank, parameter)
+    def settle_region(self, rank: int, parameter: Parameter) -> Settled:
+        """Return the ranks that may give the region that a rank's slice should hold, that rank one among them."""
+        return self._settle(rank, parameter, own_first=False)
+
+    def _settle(self, rank: int, parameter: Parameter, *, own_first: bool = True) -> Settled:
+        settled = self._compare(rank, parameter, own_first=own_first)
         if settled.ranks or not parameter.nbytes:
             return settled
         if settled.problem is not None or settled.region is None:
@@ -85,7 +89,7 @@ class Settlement:
             ),
         )
 
-    def _compare(self, rank: int, parameter: Parameter) -> Settled:
+    def _compare(self, rank: int, parameter: Parameter, *, own_first: bool) -> Settled:
         """Compare the sources' contents; a majority wins, and so does the only side with a proven manifest."""
         index, name = self.index, parameter.name
         stage, tolerance = index.stages.of(rank), index.facts.tolerance
@@ -103,7 +107,7 @@ class Settlement:
                 why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
                 return Settled(region=None, problem=why)
         region = index.region(rank, parameter)
-        if rank in ranks:  # good in the rank's own damaged slice
+        if rank in ranks and own_first:  # good in the rank's own damaged slice
             return Settled(region=region, ranks=(rank,))
         sides: dict[str, list[int]] = defaultdict(list)
         for other in ranks if index.are_read else ():
@@ -111,7 +115,7 @@ class Settlement:
             if digest is not None:
                 sides[digest].append(other)
         if len(sides) < 2:
-            doubt = self._why_doubted(stage, name) if ranks and index.are_read else None
+            doubt = self.why_doubted(stage, name) if ranks and index.are_read else None
             if doubt is not None:
                 return Settled(region=region, problem=doubt, disputed=True)
             return Settled(region=region, ranks=ranks, tolerated=rank_local)
@@ -128,7 +132,7 @@ class Settlement:
         problem = f"{parts} hold different contents, and nothing settles who is right"
         return Settled(region=region, problem=problem, disputed=True)
 
-    def _why_doubted(self, stage: int, name: str) -> str | None:
+    def why_doubted(self, stage: int, name: str) -> str | None:
         """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
 
         The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.

@@ -1,0 +1,226 @@
+"""``recover-ckpt reshard``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ms_recover.cli.command import Command
+from ms_recover.cli.options import json_option, parse_axes, parse_order, parse_shards, takes_reshard, takes_source
+from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.tree import cores, scan_tree
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import PlanOptions, ScanOptions
+    from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
+
+_SIZE = re.compile(r"(\d{1,12})\s*(?:([KMGT])i?)?B?\Z", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_MOST_JOBS = 16
+
+
+def parse_size(text: str) -> int:
+    """Parse ``4GiB``, ``500MiB`` or a number of bytes; ValueError when it is neither."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size: write for example 4GiB")
+    return int(match[1]) << _UNITS[(match[2] or "").upper()]
+
+
+@click.command(
+    name="reshard",
+    cls=Command,
+    example="recover-ckpt reshard /checkpoints --to new_job/strategy -o /checkpoints_of_4\n"
+    "recover-ckpt reshard /checkpoints --axes tp=2,dp=1 -o /checkpoints_of_2 --plan\n"
+    "recover-ckpt reshard /checkpoints --full --format safetensors -o /model",
+)
+@click.argument("root", type=click.Path(readable=False))
+@click.option(
+    "--to",
+    "to",
+    metavar="PATH",
+    help="Strategy files of the job to come: one, or a folder of them, "
+    "protobuf or JSON, a stage each or merged; or a metadata.json of MindFormers.",
+)
+@click.option(
+    "--axes",
+    metavar="SIZES",
+    help="Instead: the sizes of its axes tp (or mp), cp, dp and pp, for example "
+    "tp=2,dp=4; parameters are cut over the same axes as in ROOT.",
+)
+@click.option("--full", is_flag=True, help="Instead: one checkpoint of whole parameters.")
+@click.option(
+    "--order",
+    metavar="AXES",
+    help="With --axes: the axis that neighbouring ranks differ in first, of both jobs; default: tp,cp,ep,dp,pp.",
+)
+@click.option(
+    "--optimizer-shards",
+    "shards",
+    metavar="N",
+    help="With --axes: optimizer shards of the job to come, or all; default: as in ROOT where that is clear.",
+)
+@click.option(
+    "--rename",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="Give parameters other names: a whole name, or dotted parts of names. Repeatable.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=click.Path(file_okay=False, readable=False),
+    help="Folder to write: a new one, an empty one, or one that this command began. Outside ROOT.",
+)
+@click.option("--format", "form", type=click.Choice(["ckpt", "safetensors"]), help="Default: that of ROOT.")
+@click.option(
+    "--pattern",
+    metavar="PATTERN",
+    help="Where slices lie below OUT, with {rank} {prefix} {epoch} {step}; default: as below ROOT.",
+)
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    default="4GiB",
+    show_default=True,
+    help="With --full: files of so many bytes at most, and an index; 0 for one file.",
+)
+@click.option(
+    "--plan",
+    "only_plan",
+    is_flag=True,
+    help="Show who is read, how much, and what is missing; write nothing below OUT.",
+)
+@click.option("--save-plan", metavar="FILE", help="Save the plan as JSON, too; - is standard output.")
+@click.option(
+    "--partial", is_flag=True, help="Write what there is where nobody holds the rest; ends with 4 all the same."
+)
+@click.option(
+    "--verify/--no-verify",
+    "verify",
+    default=None,
+    help="At the end cut OUT back in memory and compare it "
+    "with ROOT. Or do not even read each file back. Default: each file is read back.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), help=f"Threads; default: two a core, at most {_MOST_JOBS}.")
+@takes_reshard
+@takes_source
+@json_option
+def command(
+    root: str,
+    output: str | None,
+    only_plan: bool,
+    save_plan: str | None,
+    partial: bool,
+    verify: bool | None,
+    jobs: int | None,
+    as_json: bool,
+    plan: PlanOptions,
+    scan: ScanOptions,
+    **wanted: Any,
+) -> int:
+    """Cut the slices of ROOT anew for other ranks, or put whole parameters together, in OUT.
+
+    ROOT may have lost slices: each region comes from any sound slice that holds it. Nothing below ROOT changes.
+    """
+    from ms_recover import resharding
+    from ms_recover.cli.progress import progress_bar
+    from ms_recover.reporting.reshard_text import reshard_outcome_text, reshard_plan_text
+
+    ctx = click.get_current_context()
+    options = _options(ctx, **wanted)
+    if output is None and not only_plan:
+        raise click.UsageError("-o OUT is missing: name the folder to write, or look first with --plan", ctx)
+    target = None
+    if save_plan is not None:
+        from ms_recover.cli.plan_file import plan_target
+
+        target = plan_target(save_plan)
+    threads = jobs or min(2 * cores(), _MOST_JOBS)
+    inventory = scan_tree(root, scan, as_json=as_json)
+    with progress_bar("reading", None, as_json) as progress:
+        made = resharding.plan_reshard(
+            inventory, output or f"{root}.resharded", options, plan, jobs=cores(), progress=progress
+        )
+    if target is not None and target.kind != "stdout":
+        from ms_recover.cli.plan_file import write_plan
+        from ms_recover.formats.codec import json_text
+
+        write_plan(target, json_text(_plan_json(made)) + "\n")
+    to_stdout = target is not None and target.kind == "stdout"
+    if only_plan or not (made.complete or partial):
+        if as_json or to_stdout:
+            print_json(_plan_json(made))
+        else:
+            print_text(reshard_plan_text(made, text_width()))
+        return _code(made)
+    with progress_bar("writing", sum(made.bytes_of(file) for file in made.files), as_json) as progress:
+        outcome = resharding.reshard(
+            made, jobs=threads, verify=verify is not False, partial=partial, compare=verify is True, progress=progress
+        )
+    if as_json:
+        from ms_recover.formats.reshard_json import reshard_outcome_to_json
+
+        print_json(reshard_outcome_to_json(outcome))
+    else:
+        print_text(reshard_outcome_text(outcome, text_width(), progress.seconds_to_end))
+    return outcome.exit_code
+
+
+def _options(
+    ctx: click.Context,
+    *,
+    to: str | None,
+    axes: str | None,
+    full: bool,
+    order: str | None,
+    shards: str | None,
+    rename: tuple[str, ...],
+    form: OutputFormat | None,
+    pattern: str | None,
+    shard_size: str,
+) -> ReshardOptions:
+    """Return what is wanted; a usage error when it is not one thing, or an option does not go with it."""
+    from ms_recover.model.axes import DEFAULT_ORDER
+    from ms_recover.model.reshard import ReshardOptions
+    from ms_recover.planning.resharding.rename import parse_rules
+
+    if [to is not None, axes is not None, full].count(True) != 1:
+        raise click.UsageError("name the target once: --to PATH, --axes SIZES or --full", ctx)
+    for name, given in (("--order", order), ("--optimizer-shards", shards)):
+        if given is not None and axes is None:
+            raise click.UsageError(f"{name} goes with --axes alone", ctx)
+    if full and pattern is not None:
+        raise click.UsageError("--pattern is for the slices of ranks, and --full writes none", ctx)
+    try:
+        return ReshardOptions(
+            strategy=to,
+            axes=parse_axes(axes) if axes is not None else None,
+            order=parse_order(order) if order is not None else DEFAULT_ORDER,
+            optimizer_shards=parse_shards(shards) if shards is not None else 0,
+            full=full,
+            shard_size=parse_size(shard_size),
+            rename=parse_rules(rename),
+            form=form,
+            pattern=pattern,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error), ctx) from None
+
+
+def _code(made: ReshardPlan) -> int:
+    from ms_recover.errors import UnrecoverableError, VerificationError
+
+    if made.complete:
+        return 0
+    return VerificationError.exit_code if made.disagreements else UnrecoverableError.exit_code
+
+
+def _plan_json(made: ReshardPlan) -> dict[str, Any]:
+    from ms_recover.formats.reshard_json import reshard_plan_to_json
+    from ms_recover.planning.resharding.actions import bytes_read
+
+    return reshard_plan_to_json(made, bytes_read(made))

@@ -1,0 +1,83 @@
+"""Write a slice from an image and the pieces of its contents, front to back, and digest it meanwhile."""
+
+from __future__ import annotations
+
+import zlib
+
+import xxhash
+
+from ms_recover.execution.bad_source import BadSourceError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.formats.ckpt import TRAILER
+from ms_recover.formats.encrypted import TRAILER_MARK
+from ms_recover.model.compose import ComposeAction, ComposedParameter
+from ms_recover.model.manifest import Digests
+from ms_recover.model.slices import ByteRange, SliceImage
+from ms_recover.stores.digest import name_digest
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.transfer import Writing
+
+
+class ImageWriter:
+    """Write an image with its contents, front to back, and digest what is written."""
+
+    def __init__(self, descriptor: int, image: SliceImage, context: ActionContext) -> None:
+        self._image = image
+        self._context = context
+        self._literals = dict(image.literals)
+        self._file = xxhash.xxh3_128()
+        self._crc = 0
+        self._at = 0
+        self._writing = Writing(descriptor)
+
+    def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
+        """Write everything; return the digests of the file and of each parameter."""
+        items = {item.parameter.name: item for item in action.parameters}
+        digests = []
+        for parameter, ranges in zip(self._image.parameters, self._image.contents, strict=True):
+            before = self._file.copy(), self._crc, self._at
+            while True:
+                try:
+                    digests.append(self._parameter(items[parameter.name], ranges, reader))
+                    self._context.progress(parameter.nbytes)
+                    break
+                except BadSourceError as failure:
+                    reader.drop(failure)
+                    file, self._crc, self._at = before
+                    self._file = file.copy()
+                    self._writing.rewind(self._at)
+        self._put_literal()
+        if self._image.crc:
+            self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
+        return Digests(name_digest(self._file), tuple(digests))
+
+    def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
+        digest = xxhash.xxh3_128()
+        windows = reader.contents(item)
+        data = memoryview(b"")
+        for place in ranges:
+            self._put_literal()
+            left = place.length
+            while left:
+                data = data or next(windows)
+                part = data[:left]
+                digest.update(part)
+                self._put(part)
+                data, left = data[len(part) :], left - len(part)
+        windows.close()
+        reader.check(item, name_digest(digest))
+        return name_digest(digest)
+
+    def _put_literal(self) -> None:
+        if self._at in self._literals:
+            self._put(memoryview(self._literals[self._at]))
+
+    def _put(self, data: memoryview) -> None:
+        if self._context.stop():
+            raise StoppedError
+        self._file.update(data)
+        if self._image.crc:
+            self._crc = zlib.crc32(data, self._crc)
+        self._writing.write(data)
+        self._at += len(data)

@@ -1,0 +1,318 @@
+"""Carry out a reshard: each file of the output in a thread, whole under its name or not there at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.image_writer import ImageWriter
+from ms_recover.execution.lock import lock_tree
+from ms_recover.execution.manifests import TOOL, manifest_in, manifest_of, write_manifest
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.execution.reshard_check import compare_back
+from ms_recover.execution.reshard_documents import document_bytes
+from ms_recover.execution.reshard_output import check_output, prepare_output
+from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.formats.header import parse_header
+from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
+from ms_recover.formats.reading import pread
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.progress import expect_bytes
+from ms_recover.model.provenance import Provenance, ProvenanceSource
+from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile
+from ms_recover.model.slices import SliceHeader, SliceImage
+from ms_recover.planning.resharding.actions import action_of, source_names
+from ms_recover.stores.atomic import leftovers, remove_unlocked, write_small
+from ms_recover.stores.digest import Digester, holds
+from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.local import StoppedError
+from ms_recover.stores.store import Store
+from ms_recover.stores.system import allocate
+from ms_recover.stores.threads import in_threads
+from ms_recover.stores.urls import open_store
+from ms_recover.system_errors import explained
+
+_log = logging.getLogger(__name__)
+_METADATA = (("format", "ms"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file that is there: what became of it, and the digests of its parameters in the order of the plan's list."""
+
+    result: ReshardResult
+    digests: Mapping[str, str]
+    exit_code: int = 0
+
+
+def run_reshard(
+    plan: ReshardPlan,
+    *,
+    jobs: int = 1,
+    verify: bool = True,
+    partial: bool = False,
+    compare: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ReshardOutcome:
+    """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.api.reshard`."""
+    if not plan.complete and not partial:
+        raise UnrecoverableError(f"{plan.root} cannot be cut anew whole by this plan; it names what nobody holds")
+    check_output(plan)
+    documents = document_bytes(plan)
+    files = [file for file in plan.files if plan.parts_of(file)]
+    for file in {file.parameters: file for file in files}.values():
+        _image(plan, action_of(plan, file), None)  # refuses what the format cannot hold, before anything is written
+    prepare_output(plan, documents)
+    with open_store(plan.root) as origin, lock_tree(plan.output):
+        check_output(plan, documents)
+        stop = threading.Event()
+        run = _Run(plan, origin, verify, progress or (lambda count: None), stop)
+        expect_bytes(progress, sum(plan.bytes_of(file) for file in files))
+        order = sorted(range(len(files)), key=lambda number: (files[number].stage, files[number].group, number))
+        try:
+            ends = in_threads(jobs, run.one, [files[number] for number in order])
+        finally:
+            stop.set()
+        written = [end for _, end in sorted(zip(order, ends, strict=True), key=lambda one: one[0])]
+        codes = {end.exit_code for end in written}
+        errors = [str(error) for error in run.syncs.sync_all(jobs)]
+        names: list[str] = []
+        compared = (0, 0)
+        if codes <= {0, VerificationError.exit_code} and not errors and all(_is_there(end) for end in written):
+            names = _write_documents(plan, documents)
+            _remove_leftovers(plan)
+            if compare:
+                digests = {end.result.target: end.digests for end in written}
+                compared, wrong = compare_back(plan, origin, digests, jobs=jobs)
+                errors += wrong
+                codes |= {VerificationError.exit_code} if wrong else set()
+    if errors:
+        codes.add(MsRecoverError.exit_code if not compare else max(codes))
+    if not plan.complete:
+        codes.add(VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code)
+    return ReshardOutcome(
+        root=plan.root,
+        output=plan.output,
+        step=plan.step,
+        results=tuple(end.result for end in written),
+        documents=tuple(names),
+        compared=compared[0],
+        compared_bytes=compared[1],
+        errors=tuple(errors),
+        exit_code=max(codes, default=0),
+        partial=not plan.complete,
+        left_out=plan.left_out,
+        warnings=plan.warnings,
+    )
+
+
+def _is_there(end: Written) -> bool:
+    return end.result.status != "failed"
+
+
+class _Run:
+    """What the files of one reshard share."""
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        origin: Store,
+        verify: bool,
+        progress: Callable[[int], None],
+        stop: threading.Event,
+    ) -> None:
+        self.plan, self.syncs = plan, DirectorySyncs()
+        self._names = source_names(plan)
+        self._proven: set[tuple[str, str]] = set()
+        self._strategies = _strategy_digests(plan)
+        self._context = ActionContext(
+            root=plan.output,
+            elsewhere={one.replica.path: origin for one in plan.sources},
+            step=plan.step,
+            world_size=plan.ranks,
+            run_id=plan.run_id,
+            verify=verify,
+            stop=stop.is_set,
+            progress=progress,
+            syncs=self.syncs,
+        )
+        self._origin = origin
+
+    def one(self, file: TargetFile) -> Written:
+        """Write one file; an error is its end, and does not keep the others from being written."""
+        action = action_of(self.plan, file)
+        try:
+            written = self._there(file, action) or self._write(file, action)
+        except (MsRecoverError, OSError) as error:
+            code = error.exit_code if isinstance(error, MsRecoverError) else MsRecoverError.exit_code
+            text = str(error) if isinstance(error, MsRecoverError) else f"rank {file.rank}, {file.target}: {error}"
+            return self._failed(file, text, code)
+        except StoppedError:
+            return self._failed(file, "stopped", MsRecoverError.exit_code)
+        _log.info("%s: %s, %d bytes", file.target, written.result.status, written.result.bytes)
+        return written
+
+    def _failed(self, file: TargetFile, text: str, code: int) -> Written:
+        _log.error("%s: %s", file.target, text)
+        result = ReshardResult(rank=file.rank, target=file.target, status="failed", error=text)
+        return Written(result=result, digests={}, exit_code=code)
+
+    def _there(self, file: TargetFile, action: ComposeAction) -> Written | None:
+        """Return a file that an earlier run of the same plan finished, None where it has to be written."""
+        path = self._context.path(file.target)
+        manifest = manifest_of(path)
+        listed = {item.parameter for item in action.parameters}
+        if manifest is None or manifest.provenance.kind != "resharded" or set(manifest.parameters) != listed:
+            return None
+        with suppress(OSError):
+            if holds(path, manifest.size, manifest.digests.file, self._context.stop) is not None:
+                self._context.progress(action.bytes)
+                return _there(file, action, manifest.digests, (one.name for one in manifest.parameters))
+        return None
+
+    def _write(self, file: TargetFile, action: ComposeAction) -> Written:
+        context, plan = self._context, self.plan
+        check_place(plan.output, action.target, action.rank)
+        with PieceReader(action, context, self._names, self._proven) as reader:
+            model = reader.model(action.model)
+            image = _image(plan, action, reader.header(model))
+            with context.new_file(action.target, action.sources[model].path) as temporary:
+                with explained("writing", temporary.path):
+                    allocate(temporary.descriptor, image.size)
+                    digests = ImageWriter(temporary.descriptor, image, context).write(action, reader)
+                    temporary.settle(reader.opened(model).form())
+                header = parse_header(pread(temporary.descriptor), image.size, name=action.target)
+                if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
+                    raise VerificationError(f"{temporary.path} is not what was put together: check the system log")
+                if context.verify:
+                    check_written(temporary, digests.file, context.stop)
+                reader.check_unchanged()
+                with suppress(OSError):  # a file that cannot be read is another one
+                    if holds(temporary.target, image.size, digests.file, context.stop) is not None:
+                        self._finish(file, action, image, digests, reader)
+                        return _there(file, action, digests, (one.name for one in image.parameters))
+                check_target(temporary.target, None)
+                context.commit(temporary)
+            self._finish(file, action, image, digests, reader)
+            result = ReshardResult(
+                rank=file.rank,
+                target=file.target,
+                status="written",
+                bytes=image.size,
+                digest=digests.file,
+                sources=tuple(reader.used),
+                dropped=tuple(reader.dropped),
+            )
+        names = (one.name for one in image.parameters)
+        code = VerificationError.exit_code if reader.dropped else 0
+        return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)), exit_code=code)
+
+    def _finish(
+        self, file: TargetFile, action: ComposeAction, image: SliceImage, digests: Digests, reader: PieceReader
+    ) -> None:
+        """Write the manifest, which says where each byte comes from; a partial slice has none."""
+        if action.kind == "partial":
+            return
+        plan = self.plan
+        first = manifest_in(self._origin, action.sources[0].path) if action.sources else None
+        training = first.training if first is not None else None
+        proven = {one.replica.path: one.proven for one in plan.sources}
+        numbers = {one.name: number for number, one in enumerate(image.parameters)}
+        used: dict[int, int] = {}
+        ranges = [
+            (numbers[item.parameter.name], used.setdefault(reader.source_of(piece), len(used)), piece.runs)
+            for item in action.parameters
+            for piece in item.pieces
+        ]
+        sources = [action.sources[number] for number in used]
+        manifest = Manifest(
+            run_id=plan.run_id or "",
+            rank=file.rank,
+            world_size=plan.ranks,
+            step=plan.step,
+            cumulative_step=first.cumulative_step if first is not None else None,
+            file=os.path.basename(action.target),
+            size=image.size,
+            digests=digests,
+            parameters=image.parameters,
+            group=file.group,
+            strategy_digest=self._strategies[file.stage] if self._strategies else None,
+            provenance=Provenance(
+                kind="resharded",
+                evidence="manifest" if all(proven[one.path] for one in sources) else "layout",
+                sources=tuple(ProvenanceSource(one.rank, os.path.join(plan.root, one.path)) for one in sources),
+                borrowed=action.borrowed,
+            ),
+            tool=TOOL,
+            training=replace(training.of_recovered(), rank_local=()) if training is not None else None,
+            ranges=tuple(sorted(ranges, key=lambda one: (one[0], one[2].target))),
+        )
+        write_manifest(self._context.path(action.target), manifest, self.syncs)
+
+
+def _there(file: TargetFile, action: ComposeAction, digests: Digests, names: Iterable[str]) -> Written:
+    result = ReshardResult(
+        rank=file.rank,
+        target=file.target,
+        status="already there",
+        digest=digests.file,
+        sources=tuple(one.path for one in action.sources),
+    )
+    return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)))
+
+
+def _image(plan: ReshardPlan, action: ComposeAction, model: SliceHeader | None) -> SliceImage:
+    """Lay a file out; a ``.ckpt`` of sources with a CRC gets one."""
+    parameters = [item.parameter for item in action.parameters]
+    if plan.form == "ckpt":
+        crc = model is not None and model.kind == "ckpt" and model.crc is not None
+        return ckpt_image(parameters, [default_pieces(one.nbytes) for one in parameters], crc=crc)
+    metadata = [*_METADATA, *((one.name, one.dtype) for one in parameters if one.dtype == "Int4")]
+    return safetensors_image(parameters, metadata)
+
+
+def _strategy_digests(plan: ReshardPlan) -> list[str]:
+    from ms_recover.formats.strategy import encode_strategy
+
+    found = []
+    for strategy in plan.strategies:
+        digester = Digester()
+        digester.update(memoryview(encode_strategy(strategy)))
+        found.append(digester.digests().file)
+    return found
+
+
+def _write_documents(plan: ReshardPlan, documents: Mapping[str, bytes]) -> list[str]:
+    """Write strategy files, rank lists and the index, each whole; return those that were not there."""
+    written = []
+    syncs = DirectorySyncs()
+    for name, data in documents.items():
+        path = os.path.join(plan.output, name)
+        with suppress(OSError):
+            with open(path, "rb") as there:
+                if there.read(len(data) + 1) == data:
+                    continue
+            raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
+        with explained("making the directory of", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_small(path, data, owner_of=plan.output, syncs=syncs)
+        written.append(name)
+    for error in syncs.sync_all(1):
+        raise error
+    return written
+
+
+def _remove_leftovers(plan: ReshardPlan) -> None:
+    """Remove temporary files that killed runs left."""
+    for folder in sorted({os.path.dirname(os.path.join(plan.output, file.target)) for file in plan.files}):
+        with suppress(OSError):
+            for path in leftovers(folder):
+                with suppress(OSError):
+                    remove_unlocked(path)

@@ -1,0 +1,123 @@
+"""Cut an output back in memory, and compare it with what it was taken from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import xxhash
+
+from ms_recover.errors import MsRecoverError
+from ms_recover.execution.bad_source import BadSourceError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.formats.header import parse_header
+from ms_recover.model.actions import FileState, Replica
+from ms_recover.model.compose import ComposedParameter
+from ms_recover.model.reshard import ReshardPlan
+from ms_recover.planning.resharding.actions import CutBack, cut_back
+from ms_recover.stores.digest import digest_file, name_digest
+from ms_recover.stores.store import Store
+from ms_recover.stores.threads import in_threads
+from ms_recover.system_errors import explained
+
+
+def compare_back(
+    plan: ReshardPlan, origin: Store, digests: Mapping[str, Mapping[str, str]], *, jobs: int = 1
+) -> tuple[tuple[int, int], list[str]]:
+    """Compare each region of the source with the same bytes of the output, and files that hold the same.
+
+    Parameters
+    ----------
+    plan : ReshardPlan
+        What was carried out.
+    origin : Store
+        The tree that it was read from.
+    digests : mapping of str to mapping of str to str
+        By file of the output and parameter what was written.
+
+    Returns
+    -------
+    compared : (int, int)
+        How many regions, and their bytes.
+    problems : list of str
+        What differs, a sentence each.
+    """
+    context = ActionContext(root=plan.output)
+    back = CutBack(plan)
+
+    def check(source: int) -> tuple[int, int, list[str]]:
+        count = total = 0
+        problems = []
+        try:
+            action, names = cut_back(back, source, lambda number: _replica(plan, number))
+            with PieceReader(action, context, names) as reader:
+                for item in action.parameters:
+                    name = item.parameter.name
+                    expected = plan.sources[source].digest_of(name) or _read(plan, source, name, origin)
+                    if _digest(reader, item) != expected:
+                        where = os.path.join(plan.root, plan.sources[source].replica.path)
+                        problems.append(f"{name!r} of {where} does not come back out of {plan.output}")
+                    count, total = count + 1, total + item.parameter.nbytes
+        except BadSourceError as failure:
+            problems.append(str(failure.error))
+        except MsRecoverError as error:
+            problems.append(str(error))
+        return count, total, problems
+
+    ends = in_threads(jobs, check, back.sources)
+    problems = [text for _, _, found in ends for text in found]
+    problems += _unequal(plan, back, digests)
+    return (sum(count for count, _, _ in ends), sum(total for _, total, _ in ends)), problems
+
+
+def _replica(plan: ReshardPlan, number: int) -> Replica:
+    path = plan.files[number].target
+    with explained("looking at", os.path.join(plan.output, path)):
+        status = os.stat(os.path.join(plan.output, path))
+    return Replica(plan.files[number].rank, path, FileState(status.st_size, status.st_mtime_ns))
+
+
+def _digest(reader: PieceReader, item: ComposedParameter) -> str:
+    digest = xxhash.xxh3_128()
+    for window in reader.contents(item):
+        digest.update(window)
+    return name_digest(digest)
+
+
+def _read(plan: ReshardPlan, source: int, name: str, origin: Store) -> str:
+    """Return the digest of a parameter of the source that no manifest states and nothing has read."""
+    replica = plan.sources[source].replica
+    with origin.open(replica.path, replica.state) as opened:
+        header = parse_header(opened.read_at, opened.size, name=opened.name)
+        place = next(number for number, one in enumerate(header.parameters) if one.name == name)
+        digest = xxhash.xxh3_128()
+        for piece in header.contents[place]:
+            opened.read_range(piece.start, piece.end, digest.update, lambda: False)
+        opened.check_unchanged()
+    return name_digest(digest)
+
+
+def _unequal(plan: ReshardPlan, back: CutBack, digests: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield the files that do not hold what was written, or not the same as another that should."""
+    for number, file in enumerate(plan.files):
+        known = digests.get(file.target)
+        if known is None:
+            continue
+        path = os.path.join(plan.output, file.target)
+        with explained("reading", path):
+            now = _parameters(path)
+        for one, first in back.compared_with(number):
+            expected = digests[plan.files[first].target].get(one.name)
+            if now.get(one.name) != known.get(one.name):
+                yield f"{path} does not hold {one.name!r} as it was written"
+            elif first != number and not one.own and known.get(one.name) != expected:
+                yield f"{path} and {plan.files[first].target} should hold the same of {one.name!r}, and do not"
+
+
+def _parameters(path: str) -> dict[str, str]:
+    from ms_recover.formats.header import read_header
+
+    header = read_header(path)
+    found = digest_file(path, header.contents).parameters
+    return dict(zip((one.name for one in header.parameters), found, strict=True))

@@ -1,0 +1,48 @@
+"""The small files of an output: strategy files, rank lists, and the index of a full checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+
+from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_FOLDER, STRATEGY_NAME
+from ms_recover.formats.group_info import encode_restore_list
+from ms_recover.formats.strategy import encode_strategy
+from ms_recover.model.reshard import ReshardPlan
+from ms_recover.planning.resharding.places import FULL_STEM
+
+
+def document_bytes(plan: ReshardPlan) -> Mapping[str, bytes]:
+    """Return the documents of a plan by their paths below the output, in the order in which they are written.
+
+    Strategy files and rank lists lie beside the slices; where ranks share a directory, under names with the rank in
+    a folder of their own. A full checkpoint of several files gets the index that loaders of Hugging Face's models
+    read.
+    """
+    if plan.full:
+        return _index(plan)
+    folders = {file.rank: os.path.dirname(file.target) for file in plan.files}
+    shared = Counter(folders.values())
+    strategies = [encode_strategy(one) for one in plan.strategies]
+    found: dict[str, bytes] = {}
+    for file in plan.files:
+        folder = folders[file.rank]
+        if shared[folder] == 1:
+            strategy, group = os.path.join(folder, STRATEGY_NAME), os.path.join(folder, GROUP_INFO_NAME)
+        else:
+            strategy = f"{STRATEGY_FOLDER}/ckpt_strategy_rank_{file.rank}.ckpt"
+            group = f"{STRATEGY_FOLDER}/group_info_rank_{file.rank}.pb"
+        found[strategy] = strategies[file.stage]
+        found[group] = encode_restore_list(file.group)
+    return found
+
+
+def _index(plan: ReshardPlan) -> Mapping[str, bytes]:
+    if len(plan.files) < 2:
+        return {}
+    files = {one.name: file.target for file in plan.files for one, _, _ in plan.parts_of(file)}
+    total = sum(plan.bytes_of(file) for file in plan.files)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(files.items()))}
+    return {f"{FULL_STEM}.{plan.form}.index.json": (json.dumps(index, indent=2) + "\n").encode()}

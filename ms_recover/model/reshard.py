@@ -1,0 +1,264 @@
+"""The plan of a checkpoint that is cut anew for other ranks: what each new file is taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final, Literal, get_args
+
+from ms_recover.model.actions import Replica
+from ms_recover.model.axes import DEFAULT_ORDER, Axes
+from ms_recover.model.compose import MissingRegion, Runs
+from ms_recover.model.inventory import Note
+from ms_recover.model.plan import RejectedStep
+from ms_recover.model.slices import Parameter, ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Strategy
+
+RESHARD_VERSION: Final = 1
+
+Box = tuple[tuple[int, int], ...]
+"""First index and the one behind the last, for each dimension of a global tensor."""
+
+OutputFormat = Literal["ckpt", "safetensors"]
+OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardOptions:
+    """What the operator wants written. Of `strategy`, `axes` and `full` exactly one is given.
+
+    Parameters
+    ----------
+    strategy : str or None
+        A strategy file, or a folder of them: those of the training or serving job to come.
+    axes : Axes or None
+        The sizes of the parallel axes of that job; the cuts of the source keep their meaning.
+    order : tuple of str
+        Of `axes`, the one that neighbouring ranks differ in first.
+    optimizer_shards : int
+        With `axes`: into how many shards the optimizer cuts what it cuts in the source; 0 as there, -1 for as many as
+        there are replicas.
+    full : bool
+        One checkpoint of whole parameters.
+    shard_size : int
+        Bytes of a file of a full checkpoint at most, unless one parameter alone has more; 0 for one file.
+    rename : tuple of (str, str)
+        Old and new names, or dotted parts of names.
+    form : OutputFormat or None
+        The format of the files; None for that of the source.
+    pattern : str or None
+        Where slices lie below the output, with ``{rank} {prefix} {epoch} {step}``; None for the places of the source.
+    """
+
+    strategy: str | None = None
+    axes: Axes | None = None
+    order: tuple[str, ...] = DEFAULT_ORDER
+    optimizer_shards: int = 0
+    full: bool = False
+    shard_size: int = 4 << 30
+    rename: tuple[tuple[str, str], ...] = ()
+    form: OutputFormat | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReshardSource:
+    """A slice that bytes are taken from."""
+
+    replica: Replica
+    listed: ParameterList
+    digests: tuple[str, ...] = ()
+    """Of each parameter's contents, in the order of `listed`; empty where they are not known."""
+    proven: bool = False
+    """Whether its own manifest is a verdict."""
+
+    def digest_of(self, name: str) -> str | None:
+        """Return the digest of a parameter's contents; None where it is not known."""
+        return self.digests[self.listed.index[name]] if self.digests else None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRegion:
+    """A region of a global tensor, and the sources whose parameter is that region, by number; the best first."""
+
+    box: Box
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPiece:
+    """What one held region gives to one part of the target."""
+
+    region: int
+    """Index into the regions of the transfer."""
+    runs: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPart:
+    """One part of a tensor as the target cuts it."""
+
+    box: Box
+    pieces: tuple[TakenPiece, ...]
+    whole: bool = True
+    """Whether the pieces are all of it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a slice's tensor."""
+        return tuple(stop - start for start, stop in self.box)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
+    """How parameters of one type and shape move that are cut alike in the source and alike in the target.
+
+    `cells` has the part that each rank of a target stage holds, by its place in the stage, `parts` these parts.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    item_size: int
+    regions: tuple[HeldRegion, ...]
+    cells: tuple[tuple[int, ...], ...]
+    parts: Mapping[tuple[int, ...], TargetPart]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return prod(self.shape) * self.item_size
+
+
+@dataclass(frozen=True, slots=True)
+class MovedParameter:
+    """One parameter of the target."""
+
+    name: str
+    source_name: str
+    transfer: int
+    """Index into the transfers of the plan."""
+    own: bool = False
+    """Each rank has its own values: the target's rank r gets those of rank r modulo the ranks of the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFile:
+    """One file to write: the parameters by their numbers, in order, as the rank at `place` of its stage holds them."""
+
+    rank: int
+    target: str
+    """Relative to the output."""
+    parameters: tuple[int, ...]
+    place: int = 0
+    stage: int = 0
+    group: tuple[int, ...] = ()
+    """The ranks that hold the same slice."""
+    lacks: bool = False
+    """Whether it lacks parameters of which not even the shape is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReshardPlan:
+    """How the slices of one step are cut anew."""
+
+    root: str
+    output: str
+    form: OutputFormat
+    step: Step
+    run_id: str | None
+    world_size: int
+    """Ranks of the source."""
+    ranks: int
+    """Ranks of the target; 1 for a full checkpoint."""
+    full: bool = False
+    sources: tuple[ReshardSource, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    parameters: tuple[MovedParameter, ...] = ()
+    files: tuple[TargetFile, ...] = ()
+    strategies: tuple[Strategy, ...] = ()
+    """The strategy of each stage of the target; none for a full checkpoint."""
+    devices: int = 1
+    """Ranks of a stage of the target."""
+    missing: tuple[MissingRegion, ...] = ()
+    """What nobody holds."""
+    disagreements: tuple[str, ...] = ()
+    """Sources that differ, with nothing to settle who is right."""
+    left_out: tuple[str, ...] = ()
+    """Parameters of the source that the target does not name."""
+    rejected_steps: tuple[RejectedStep, ...] = ()
+    """Newer steps that cannot be had whole."""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part of every file has a source."""
+        return not self.missing and not self.disagreements
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The parameters of which each rank has its own values."""
+        return tuple(one.name for one in self.parameters if one.own)
+
+    def listed(self, file: TargetFile) -> tuple[Parameter, ...]:
+        """Return the parameters that a file lists; those that cannot be had whole are left out."""
+        found = []
+        for one, part, transfer in self.parts_of(file):
+            shape = part.shape
+            found.append(Parameter(one.name, transfer.dtype, shape, prod(shape) * transfer.item_size))
+        return tuple(found)
+
+    def parts_of(self, file: TargetFile) -> Sequence[tuple[MovedParameter, TargetPart, Transfer]]:
+        """Return what a file holds, without what cannot be had whole."""
+        found = []
+        for number in file.parameters:
+            one = self.parameters[number]
+            transfer = self.transfers[one.transfer]
+            part = transfer.parts[transfer.cells[file.place]]
+            if part.whole:
+                found.append((one, part, transfer))
+        return found
+
+    def is_partial(self, file: TargetFile) -> bool:
+        """Whether a file lacks parameters that it should list."""
+        return file.lacks or (not self.complete and len(self.parts_of(file)) < len(file.parameters))
+
+    def bytes_of(self, file: TargetFile) -> int:
+        """Return the bytes of contents of a file."""
+        return sum(prod(part.shape) * transfer.item_size for _, part, transfer in self.parts_of(file))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardResult:
+    """What became of one file."""
+
+    rank: int
+    target: str
+    status: Literal["written", "already there", "failed"]
+    bytes: int = 0
+    digest: str | None = None
+    sources: tuple[str, ...] = ()
+    error: str | None = None
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardOutcome:
+    """What a reshard did."""
+
+    root: str
+    output: str
+    step: Step
+    results: tuple[ReshardResult, ...]
+    documents: tuple[str, ...] = ()
+    """Strategy files, rank lists and the index, relative to the output."""
+    compared: int = 0
+    """Regions of the source that were cut back out of the output and compared, with their bytes in `compared_bytes`."""
+    compared_bytes: int = 0
+    errors: tuple[str, ...] = ()
+    exit_code: int = 0
+    partial: bool = False
+    left_out: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""Slices that are cut anew for other ranks: regions of the source against regions of the target."""

@@ -1,0 +1,228 @@
+"""The plan: which region of the source goes where, grouped by how parameters are cut and not by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from ms_recover.errors import UsageError
+from ms_recover.file_names import PARTIAL_MARK, marked
+from ms_recover.model.compose import MissingRegion
+from ms_recover.model.reshard import (
+    MovedParameter,
+    OutputFormat,
+    ReshardPlan,
+    TakenPiece,
+    TargetFile,
+    TargetPart,
+    Transfer,
+)
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Strategy
+from ms_recover.model.texts import name_some
+from ms_recover.planning.redundancy.layouts import NOT_SHARDED
+from ms_recover.planning.redundancy.regions import Box, cover, runs_of
+from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.resharding.places import full_name, name_of
+from ms_recover.planning.resharding.rename import Rule, rename_all
+from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
+from ms_recover.planning.resharding.target import Target, TargetCut, TargetCuts, groups_of
+
+
+def make_plan(
+    source: Source,
+    target: Target,
+    rules: Sequence[Rule],
+    *,
+    root: str,
+    output: str,
+    form: OutputFormat,
+    pattern: str,
+    prefix: str,
+    step: Step,
+    run_id: str | None,
+    world_size: int,
+    shard_size: int = 0,
+) -> ReshardPlan:
+    """Return the plan for one step.
+
+    Parameters
+    ----------
+    source, target, rules
+        What is held, how it shall be cut, and the new names of parameters.
+    root, output : str
+        The tree, and the folder to write.
+    form, pattern, prefix
+        Format of the files; where they lie in the output, and the prefix of their names.
+    step, run_id, world_size
+        Of the source.
+    shard_size : int
+        For a full checkpoint: bytes of contents of a file at most, 0 for no limit.
+
+    Raises
+    ------
+    UsageError
+        When the target does not fit the parameters: it does not divide them, or names others.
+    """
+    names = rename_all(list(source.parameters), rules)
+    wanted, left_out = _wanted(source, target, names)
+    cuts = TargetCuts(target)
+    numbers: dict[object, int] = {}
+    transfers: list[Transfer] = []
+    parameters: list[MovedParameter] = []
+    lists: list[list[int]] = []
+    groups: list[list[tuple[int, ...]]] = []
+    lacking = set(range(len(wanted))) if source.lost else set()
+    missing: dict[MissingRegion, None] = {}
+    for stage, listed in enumerate(wanted):
+        mine: list[int] = []
+        used: list[TargetCut] = []
+        for one in listed:
+            missing.update(dict.fromkeys(one.missing))
+            if not one.known:
+                lacking.add(stage)
+                continue
+            name = names[one.name]
+            cut = cuts.cut(target.stages[stage].get(name), name, one.shape)
+            key = (one.dtype, one.shape, id(one.regions), id(cut))
+            if key not in numbers:
+                numbers[key] = len(transfers)
+                transfers.append(_transfer(one, cut))
+            mine.append(len(parameters))
+            used.append(cut)
+            parameters.append(MovedParameter(name, one.name, numbers[key], one.own))
+        lists.append(mine)
+        groups.append(groups_of(used, target.devices))
+    missing.update(dict.fromkeys(source.lost))
+    plan = ReshardPlan(
+        root=root,
+        output=output,
+        form=form,
+        step=step,
+        run_id=run_id,
+        world_size=world_size,
+        ranks=target.ranks,
+        full=target.full,
+        sources=source.slices,
+        transfers=tuple(transfers),
+        parameters=tuple(parameters),
+        strategies=() if target.full else tuple(_strategies(target, wanted, names)),
+        devices=target.devices,
+        missing=tuple(missing),
+        disagreements=source.disagreements,
+        left_out=tuple(left_out),
+    )
+    if target.full:
+        files = _full_files(plan, lists[0], shard_size, lacks=bool(lacking))
+    else:
+        files = [
+            TargetFile(
+                rank=stage * target.devices + place,
+                target=name_of(pattern, stage * target.devices + place, step, prefix, form),
+                parameters=tuple(mine),
+                place=place,
+                stage=stage,
+                group=tuple(stage * target.devices + other for other in groups[stage][place]),
+                lacks=stage in lacking,
+            )
+            for stage, mine in enumerate(lists)
+            for place in range(target.devices)
+        ]
+    plan = replace(plan, files=tuple(files))
+    return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files)) if not plan.complete else plan
+
+
+def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:
+    return replace(file, target=marked(file.target, PARTIAL_MARK)) if plan.is_partial(file) else file
+
+
+def _wanted(source: Source, target: Target, names: Mapping[str, str]) -> tuple[list[list[SourceParameter]], list[str]]:
+    """Return the parameters of each stage of the target, in the order of the network, and those that no stage takes."""
+    found = list(source.parameters.values())
+    if target.full:
+        return [found], []
+    _check_names(source, target, names)
+    taken: list[set[str]] = [set() for _ in target.stages]
+    for stage, layouts in enumerate(target.stages):
+        taken[stage].update(one.name for one in found if names[one.name] in layouts)
+    origins = [
+        {at for at, held in enumerate(source.stage_names) if any(names.get(name) in layouts for name in held)}
+        for layouts in target.stages
+    ]
+    for one in found:
+        if (not one.cut or prod(one.shape) == 1) and not any(one.name in here for here in taken):
+            for here, origin in zip(taken, origins, strict=True):
+                if origin & one.stages or one.stages >= source.alive or len(taken) == 1:
+                    here.add(one.name)
+    anywhere = set().union(*taken)
+    wanted = [[one for one in found if one.name in here] for here in taken]
+    return wanted, [one.name for one in found if one.name not in anywhere]
+
+
+def _check_names(source: Source, target: Target, names: Mapping[str, str]) -> None:
+    """Check that the source has what the target names, unless nothing is known of a part of the source."""
+    new = set(names.values())
+    own = set().union(*source.stage_names) if source.stage_names else set()
+    never_saved = {names.get(name, name) for name in own}
+    unknown = [
+        name
+        for layouts in target.stages
+        for name in sorted(layouts)
+        if name not in new and name not in never_saved and not name.startswith(NOT_SHARDED)
+    ]
+    if unknown and not source.lost:
+        known = sum(name in new for layouts in target.stages for name in layouts)
+        raise UsageError(
+            f"{target.source} names {name_some(unknown)}, which no slice of the source holds ({known} others it does): "
+            "it is the strategy of another model, or its parameters have other names: give --rename OLD=NEW"
+        )
+
+
+def _transfer(one: SourceParameter, cut: TargetCut) -> Transfer:
+    grid = Grid([region.box for region in one.regions])
+    return Transfer(
+        dtype=one.dtype,
+        shape=one.shape,
+        item_size=one.item_size,
+        regions=one.regions,
+        cells=cut.cells,
+        parts={cell: _part(box, grid, one.item_size) for cell, box in cut.boxes.items()},
+    )
+
+
+def _part(box: Box, grid: Grid, item_size: int) -> TargetPart:
+    near = grid.near(box)
+    pieces, uncovered = cover(box, [grid.boxes[number] for number in near])
+    taken = [TakenPiece(near[at], runs_of(part, grid.boxes[near[at]], box, item_size)) for at, part in pieces]
+    return TargetPart(box, tuple(sorted(taken, key=lambda piece: piece.runs.target)), whole=not uncovered)
+
+
+def _strategies(
+    target: Target, wanted: Sequence[Sequence[SourceParameter]], names: Mapping[str, str]
+) -> Iterable[Strategy]:
+    """Return the strategy of each stage as it is written: the layouts of the parameters that its slices hold."""
+    for stage, layouts in enumerate(target.stages):
+        shapes = {names[one.name]: one.shape for one in wanted[stage]}
+        cuts = TargetCuts(target)
+        kept = tuple(cuts.fitted(layouts[name], name, shapes[name]) for name in sorted(layouts) if shapes.get(name))
+        yield Strategy((stage,), 1, kept)
+
+
+def _full_files(plan: ReshardPlan, numbers: Sequence[int], shard_size: int, *, lacks: bool) -> list[TargetFile]:
+    """Deal the parameters of a full checkpoint out to files, in order."""
+    shards: list[list[int]] = [[]]
+    held = 0
+    for number in numbers:
+        size = plan.transfers[plan.parameters[number].transfer].nbytes
+        if shard_size and shards[-1] and held + size > shard_size:
+            shards.append([])
+            held = 0
+        shards[-1].append(number)
+        held += size
+    return [
+        TargetFile(
+            rank=0, target=full_name(index, len(shards), plan.form), parameters=tuple(shard), group=(0,), lacks=lacks
+        )
+        for index, shard in enumerate(shards)
+    ]

@@ -1,0 +1,366 @@
+"""Who holds which region of each parameter of a step, over all pipeline stages and files of the source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from ms_recover.errors import MissingInputError
+from ms_recover.model.compose import MissingRegion
+from ms_recover.model.reshard import HeldRegion, ReshardSource
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
+from ms_recover.planning.redundancy.regions import cover, volume
+from ms_recover.planning.resharding.source_lists import stated_lists
+from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
+from ms_recover.planning.sourcing.choose import sound_slices
+from ms_recover.planning.sourcing.expected_parameters import merge_orders
+from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
+from ms_recover.planning.sourcing.settle import Settled, Settlement
+
+_MOST_HOLDERS = 4
+_NOBODY = "no sound slice has it"
+
+
+def find_source(parts: Sequence[tuple[Comparison, Step, str | None]]) -> Source:
+    """Find the regions that the sound slices of a step hold; each part of the tree with its step and run.
+
+    Raises
+    ------
+    MissingInputError
+        When nothing states how the parameters are cut.
+    """
+    finders = [_Part(compared, step, run_id) for compared, step, run_id in parts]
+    slices: list[ReshardSource] = []
+    parameters: dict[str, SourceParameter] = {}
+    for finder in finders:
+        finder.number_slices(slices)
+        parameters |= finder.parameters()
+    lost = [one for finder in finders for one in finder.lost_stages()]
+    disputes = [text for finder in finders for _, text in sorted(finder.index.judgement.disagreements.items())]
+    disputes += [text for finder in finders for text in finder.disputes]
+    stages: dict[int, set[str]] = defaultdict(set)
+    for finder in finders:
+        for stage, layouts in finder.index.stages.layouts.items():
+            stages[stage].update(layouts)
+    return Source(
+        slices=tuple(slices),
+        parameters=parameters,
+        disagreements=tuple(dict.fromkeys(disputes)),
+        lost=tuple(dict.fromkeys(lost)),
+        alive=frozenset(stage for finder in finders for stage in finder.index.by_stage),
+        stage_names=tuple(frozenset(stages[stage]) for stage in range(max(stages, default=-1) + 1)),
+    )
+
+
+class _Part:
+    """One part of the tree: a tree of slices as they are, or the model files or optimizer files of an iteration."""
+
+    def __init__(self, compared: Comparison, step: Step, run_id: str | None) -> None:
+        self.facts: Facts = compared.facts
+        runs = self.facts.runs(step)
+        run = next((one for one in runs if run_id is not None and one.run_id == run_id), runs[0])
+        judgement = judge_step(compared, step, run)
+        self.index = ParameterIndex(self.facts, judgement, sound_slices(self.facts, judgement))
+        self.settlement = Settlement(self.index)
+        self.disputes: list[str] = []
+        self._numbers: dict[int, int] = {}
+        self._shared: dict[object, tuple[HeldRegion, ...]] = {}
+        self._cells: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        self._refusals: dict[int, str | None] = {}
+
+    def number_slices(self, slices: list[ReshardSource]) -> None:
+        """Give numbers to the slices that may give something, behind those of other parts."""
+        for rank, one in sorted(self.index.slices.items()):
+            if one.file.encryption is None:
+                self._numbers[rank] = len(slices)
+                digests = one.digests.parameters if one.digests is not None else ()
+                slices.append(ReshardSource(replica_of(one), one.listed, digests, one.proven))
+
+    def parameters(self) -> dict[str, SourceParameter]:
+        """Return every parameter, by name, in the order of the network."""
+        stages, index = self.index.stages, self.index
+        named = {name for layouts in stages.layouts.values() for name in layouts}
+        likes: dict[str, Parameter] = {}
+        orders = []
+        for stage in sorted(index.kinds):
+            for kind in index.kinds[stage]:
+                given = [one for one in index.slices[kind[0]].listed if index.find(kind[0], one.name) is not None]
+                orders.append(tuple(one.name for one in given))
+                for one in given:
+                    likes.setdefault(one.name, one)
+        gone = stated_lists(index)
+        orders += [tuple(one.name for one in listed) for listed in gone.values()]
+        found: dict[str, SourceParameter] = {}
+        for name in merge_orders(dict.fromkeys(orders)):
+            if name in named:
+                made = self._cut(name, [like for listed in gone.values() for like in listed if like.name == name])
+                if made is not None:
+                    found[name] = made
+            elif name in likes:
+                found[name] = self._uncut(name)
+        for stage, layouts in sorted(stages.layouts.items()):
+            unknown = next((rank for rank in stages.ranks(stage) if gone.get(rank) == ()), None)
+            for name in sorted(layouts) if unknown is not None else ():
+                if name not in found and not name.startswith(NOT_SHARDED):
+                    found[name] = lost_parameter(name, f"nothing states what the lost slice of rank {unknown} held")
+        return found
+
+    def lost_stages(self) -> list[MissingRegion]:
+        """Return the stages of which neither a slice nor a strategy file is left."""
+        stages, world = self.index.stages, self.facts.world.ranks
+        if not stages.devices:
+            return []
+        gone = []
+        for stage in range(world // stages.devices):
+            if stage not in stages.layouts and stage not in self.index.by_stage:
+                first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
+                why = f"neither a sound slice nor a strategy file of ranks {first} to {last} is left"
+                gone.append(MissingRegion(f"every parameter of stage {stage}", (), 0, why))
+        return gone
+
+    # parameters with a layout
+
+    def _cut(self, name: str, stated: Sequence[Parameter]) -> SourceParameter | None:
+        """Return a parameter that strategy files name; stages that name it and hold the same go together."""
+        index = self.index
+        owners = [stage for stage, layouts in sorted(index.stages.layouts.items()) if name in layouts]
+        held = [stage for stage in owners if any(index.find(kind[0], name) for kind in index.kinds.get(stage, ()))]
+        if not held:
+            like = next(iter(stated), None)
+            if like is None:
+                return None
+            return self._lost(name, owners[0], like)
+        found = [self._cut_in(stage, name) for stage in held]
+        first, *others = found
+        for other in others:
+            first = self._joined(first, other)
+        return replace(first, stages=frozenset(held))
+
+    def _lost(self, name: str, stage: int, like: Parameter) -> SourceParameter:
+        shape = self.index.full_shape(stage, like)
+        item = like.nbytes // (prod(like.shape) or 1)
+        if shape is None:
+            return lost_parameter(name, _NOBODY, like)
+        box = tuple((0, size) for size in shape)
+        gone = MissingRegion(name, box, prod(shape) * item, _NOBODY)
+        return SourceParameter(
+            name=name, dtype=like.dtype, shape=shape, item_size=item, regions=(), missing=(gone,), stages=frozenset()
+        )
+
+    def _cut_in(self, stage: int, name: str) -> SourceParameter:
+        index = self.index
+        like = next(one for kind in index.kinds[stage] if (one := index.find(kind[0], name)) is not None)
+        item = like.nbytes // (prod(like.shape) or 1)
+        way, shape = index.way(stage, name), index.full_shape(stage, like)
+        refusal = self._why_refused(stage)
+        if way is None or shape is None or refusal is not None:
+            why = refusal or f"its layout in {index.stages.paths[stage]} does not fit the slices"
+            return lost_parameter(name, why, like)
+        doubt = self.settlement.why_doubted(stage, name) if index.are_read else None
+        if doubt is not None:
+            self.disputes.append(f"{name!r}: {doubt}")
+            return lost_parameter(name, doubt, like)
+        regions: list[HeldRegion] = []
+        missing: list[MissingRegion] = []
+        own = False
+        clean: list[tuple[int, ...]] = []
+        for cell, rank in self._cells_of(way, stage):
+            holders = self._agreeing(way, cell, like)
+            clean.append(holders)
+            if holders:
+                continue
+            wanted = shape_at(way.layout, way.cell(rank), like)
+            settled = self.settlement.settle_region(rank, wanted)
+            own = own or self._differs(settled, name)
+            regions += self._held(settled)
+            missing += settled.missing
+            if settled.disputed and settled.problem is not None:
+                self.disputes.append(f"{name!r}: {settled.problem}")
+        held = tuple(clean) if not all(clean) or self._mixed(stage) else ()
+        key: object = (stage, way.number, like.shape, like.dtype, held)
+        if key not in self._shared or regions:
+            boxes = [
+                HeldRegion(box, self._best(holders))
+                for (_, rank), holders in zip(self._cells_of(way, stage), clean, strict=True)
+                if holders and (box := index.region(rank, shape_at(way.layout, way.cell(rank), like))) is not None
+            ]
+            made = tuple(boxes + regions)
+            self._shared.setdefault(key if not regions else made, made)
+            key = key if not regions else made
+        return SourceParameter(
+            name=name,
+            dtype=like.dtype,
+            shape=shape,
+            item_size=item,
+            regions=self._shared[key],
+            missing=tuple(missing),
+            own=own,
+        )
+
+    def _mixed(self, stage: int) -> bool:
+        return len(self.index.kinds[stage]) > 1
+
+    def _cells_of(self, way: Way, stage: int) -> list[tuple[tuple[int, ...], int]]:
+        """Return the parts of a way of cutting, each with the first rank that holds it."""
+        if way.number not in self._cells:
+            first: dict[tuple[int, ...], int] = {}
+            for rank, cell in zip(self.index.stages.ranks(stage), way.cells, strict=True):
+                first.setdefault(cell.index, rank)
+            self._cells[way.number] = sorted(first.items())
+        return self._cells[way.number]
+
+    def _agreeing(self, way: Way, cell: tuple[int, ...], like: Parameter) -> tuple[int, ...]:
+        """Return the ranks that hold one part, all of whose contents are equal; nothing where that is not so simple."""
+        index, name = self.index, like.name
+        holders = tuple(rank for rank in way.holders.get(cell, ()) if index.find(rank, name) is not None)
+        if {index.find(rank, name) for rank in holders} != {shape_at(way.layout, Cell(cell, way.cells[0].count), like)}:
+            return ()
+        digests = {index.digest(rank, name) for rank in holders} - {None}
+        return holders if len(digests) < 2 else ()
+
+    def _differs(self, settled: Settled, name: str) -> bool:
+        return settled.tolerated and len({self.index.digest(rank, name) for rank in settled.ranks} - {None}) > 1
+
+    def _held(self, settled: Settled) -> Iterator[HeldRegion]:
+        if settled.region is not None and settled.ranks:
+            yield HeldRegion(settled.region, self._best(settled.ranks))
+        for _, held, ranks in settled.parts:
+            yield HeldRegion(held, self._best(ranks))
+
+    def _best(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of the best holders: sound slices first, then the lowest rank."""
+        order = sorted((not self.index.is_sound(rank), rank) for rank in ranks if rank in self._numbers)
+        return tuple(self._numbers[rank] for _, rank in order[:_MOST_HOLDERS])
+
+    def _joined(self, one: SourceParameter, other: SourceParameter) -> SourceParameter:
+        """Join what two stages hold of one parameter; where they hold the same region, it must be equal."""
+        if not one.known or not other.known:
+            return one if one.known else other
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            why = f"pipeline stages list it as {one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
+            return replace(one, regions=(), missing=(MissingRegion(one.name, (), 0, why),))
+        known = {region.box: region for region in one.regions}
+        for region in other.regions:
+            mine = known.get(region.box)
+            if mine is None or not mine.holders or not region.holders:
+                continue
+            digests = {self._digest(mine.holders[0], one.name), self._digest(region.holders[0], one.name)} - {None}
+            if len(digests) > 1:
+                why = "pipeline stages hold different contents of it, and nothing settles which is right"
+                self.disputes.append(f"{one.name!r}: {why}")
+                return lost_parameter(
+                    one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
+                )
+        if not one.missing:
+            return one
+        more = tuple(region for region in other.regions if region.box not in known)
+        boxes = [region.box for region in more]
+        missing = tuple(
+            replace(gone, region=box, bytes=volume(box) * one.item_size)
+            for gone in one.missing
+            for box in cover(gone.region, boxes)[1]
+        )
+        return replace(one, regions=(*one.regions, *more), missing=missing)
+
+    def _digest(self, number: int, name: str) -> str | None:
+        rank = next(rank for rank, found in self._numbers.items() if found == number)
+        return self.index.digest(rank, name)
+
+    # parameters without a layout
+
+    def _uncut(self, name: str) -> SourceParameter:
+        """Return a parameter that no strategy file names: the same on all ranks that list it, or each rank's own."""
+        index = self.index
+        lists: dict[Parameter, list[int]] = defaultdict(list)
+        stages: set[int] = set()
+        refused: list[str] = []
+        for stage, kinds in sorted(index.kinds.items()):
+            for kind in kinds:
+                found = index.find(kind[0], name)
+                if found is not None:
+                    lists[found] += kind
+                    stages.add(stage)
+                    refused += [why] if (why := self._why_unknown(stage)) is not None else []
+        like = next(iter(lists))
+        ranks = sorted(rank for held in lists.values() for rank in held)
+        own = index.may_differ(name, ranks)
+        digests = {index.digest(rank, name) for rank in ranks} - {None}
+        why = None
+        if len(lists) > 1:
+            shapes = sorted({f"{one.dtype} {list(one.shape)}" for one in lists})
+            why = f"no layout states how it is cut, and slices list it as {' and '.join(shapes)}"
+        elif len(digests) > 1 and not own:
+            why = "no layout states how it is cut, and it differs from rank to rank"
+        elif like.shape not in ((), (1,)) and refused:
+            why = refused[0]
+        elif len(ranks) == 1 and self._may_be_own(like, ranks[0], own):
+            why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
+        if why is not None:
+            return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
+        box = tuple((0, size) for size in like.shape)
+        differs = own and len(digests) > 1
+        holders = tuple(self._numbers[rank] for rank in ranks if rank in self._numbers)
+        return SourceParameter(
+            name=name,
+            dtype=like.dtype,
+            shape=like.shape,
+            item_size=like.nbytes // (prod(like.shape) or 1),
+            regions=(HeldRegion(box, holders if differs else self._best(ranks)),),
+            cut=False,
+            stages=frozenset(stages),
+            own=differs,
+        )
+
+    def _may_be_own(self, like: Parameter, rank: int, own: bool) -> bool:
+        alone = len(self.facts.groups.of(rank)) == 1 and self.facts.world.ranks > 1
+        return alone and not own and like.shape not in ((), (1,))
+
+    def _why_unknown(self, stage: int) -> str | None:
+        """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""
+        index = self.index
+        if stage in index.stages.layouts:
+            return self._why_refused(stage)
+        ranks = index.stages.ranks(stage) if index.stages.devices else range(self.facts.world.ranks)
+        if len(ranks) == 1 or set(ranks) <= set(self.facts.groups.of(ranks[0])):
+            return None
+        return index.stages.why_unknown(ranks[0])
+
+    def _why_refused(self, stage: int) -> str | None:
+        """Return why the strategy file of a stage cannot be that of its slices."""
+        if stage not in self._refusals:
+            index = self.index
+            path, layouts = index.stages.paths[stage], index.stages.layouts[stage]
+            refuted = index.judgement.refuted.get(path)
+            if refuted is not None:
+                self.disputes.append(refuted)
+            listed = index.slices[index.kinds[stage][0][0]].listed
+            named = sum(one.nbytes for one in listed if one.name in layouts)
+            if refuted is None and 2 * named < sum(one.nbytes for one in listed):
+                refuted = f"{path} names too few of the parameters of its slices to be of the same network"
+            self._refusals[stage] = refuted
+        return self._refusals[stage]
+
+
+def check_layouts_known(facts: Facts) -> None:
+    """Check that something states how the parameters of a tree are cut.
+
+    Raises
+    ------
+    MissingInputError
+        When there are several ranks, no strategy file, and no claim that all ranks hold the same.
+    """
+    world, stages = facts.world.ranks, facts.stages
+    if stages.layouts or world == 1 or len(facts.groups.of(0)) == world:
+        return
+    why = stages.problem or "no strategy file states how parameters are cut"
+    raise MissingInputError(
+        f"{facts.inventory.root}: {why}, so that no parameter can be put together from {world} ranks: name the "
+        "strategy files with --strategy, or, where all ranks hold the same, say it with --group"
+    )

@@ -1,0 +1,128 @@
+"""The plan of one step, from what its slices show and what the operator wants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.file_names import format_of
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some, name_some
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.resharding.axes import target_of_axes
+from ms_recover.planning.resharding.make_plan import make_plan
+from ms_recover.planning.resharding.places import pattern_like
+from ms_recover.planning.resharding.rename import rename_all
+from ms_recover.planning.resharding.source import check_layouts_known, find_source
+from ms_recover.planning.resharding.source_parameters import Source
+from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
+
+
+def steps_to_try(inventory: Inventory, options: PlanOptions) -> Iterator[Step]:
+    """Yield the steps of the present run, newest first; errors as for `gather_facts`."""
+    if inventory.iterations:
+        yield from inventory.steps
+        return
+    facts = gather_facts(inventory, options)
+    for step in facts.newest_first:
+        if facts.why_older(step) is None and facts.why_unhealthy(step) is None:
+            yield step
+
+
+def plan_step(
+    parts: Sequence[Comparison], step: Step, target: Target | None, wanted: ReshardOptions, output: str
+) -> ReshardPlan:
+    """Plan one step; without a target it follows from the axes that are wanted, or is the full checkpoint.
+
+    Raises
+    ------
+    MissingInputError
+        When the step has no slice, or nothing states how parameters are cut.
+    UsageError
+        When the target does not fit the parameters.
+    """
+    held = [one for one in parts if step in one.facts.steps]
+    for compared in held:
+        check_layouts_known(compared.facts)
+    if not held:
+        raise MissingInputError(f"there is no slice of step {step}")
+    facts = held[0].facts
+    files = [one.file for compared in held for one in compared.facts.counted_at(step)]
+    if not files:
+        raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
+    run = facts.runs(step)[0]
+    source = find_source([(compared, step, run.run_id) for compared in held])
+    maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]
+    if maps:
+        raise UsageError(f"{name_some(maps)} are map parameters, which cannot be cut anew")
+    if wanted.full:
+        target = FULL
+    elif target is None:
+        target = _target_of_axes(held, source, wanted)
+    form = wanted.form or _form_of(files)
+    plan = make_plan(
+        source,
+        target,
+        wanted.rename,
+        root=facts.inventory.root,
+        output=output,
+        form=form,
+        pattern=wanted.pattern or pattern_like(files[0]),
+        prefix=files[0].prefix or "checkpoint",
+        step=step,
+        run_id=run.run_id,
+        world_size=max(compared.facts.world.ranks for compared in held),
+        shard_size=wanted.shard_size if wanted.full else 0,
+    )
+    return replace(plan, notes=facts.notes)
+
+
+def why_incomplete(plan: ReshardPlan) -> str:
+    """Return what a plan lacks, as one clause."""
+    if plan.disagreements:
+        return plan.disagreements[0]
+    names = list(dict.fromkeys(one.parameter for one in plan.missing))
+    return f"nobody holds all of {name_some(names)} ({plan.missing[0].reason})"
+
+
+def _form_of(files: Sequence[SliceFile]) -> OutputFormat:
+    forms = Counter(format_of(file.path) or "ckpt" for file in files)
+    return max(sorted(forms), key=lambda form: forms[form])
+
+
+def _target_of_axes(held: Sequence[Comparison], source: Source, wanted: ReshardOptions) -> Target:
+    assert wanted.axes is not None
+    stages, devices = _stages_of(held, source)
+    names = rename_all(list(source.parameters), wanted.rename)
+    renamed = [{names[name]: replace(one, parameter=names[name]) for name, one in found.items()} for found in stages]
+    return target_of_axes(renamed, devices, wanted.axes, wanted.order, wanted.optimizer_shards)
+
+
+def _stages_of(held: Sequence[Comparison], source: Source) -> tuple[list[Mapping[str, Layout]], int]:
+    """Return the layouts of each stage of the source for the parameters that its slices hold, and its ranks."""
+    world = held[0].facts.world.ranks
+    devices = {compared.facts.stages.devices or world for compared in held}
+    if len(devices) > 1:
+        raise UsageError(
+            f"parts of the source state {list_some(sorted(devices))} ranks in a stage: name strategy files"
+        )
+    (each,) = devices
+    found: list[dict[str, Layout]] = [{} for _ in range(max(world // each, 1))]
+    cuts = TargetCuts(Target(devices=each, stages=(), source="the source"))
+    for compared in held:
+        for stage, layouts in compared.facts.stages.layouts.items():
+            for name, layout in layouts.items():
+                one = source.parameters.get(name)
+                if one is not None and one.known:
+                    found[stage][name] = cuts.fitted(layout, name, one.shape)
+    empty = [stage for stage, layouts in enumerate(found) if not layouts]
+    if empty and source.stage_names:
+        raise UsageError(f"--axes: no strategy file of stage {empty[0]} of the source is left; name strategy files")
+    return list(found), each

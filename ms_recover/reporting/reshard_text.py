@@ -1,0 +1,118 @@
+"""A reshard as text for an operator: its plan, and what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ms_recover.model.plan import RejectedStep
+from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
+from ms_recover.model.texts import list_some, name_some
+from ms_recover.planning.resharding.actions import bytes_read
+from ms_recover.reporting.figures import work_line
+from ms_recover.reporting.tables import note_lines, page, section, size_text
+
+_MOST_ROWS = 32
+
+
+def reshard_plan_text(plan: ReshardPlan, width: int | None, *, next_command: str = "") -> str:
+    """Return a plan: the answer first, then what is missing, who is read, and what is written."""
+    lines = [f"{plan.root}: {plan.world_size} ranks, step {plan.step}", _answer(plan)]
+    lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.own, plan.rejected_steps)]
+    lines += [f"WARNING: {text}" for text in plan.warnings]
+    lines += [f"DISPUTED: {text}" for text in plan.disagreements]
+    missing = [(one.parameter, _region(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
+    lines += section(
+        "What nobody holds", ("parameter", "region", "bytes", "why"), _some(missing), width, right=("bytes",)
+    )
+    reads = bytes_read(plan)
+    sources = [
+        (str(plan.sources[number].replica.rank), plan.sources[number].replica.path, size_text(count))
+        for number, count in sorted(reads.items())
+    ]
+    title = f"Read from {len(sources)} of {len(plan.sources)} sound slices"
+    lines += section(title, ("rank", "slice", "bytes"), _some(sources), width, right=("rank", "bytes"))
+    files = [
+        (str(file.rank), file.target, str(len(plan.parts_of(file))), size_text(plan.bytes_of(file)))
+        for file in plan.files[:_MOST_ROWS]
+    ]
+    files += [("", f"and {len(plan.files) - _MOST_ROWS} more", "", "")] if len(plan.files) > _MOST_ROWS else []
+    title = f"Written as {plan.form}"
+    lines += section(
+        title, ("rank", "file", "parameters", "bytes"), files, width, right=("rank", "parameters", "bytes")
+    )
+    lines += note_lines(plan.notes, width)
+    if plan.complete and next_command:
+        lines += ["", f"Next: {next_command}"]
+    return page(lines)
+
+
+def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: float | None = None) -> str:
+    """Return what became of each file, the answer first."""
+    lines = [outcome.output, _headline(outcome)]
+    lines += [f"WARNING: {text}" for text in _warnings(outcome.left_out, (), ())]
+    lines += [f"WARNING: {text}" for text in outcome.warnings]
+    rows = [
+        (str(one.rank), one.status, one.target, one.error or one.digest or "")
+        for one in sorted(outcome.results, key=lambda one: one.status != "failed")
+    ]
+    lines += section("", ("rank", "status", "file", "digest or error"), _some(rows), width)
+    dropped = [(str(one.rank), text) for one in outcome.results for text in one.dropped]
+    title = "Sources that proved damaged and were passed over"
+    lines += section(title, ("for rank", "source"), _some(dropped), width, right=("for rank",))
+    if outcome.documents:
+        lines += ["", f"Beside them: {list_some(outcome.documents)}"]
+    if outcome.compared:
+        text = f"{outcome.compared:,} regions, {size_text(outcome.compared_bytes)}"
+        lines += ["", f"Cut back in memory and compared with the source: {text}"]
+    lines += [f"error: {error}" for error in outcome.errors]
+    if seconds is not None and outcome.results:
+        lines += ["", work_line("Written", sum(one.bytes for one in outcome.results), seconds)]
+    return page(lines)
+
+
+def _answer(plan: ReshardPlan) -> str:
+    total = size_text(sum(plan.bytes_of(file) for file in plan.files))
+    what = f"one checkpoint of {len(plan.files)} files" if plan.full else f"{plan.ranks} ranks"
+    if plan.complete:
+        return f"RESHARDABLE to {what}: {len(plan.files)} files, {total}"
+    gone = sum(one.bytes for one in plan.missing)
+    names = list(dict.fromkeys(one.parameter for one in plan.missing))
+    if not names:
+        return f"UNRECOVERABLE as {what}: replicas differ, and nothing settles which are right"
+    named = name_some(names)
+    return f"UNRECOVERABLE as {what}: of {named} nobody holds all ({size_text(gone)}); --partial writes the rest"
+
+
+def _headline(outcome: ReshardOutcome) -> str:
+    failed = sum(one.status == "failed" for one in outcome.results)
+    if failed or outcome.errors:
+        return (
+            f"FAILED: {failed} of {len(outcome.results)} files could not be written; remove the causes named below and "
+            "run the command again"
+        )
+    counts = Counter(one.status for one in outcome.results)
+    how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    if outcome.partial:
+        return f"PARTIAL: what is left of step {outcome.step} is written ({how}); files marked .partial are not whole"
+    return f"DONE: step {outcome.step} is cut anew ({how})"
+
+
+def _warnings(left_out: tuple[str, ...], own: tuple[str, ...], rejected: tuple[RejectedStep, ...]) -> list[str]:
+    texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected]
+    if left_out:
+        texts.append(f"left out, because the target does not name them: {name_some(left_out)}")
+    if own:
+        texts.append(f"each rank had its own values of {name_some(own)}: the ranks of the target get those of one rank")
+    return texts
+
+
+def _region(region: tuple[tuple[int, int], ...]) -> str:
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in region) + "]"
+
+
+def _some(rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    width = len(rows[0])
+    return [*rows[:_MOST_ROWS], ("", f"and {len(rows) - _MOST_ROWS:,} more", *[""] * (width - 2))]
