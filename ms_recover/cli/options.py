@@ -317,7 +317,7 @@ SOURCE_PATTERN = _scan(
     "--source-pattern",
     field="pattern",
     metavar="PATTERN",
-    help="Where slices lie below ROOT, as --pattern of the other commands.",
+    help="Where slices lie below ROOT, with the same places in braces; default: the known layouts.",
 )
 
 takes_source = takes("scan", _SCAN_OPTIONS, SOURCE_PATTERN, GROUP_INFO, STRATEGY, NO_CRC)

@@ -9,6 +9,7 @@ import pytest
 
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.axes import Axes
+from ms_recover.planning.redundancy.layouts import cells_of
 from tests.support.command_line import in_this_process
 from tests.support.cuts import cut_layout
 from tests.support.reshard import (
@@ -247,6 +248,25 @@ def test_optimizer_shards_follow_the_replicas(shards, axes, words, expected, tmp
     run(root, "--axes", axes, *words, "-o", tmp_path / "output", "--verify")
     copies = Axes.parse(axes).size("dp")
     check_tree(tmp_path / "output", job(2 * copies, (copies, 2), shards=expected), arrays)
+
+
+@pytest.mark.parametrize("name", ["dp4_mp2_opt2", "dp4_mp2_optfull", "dp2_mp2_pp2", "dp2_mp4"])
+def test_the_same_axes_give_the_layouts_that_mindspore_wrote(name, fixtures, tmp_path):
+    first = fixtures / name
+    sizes = {"dp2_mp2_pp2": "tp=2,dp=2,pp=2", "dp2_mp4": "tp=4,dp=2"}.get(name, "tp=2,dp=4")
+    run(first, "--axes", sizes, "-o", tmp_path / "output")
+    for path in first.glob("ckpt_dir*/strategy.ckpt"):
+        made = read_strategy(tmp_path / "output" / path.relative_to(first))
+        there = {layout.parameter: layout for layout in read_strategy(path).layouts}
+        for layout in made.layouts:
+            expected = there[layout.parameter]
+            ranks = range(made.devices_per_stage)
+            assert cells_of(layout, ranks) == cells_of(expected, ranks)
+            if not layout.parameter.startswith("accu_grads"):
+                assert (layout.opt_shard_step, layout.opt_shard_size) == (
+                    expected.opt_shard_step,
+                    expected.opt_shard_size,
+                )
 
 
 def test_optimizer_shards_that_may_mean_two_things_are_asked_for(tmp_path, arrays):

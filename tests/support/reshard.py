@@ -73,17 +73,19 @@ def random_layout(source: Random, name: str, shape: Sequence[int], matrix: Seque
     shards = source.choice(sorted(able)) if able and source.random() < 0.4 else 0
     if shards == free and source.random() < 0.5:
         shards = -1
-    return Layout(name, tuple(matrix), tuple(tensor_map), 0, shards)
+    unused = (axis for axis, size in enumerate(sizes) if size > 1 and not any(axis in one for one in tensor_map))
+    step = prod(sizes[: next(unused)]) if shards else 0
+    return Layout(name, tuple(matrix), tuple(tensor_map), step, shards)
 
 
-def random_job(source: Random, shapes: Mapping[str, Sequence[int]], most: int = 8) -> Job:
+def random_job(source: Random, shapes: Mapping[str, Sequence[int]], *, most: int = 8, shared: bool = True) -> Job:
     """Return a job with one or two stages, each with some of the parameters and now and then one of the other's."""
     devices = source.choice([count for count in (1, 2, 4, 8) if count <= most])
     job = Job(devices)
     names = list(shapes)
     cut = source.choice([len(names), len(names), source.randint(1, len(names))])
-    shared = [names[0]] if source.random() < 0.3 else []
-    for held in (names[:cut], [*shared, *names[cut:]] if names[cut:] else []):
+    again = [names[0]] if shared and source.random() < 0.3 else []
+    for held in (names[:cut], [*again, *names[cut:]] if names[cut:] else []):
         if held:
             job.stages.append(
                 {name: random_layout(source, name, shapes[name], random_matrix(source, devices)) for name in held}
@@ -123,12 +125,13 @@ def make_job_tree(
     manifests: bool = False,
     form: str = "ckpt",
     strategies: bool = True,
+    directory: str = "ckpt_dir",
     **options: Any,
 ) -> Path:
     """Write the tree that a job leaves, with strategy files and rank lists."""
     for rank in range(job.ranks):
         stage = rank // job.devices
-        folder = root / f"ckpt_dir{rank}"
+        folder = root / f"{directory}{rank}"
         folder.mkdir(parents=True)
         if strategies:
             (folder / "strategy.ckpt").write_bytes(job.strategy(stage))

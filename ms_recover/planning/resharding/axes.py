@@ -100,7 +100,7 @@ class _Axes:
             one,
             device_matrix=tuple(matrix[::-1]),
             tensor_map=tensor_map,
-            opt_shard_step=0,
+            opt_shard_step=_distance(matrix, tensor_map) if size else 0,
             opt_shard_size=size,
             split_shape=() if self._wanted != self._tensor else one.split_shape,
         )
@@ -146,6 +146,15 @@ class _Axes:
             f"--axes: {one.parameter!r} is cut into {size} optimizer shards over {before} replicas, and the target has "
             f"{now}: say with --optimizer-shards how many, or all"
         )
+
+
+def _distance(sizes: Sequence[int], tensor_map: Sequence[Sequence[int]]) -> int:
+    """Return the distance of neighbours among the ranks that hold the same, which MindSpore calls the shards' step.
+
+    MindSpore takes a parameter without it for one that has no shards. The axes have the finest first.
+    """
+    used = {axis for axes in tensor_map for axis in axes}
+    return next((prod(sizes[:axis]) for axis, size in enumerate(sizes) if axis not in used and size > 1), 1)
 
 
 def _shards_of(one: Layout) -> int:
