@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import VerificationError
+from ms_recover.errors import UsageError, VerificationError
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.options import PlanOptions
+from ms_recover.stores.urls import open_plain
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree, slice_of
 
 NAME = "test-1_8"
@@ -289,6 +290,33 @@ def test_a_full_slice_is_put_together_from_dealt_out_parts(dealt_tree, recover_c
     assert recover_ckpt("complete", tree, 0, "-o", tmp_path / "full.ckpt").code == 0
     assert (tmp_path / "full.ckpt").exists()
     assert recover_ckpt("scan", tree, "--json").json["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_full_slice_is_put_together_at_urls(dealt_tree, tmp_path):
+    pytest.importorskip("fsspec")
+    tree, named = dealt_tree
+    url, other = "memory://dealt/run", "memory://dealt/full"
+    with open_plain(url) as store:
+        for path in sorted(tree.rglob("*")):
+            if path.is_file():
+                with store.create(str(path.relative_to(tree))) as file:
+                    file.write(path.read_bytes())
+                    file.commit()
+
+    def contents(url, path):
+        with open_plain(url) as store, store.open(path) as file:
+            return sorted(file.read_at(0, file.size))
+
+    done = api.complete(api.scan(url), 1)
+    assert contents(url, done.target) == sorted(slice_of(named, 1))
+    with pytest.raises(UsageError, match="there already"):
+        api.complete(api.scan(url), 1)
+    api.complete(api.scan(url), 2, output=str(tmp_path / "full.ckpt"))
+    assert sorted((tmp_path / "full.ckpt").read_bytes()) == sorted(slice_of(named, 2))
+    for source, name in ((url, "one.ckpt"), (tree, "two.ckpt")):
+        done = api.complete(api.scan(source), 3, output=f"{other}/{name}")
+        assert done.target == f"{other}/{name}"
+        assert contents(other, name) == sorted(slice_of(named, 3))
 
 
 def test_what_only_the_lost_rank_had_is_named(dealt_tree, recover_ckpt):
