@@ -68,12 +68,12 @@ def webdav(tmp_path_factory):
 @pytest.fixture
 def opened():
     """Open stores, and close them at the end."""
-    from ms_recover.stores.urls import open_store
+    from ms_recover.stores.urls import open_plain
 
     stores = []
 
     def open_it(url):
-        stores.append(open_store(url))
+        stores.append(open_plain(url))
         return stores[-1]
 
     yield open_it
