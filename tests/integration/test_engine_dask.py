@@ -279,7 +279,7 @@ def strike(cluster, name):
 
 def test_a_node_that_does_not_come_back_is_an_error_in_time(whole, cluster):
     nodes = spread(whole, cluster, "lost")
-    with open_engine(cluster.url, timeout=3) as engine:
+    with open_engine(cluster.url, timeout=2) as engine:
         tree = SpreadTree(engine, "node://*/data/lost")
         inventory = tree.scan()
         cluster.kill("n2")
@@ -356,7 +356,7 @@ def test_a_scheduler_that_is_killed_is_an_error(whole, tmp_path):
     with DaskCluster(tmp_path / "own", nodes=1) as own:
         (own.disk("n1") / "x").mkdir()
         shutil.copytree(whole / "ckpt_dir0", own.disk("n1") / "x" / "ckpt_dir0")
-        with open_engine(own.url, timeout=4) as engine:
+        with open_engine(own.url, timeout=2) as engine:
             futures = [engine.submit(time.sleep, 30)]
             own.kill("scheduler")
             begun = time.monotonic()
