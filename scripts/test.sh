@@ -5,5 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/venv.sh
+source scripts/servers.sh
 ensure_venv
+ensure_servers
 exec python -m pytest --numprocesses 2 --dist loadfile "$@"

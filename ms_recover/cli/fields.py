@@ -18,7 +18,7 @@ import click
 Target = Literal["scan", "plan", "peers", "engine"]
 """The value that an option is a field of, by the name of the command's argument."""
 
-_WORLDS = "MS_RECOVER_WORLDS_"
+_AMBIENT = "MS_RECOVER_"
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -54,17 +54,17 @@ class FieldOption(click.Option):
         self.parse = parse
 
     def words(self, value: Any, default: Any) -> list[str]:
-        """Return the words to type for a value; none for the default, and for that of a variable that worlds read."""
-        if value == default or value in self._values_of_worlds():
+        """Return the words to type for a value; none for the default, and for that of a variable of all."""
+        if value == default or value in self._values_of_environment():
             return []
         name = self.opts[0]
         if self.is_flag:
             return [name]
         return [word for item in (value if self.multiple else [value]) for word in (name, _spell(item))]
 
-    def _values_of_worlds(self) -> list[str]:
+    def _values_of_environment(self) -> list[str]:
         names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or []
-        return [os.environ[name] for name in names if name.startswith(_WORLDS) and name in os.environ]
+        return [os.environ[name] for name in names if name.startswith(_AMBIENT) and name in os.environ]
 
 
 def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
@@ -89,10 +89,18 @@ def _spell(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if not isinstance(value, frozenset):
-        return str(value)
+        return _without_secrets(str(value))
     from ms_recover.reporting.tables import ranks_text
 
     return ranks_text(value).replace(" ", "")
+
+
+def _without_secrets(text: str) -> str:
+    if "://" not in text:
+        return text
+    from ms_recover.stores.urls import shown_url
+
+    return shown_url(text)
 
 
 def field_option(target: Target, *declarations: str, **attributes: Any) -> Decorator:

@@ -20,27 +20,29 @@ _RANKS = re.compile(r"(\d{1,8})(?:-(\d{1,8})(?::(\d{1,8}))?)?\Z", re.ASCII)
 _MOST_RANKS = 1 << 20
 
 TLS_VARIABLES = {
-    "certificate": "MS_RECOVER_WORLDS_CERTIFICATE",
-    "key": "MS_RECOVER_WORLDS_KEY",
-    "authority": "MS_RECOVER_WORLDS_AUTHORITY",
+    "certificate": "MS_RECOVER_CERTIFICATE",
+    "key": "MS_RECOVER_KEY",
+    "authority": "MS_RECOVER_AUTHORITY",
 }
-"""Environment variables with the defaults of the TLS options."""
+"""Environment variables with the defaults of the TLS options, as `ms_recover.stores.http_access` reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """The other nodes that take part in a recovery, and the proof that they may.
+    """The other trees that take part in a recovery, and the proof that this node may read them.
 
     Parameters
     ----------
     servers : tuple of str
-        ``HOST:PORT`` of each node whose tree takes part.
+        ``HOST:PORT`` of each node that serves a tree, or a tree's URL.
     timeout : float
         Seconds to wait for an answer.
     token_file : str or None
         File of mode 600 with the token; None for the token of the environment.
     certificate, key, authority : str or None
-        PEM files for TLS: all three or none.
+        PEM files for TLS.
+    insecure : bool
+        Whether token and bytes may cross a network without TLS.
     """
 
     servers: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class PeerOptions:
     certificate: str | None = None
     key: str | None = None
     authority: str | None = None
+    insecure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,24 +237,24 @@ RANKS = _plan(
 SERVER = _peers(
     "--from",
     field="servers",
-    metavar="HOST:PORT",
+    metavar="SOURCE",
     multiple=True,
-    help="Plan over the tree of another node as well, which runs recover-ckpt serve, and fetch from it the slices that "
-    "this node lacks. Repeatable.",
+    help="Plan over the tree of another node as well, and fetch from it the slices that this node lacks: HOST:PORT of "
+    "recover-ckpt serve, or the URL of a tree, such as https://backup/run7. Repeatable.",
 )
 TIMEOUT = _peers(
     "--timeout",
     type=click.FloatRange(min=0.5, max=86400),
     default=10.0,
     show_default=True,
-    help="With --from: seconds to wait for a server to answer, at first and whenever it is gone.",
+    help="With --from: seconds to wait for a web server to answer, at first and whenever it is gone.",
 )
 TOKEN_FILE = _peers(
     "--token-file",
     metavar="PATH",
     type=click.Path(dir_okay=False),
     help="File of mode 600 with the token that servers and clients share; default: "
-    "MS_RECOVER_WORLDS_TOKEN_FILE, or the token itself in MS_RECOVER_WORLDS_TOKEN. Needed off loopback.",
+    "MS_RECOVER_TOKEN_FILE, or the token itself in MS_RECOVER_TOKEN. Needed off loopback.",
 )
 
 ENGINE = _engine(
@@ -289,11 +292,14 @@ def _tls(name: str, purpose: str) -> Decorator:
 
 _SECURITY = (
     TOKEN_FILE,
-    _tls(
-        "certificate", "Use TLS, and show this certificate of this node. PEM; with --key and --authority, on both sides"
-    ),
+    _tls("certificate", "Use TLS, and show this certificate of this node. PEM; with --key"),
     _tls("key", "Private key of the certificate, which other users cannot read"),
-    _tls("authority", "Certificate of the authority that signed the certificates of all nodes"),
+    _tls("authority", "Use TLS, and trust the certificates that this authority signed; by default those of the system"),
+    _peers(
+        "--insecure",
+        is_flag=True,
+        help="Let the token and the bytes cross a network without TLS, and serve without a token.",
+    ),
 )
 
 

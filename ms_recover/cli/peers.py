@@ -1,25 +1,23 @@
-"""Planning over trees that other nodes serve."""
+"""Planning over trees of other nodes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from ms_recover.cli.fields import ambient_options, typed_options
-from ms_recover.cli.options import TLS_VARIABLES, PeerOptions
 from ms_recover.cli.tree import cores, log_plan, scan_tree
-from ms_recover.errors import InputError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
-    from ms_recover.remote.client import Peers, RemotePlan
-    from ms_recover.remote.peer import Address
-    from ms_recover.worlds.security import Security
+    from ms_recover.several_trees import JointPlan, SeveralTrees
+    from ms_recover.stores.http_access import Access
 
 
 def check_alone(ctx: click.Context) -> None:
@@ -29,37 +27,23 @@ def check_alone(ctx: click.Context) -> None:
     """
     typed = [option for option in typed_options(ctx) if option.target == "peers"]
     for option in (*typed, *(one for one in (*typed_options(ctx), *ambient_options(ctx)) if one.field == "ranks")):
-        raise click.UsageError(f"{option.opts[0]} goes with --from HOST:PORT", ctx)
+        raise click.UsageError(f"{option.opts[0]} goes with --from SOURCE", ctx)
 
 
-def need_numpy() -> None:
-    """Raise UsageError when numpy, which worlds need, is not installed."""
-    import importlib.util
+def access_of(options: PeerOptions) -> Access:
+    """Return the proof that this node may take part: by options, and for the rest by the environment.
 
-    if importlib.util.find_spec("numpy") is None:
-        raise UsageError("a recovery over several nodes needs numpy: pip install numpy")
-
-
-def security_of(options: PeerOptions) -> Security:
-    """Return who may take part: by the token in a file or the environment, and by certificates when there are some.
-
-    Raises UsageError when the files are invalid, or only some of the three for TLS are given.
+    Raises UsageError when the files are invalid, or only some of those that go together are given.
     """
-    from ms_recover.worlds.security import Security
+    from ms_recover.stores.http_access import Access
 
-    token = options.token_file
-    security = Security.from_environment(tls=False) if token is None else Security.from_file(token)
-    files = {name: getattr(options, name) for name in TLS_VARIABLES}
-    missing = [f"--{name} (or {TLS_VARIABLES[name]})" for name, path in files.items() if path is None]
-    if len(missing) == len(files):
-        return security
-    if missing:
-        raise UsageError(
-            f"TLS needs --certificate, --key and --authority, all three or none; missing: {', '.join(missing)}"
-        )
-    from ms_recover.worlds.security import with_certificates
-
-    return with_certificates(security, **files)
+    return Access.from_environment(
+        token_file=options.token_file,
+        certificate=options.certificate,
+        key=options.key,
+        authority=options.authority,
+        insecure=options.insecure,
+    )
 
 
 @contextmanager
@@ -71,33 +55,21 @@ def planned_with_peers(
     *,
     explain: int | None = None,
     as_json: bool = False,
-) -> Iterator[tuple[Peers, RemotePlan]]:
-    """Scan, ask the servers for their inventories, and plan over all; the connections stay open inside."""
-    need_numpy()
+) -> Iterator[tuple[SeveralTrees, JointPlan]]:
+    """Scan, get the inventories of the sources, and plan over all; the connections stay open inside."""
     from ms_recover.cli.progress import progress_bar
-    from ms_recover.remote.client import Peers
-    from ms_recover.remote.peer import Address
+    from ms_recover.several_trees import SeveralTrees
+    from ms_recover.stores.credentials import try_handshake
+    from ms_recover.stores.urls import is_url
 
+    access = access_of(peers)
+    sources = list(dict.fromkeys(peers.servers))
+    if access.certificate and access.key and access.authority and not all(map(is_url, sources)):
+        try_handshake(access.certificate, access.key, access.authority)  # of nodes that one authority signs for
+    trees = SeveralTrees(sources, access=access, timeout=peers.timeout)
     local = scan_tree(os.path.abspath(root), replace(scan, may_be_empty=True), as_json=as_json)
-    addresses = [Address.parse(text) for text in dict.fromkeys(peers.servers)]
-    allowed = security_of(peers)
-    with ExitStack() as stack:
-        try:
-            nodes = stack.enter_context(Peers(addresses, security=allowed, timeout=peers.timeout))
-        except StorageError as error:
-            _check_tls(addresses, allowed, error)
-            raise
+    with trees:
         with progress_bar("reading", None, as_json) as progress:
-            planned = nodes.plan(local, plan, explain=explain, jobs=cores(), progress=progress)
+            planned = trees.plan(local, plan, explain=explain, jobs=cores(), progress=progress)
         log_plan(planned.plan)
-        yield nodes, planned
-
-
-def _check_tls(addresses: list[Address], security: Security, error: StorageError) -> None:
-    """Raise InputError when a server was not reached because the two sides do not agree about TLS."""
-    from ms_recover.remote.tls import mismatch
-
-    for address in addresses:
-        why = mismatch(address.host, address.port, security)
-        if why is not None:
-            raise InputError(f"{address} {why}") from error
+        yield trees, planned

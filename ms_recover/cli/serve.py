@@ -9,14 +9,15 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_scan, takes_security
-from ms_recover.cli.output import print_line, print_text
-from ms_recover.cli.peers import need_numpy, security_of
+from ms_recover.cli.output import print_error, print_line, print_text
+from ms_recover.cli.peers import access_of
 from ms_recover.cli.tree import cores
+from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import PeerOptions
     from ms_recover.model.options import ScanOptions
-    from ms_recover.remote.peer import Address
+    from ms_recover.serving.server import Listening
 
 
 @click.command(name="serve", cls=Command, example="recover-ckpt serve /checkpoints --bind 10.0.0.2 --token-file token")
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen at; off loopback a token is required.",
+    help="Address to listen at; off loopback a token and TLS are required.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=29610, show_default=True, help="TCP port to listen at.")
 @click.option("--idle", type=click.FloatRange(min=0.5), help="End after so many seconds without a client.")
@@ -36,28 +37,36 @@ if TYPE_CHECKING:
 def command(
     root: str, bind: str, port: int, idle: float | None, as_json: bool, peers: PeerOptions, scan: ScanOptions
 ) -> int:
-    """Serve ROOT to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
+    """Serve ROOT over HTTP, to nodes that share no file system with this one, until Ctrl-C or SIGTERM.
 
-    They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT. Only slices and their companions that a scan
-    finds below ROOT are read, and nothing is written.
+    They use it with: recover-ckpt apply THEIR_ROOT --from HOST:PORT; curl and browsers can read it too. Only slices and
+    their companions that a scan finds below ROOT are given, and nothing is written.
     """
-    need_numpy()
-    from ms_recover.remote.server import serve
-    from ms_recover.worlds.security import TOKEN_FILE_VARIABLE
+    need_aiohttp()
+    from ms_recover.serving.server import serve
+    from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE
 
-    security = security_of(peers)
+    access = access_of(peers)
 
-    def started(address: Address) -> None:
+    def started(at: Listening) -> None:
+        if not as_json:
+            print_text(f"serving {os.path.realpath(root)} at {at.url}")
+            if access.insecure and not (access.token and at.tls):
+                missing = " and ".join(
+                    name for name, there in (("a token", access.token), ("TLS", at.tls)) if not there
+                )
+                print_error(f"recover-ckpt: --insecure, and no {missing}: whoever reaches this port can read the tree")
+            return
         from ms_recover.formats.report_json import started_to_json
 
         token_file = peers.token_file or os.environ.get(TOKEN_FILE_VARIABLE) or None
         print_line(
             started_to_json(
                 root=os.path.realpath(root),
-                address=address.host,
-                port=address.port,
-                tls=security.host_tls is not None,
-                token=bool(security.token),
+                address=at.address,
+                port=at.port,
+                tls=at.tls,
+                token=bool(access.token),
                 token_file=None if token_file is None else os.path.abspath(token_file),
                 pid=os.getpid(),
             )
@@ -67,11 +76,10 @@ def command(
         root,
         address=bind,
         port=port,
-        security=security,
+        access=access,
         idle=idle,
         jobs=cores(),
-        ready=(lambda text: None) if as_json else print_text,
-        started=started if as_json else None,
+        started=started,
         options=scan,
     )
     if as_json:
@@ -79,3 +87,11 @@ def command(
 
         print_line(stopped_to_json(end))
     return 0
+
+
+def need_aiohttp() -> None:
+    """Raise UsageError when aiohttp, which serves, is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("aiohttp") is None:
+        raise UsageError("recover-ckpt serve needs aiohttp: pip install 'ms-recover[serve]'")

@@ -32,8 +32,18 @@ from ms_recover.testing.trees import make_tree, save_manifests
 
 NAME = "test-1_8.ckpt"
 PATH = f"ckpt_dir1/{NAME}"
+EMPTY, NEW = "ckpt_dir3/test-1_4.ckpt", "ckpt_dir1/test-1_9.ckpt"
+"""Files of names that slices have: an empty one, and one that is not there at first."""
 OUTSIDE = ("../tree/x", "/etc/passwd", f"ckpt_dir1/../ckpt_dir1/{NAME}", f"./{PATH}", "ckpt_dir1//x", "ckpt_dir1/x\0y")
 """Paths that no store may follow."""
+
+
+def fill(tree: Path) -> Path:
+    """Make the tree of the suite: four ranks with manifests, and an empty slice."""
+    make_tree(tree, data_parallel=2, model_parallel=2, parameters={"w": 300_000, "b": 7})
+    save_manifests(tree)
+    (tree / EMPTY).write_bytes(b"")
+    return tree
 
 
 class StoreSuite:
@@ -53,10 +63,7 @@ class StoreSuite:
     @pytest.fixture
     def tree(self, tmp_path: Path) -> Path:
         """Return a tree of four ranks with manifests."""
-        tree = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=2, parameters={"w": 300_000, "b": 7})
-        save_manifests(tree)
-        (tree / "empty.bin").write_bytes(b"")
-        return tree
+        return fill(tmp_path / "tree")
 
     @pytest.fixture
     def store(self, tree: Path) -> Store:
@@ -96,10 +103,8 @@ class StoreSuite:
         assert not store.url.endswith("/")
 
     def test_a_folder_lists_its_names_in_order(self, store: Store, tree: Path) -> None:
-        assert [(one.name, one.kind) for one in store.list("")] == [
-            *((f"ckpt_dir{rank}", "folder") for rank in range(4)),
-            ("empty.bin", "file"),
-        ]
+        folders = [(f"ckpt_dir{rank}", "folder") for rank in range(4)]
+        assert [(one.name, one.kind) for one in store.list("")] == folders
         assert [one.name for one in store.list("ckpt_dir1")] == sorted(os.listdir(tree / "ckpt_dir1"))
         assert {one.kind for one in store.list("ckpt_dir1")} == {"file"}
 
@@ -146,7 +151,7 @@ class StoreSuite:
     def test_a_small_file_is_read_whole(self, store: Store, tree: Path) -> None:
         manifest = (tree / f"{PATH}.manifest.json").read_bytes()
         assert store.read_small(f"{PATH}.manifest.json", "a manifest", len(manifest)) == manifest
-        assert store.read_small("empty.bin", "a file", 5) == b""
+        assert store.read_small(EMPTY, "a file", 5) == b""
         with pytest.raises(FormatError, match="a manifest never has more than 10"):
             store.read_small(f"{PATH}.manifest.json", "a manifest", 10)
 
@@ -167,10 +172,10 @@ class StoreSuite:
             assert opened.read(size, memoryview(bytearray(9))) == 0
 
     def test_an_empty_file_has_no_bytes(self, store: Store, tree: Path) -> None:
-        with store.open("empty.bin") as opened:
+        with store.open(EMPTY) as opened:
             assert opened.size == 0
             assert opened.read_at(0, 100) == b""
-            assert opened.digest(never) == digest_file(tree / "empty.bin").file
+            assert opened.digest(never) == digest_file(tree / EMPTY).file
 
     def test_the_digest_is_that_of_the_whole_file(self, store: Store, tree: Path) -> None:
         with store.open(PATH, store.stat(PATH).state) as opened:
@@ -223,9 +228,10 @@ class StoreSuite:
             assert opened.read_at(0, opened.size) == data + b"more"
 
     def test_a_new_file_is_listed(self, store: Store, tree: Path) -> None:
-        assert "new.bin" not in [one.name for one in store.list("ckpt_dir1")]
-        self.put(tree, "ckpt_dir1/new.bin", b"new")
-        assert "new.bin" in [one.name for one in store.list("ckpt_dir1")]
+        folder, _, name = NEW.rpartition("/")
+        assert name not in [one.name for one in store.list(folder)]
+        self.put(tree, NEW, b"new")
+        assert name in [one.name for one in store.list(folder)]
 
     def test_a_file_that_vanished_is_an_error(self, store: Store, tree: Path) -> None:
         state = store.stat(PATH).state

@@ -12,9 +12,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
+from ms_recover.stores.credentials import reason
 from ms_recover.worlds import handshake, stream
 from ms_recover.worlds.handshake import NONCE_BYTES, Hello, MessageType
-from ms_recover.worlds.security import Security, describe, make_nonce, prove, reason
+from ms_recover.worlds.security import Security, describe, make_nonce, prove
 from ms_recover.worlds.wire import ProtocolError
 
 _log = logging.getLogger(__name__)

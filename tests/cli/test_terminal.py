@@ -296,7 +296,7 @@ def test_serve_prints_a_line_of_json_at_the_start_and_at_the_end(tree, tmp_path)
 
 def test_no_log_of_either_side_holds_the_token(tree, tmp_path):
     secret = "a-token-of-more-than-16-bytes"
-    env = {"MS_RECOVER_WORLDS_TOKEN": secret}
+    env = {"MS_RECOVER_TOKEN": secret}
     (node,) = split(tree, tmp_path, node=[2, 3])
     server = Served(node, "-vv", "--log-file", str(tmp_path / "server.log"), env={**os.environ, **env})
     try:
@@ -311,8 +311,8 @@ def test_no_log_of_either_side_holds_the_token(tree, tmp_path):
         server.process.stdout.close()
         server.process.stderr.close()
     served = (tmp_path / "server.log").read_text()
-    assert "a client asks for slice: ckpt_dir2/test-1_8.ckpt" in served
-    assert f"{server.address} serves 2 slices of 2 ranks" in log.read_text()
+    assert "a client asks: GET /ckpt_dir2/test-1_8.ckpt" in served
+    assert f"{server.url} has 2 slices of 2 ranks" in log.read_text()
     assert "rank 0: ckpt_dir0/test-1_8.ckpt copied from ckpt_dir2/test-1_8.ckpt" in log.read_text()
     for text in (done.stdout, done.stderr, said, served, log.read_text()):
         assert secret not in text

@@ -18,10 +18,9 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.union import cut_down
-from ms_recover.remote.client import unite
-from ms_recover.remote.inventories import inventory_from_json
-from ms_recover.remote.served import ServedTree
+from ms_recover.planning.union import cut_down, unite
+from ms_recover.scanning.sent_inventory import decode_inventory
+from ms_recover.serving.tree import ServedTree
 from ms_recover.testing.trees import make_tree
 from tests.support.iteration_trees import contents, of_rank, unpack
 from tests.support.iterations import Job, file_bytes, file_shards, make_common, make_metadata, strategies, write_job
@@ -404,7 +403,7 @@ def test_the_format_that_was_saved_last_counts(tmp_path):
 
 def served(root):
     tree = ServedTree(root, api.DEFAULT_SCAN)
-    return inventory_from_json(json.loads(json.dumps(tree.to_json())), "host:1")
+    return decode_inventory(tree.encoded(lambda: False), "host:1")
 
 
 def test_a_node_that_lost_everything_plans_over_another(tmp_path):

@@ -17,8 +17,9 @@ import pytest
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.fault_proxy import FaultProxy, eventually
 from tests.support.iteration_trees import unpack
-from tests.support.serving import RECOVER, Relay, Served, leftovers, serving, split
+from tests.support.serving import RECOVER, Served, leftovers, serving, split
 
 NAME = "test-1_8.ckpt"
 LARGE = {"w": 12 << 20, "global_step": 1}
@@ -57,7 +58,7 @@ def test_a_lost_rank_comes_from_one_server(tree, tmp_path, recover_ckpt):
         assert planned.code == 0
         [action] = planned.json["actions"]
         assert (action["rank"], action["target"]) == (1, f"ckpt_dir1/{NAME}")
-        assert f"fetched from {server.address}" in planned.json["ranks"][1]["reason"]
+        assert f"fetched from {server.url}" in planned.json["ranks"][1]["reason"]
         assert not (here / "ckpt_dir1").exists()
         assert recover_ckpt("plan", here, "--from", server.address, "--explain", "1").code == 0
         done = recover_ckpt("apply", here, "--from", server.address)
@@ -205,7 +206,7 @@ def test_a_server_killed_in_the_middle_is_replaced_by_another_replica(large, tmp
     here, first, second = split(large, tmp_path, here=(), first=(1,), second=(2,))
     with (
         serving(first, second) as [one, two],
-        Relay(one.port, 20 * MIB, one.kill) as relay,
+        FaultProxy(one.port, 20 * MIB, one.kill) as relay,
     ):
         # Rank 1 is the first choice, and it is behind the relay.
         away = ["--from", relay.address, "--from", two.address, "--timeout", "1"]
@@ -222,7 +223,7 @@ def test_a_server_killed_in_the_middle_is_replaced_by_another_replica(large, tmp
 def test_a_frozen_server_is_given_up(large, tmp_path, recover_ckpt):
     here, there = split(large, tmp_path, here=(), there=(1, 2))
     with serving(there) as [server]:
-        with Relay(server.port, 20 * MIB, lambda: server.process.send_signal(signal.SIGSTOP)) as relay:
+        with FaultProxy(server.port, 20 * MIB, lambda: server.process.send_signal(signal.SIGSTOP)) as relay:
             done = recover_ckpt("apply", here, "--from", relay.address, "--timeout", "1")
             server.process.send_signal(signal.SIGCONT)
         assert done.code == 5
@@ -241,7 +242,7 @@ def test_a_server_that_comes_back_is_asked_for_the_rest(large, tmp_path, recover
             server.kill()
             again.append(Served(there, port=server.port))
 
-        with Relay(server.port, 30 * MIB, restart) as relay:
+        with FaultProxy(server.port, 30 * MIB, restart) as relay:
             done = recover_ckpt("apply", here, "--from", relay.address, "--timeout", "30")
         [second] = again
         assert second.end()[0] == 0
@@ -258,7 +259,7 @@ def test_a_killed_client_leaves_nothing_under_a_final_name(large, tmp_path, reco
     here, there = split(large, tmp_path, here=(), there=(1, 2))
     with serving(there) as [server]:
         clients = []
-        with Relay(server.port, 20 * MIB, lambda: clients[0].send_signal(signal.SIGKILL)) as relay:
+        with FaultProxy(server.port, 20 * MIB, lambda: clients[0].send_signal(signal.SIGKILL)) as relay:
             clients.append(start("apply", here, "--from", relay.address))
             clients[0].communicate(timeout=60)
         assert clients[0].returncode == -signal.SIGKILL
@@ -272,7 +273,7 @@ def test_an_interrupted_client_leaves_nothing(large, tmp_path):
     here, there = split(large, tmp_path, here=(), there=(1, 2))
     with serving(there) as [server]:
         clients = []
-        with Relay(server.port, 20 * MIB, lambda: clients[0].send_signal(signal.SIGINT)) as relay:
+        with FaultProxy(server.port, 20 * MIB, lambda: clients[0].send_signal(signal.SIGINT)) as relay:
             clients.append(start("apply", here, "--from", relay.address))
             _, err = clients[0].communicate(timeout=60)
         assert clients[0].returncode == 130, err
@@ -285,7 +286,7 @@ def test_an_interrupted_client_leaves_nothing(large, tmp_path):
 def test_a_server_ends_when_told_also_with_a_client(large, tmp_path):
     here, there = split(large, tmp_path, here=(), there=(1, 2))
     server = Served(there)
-    with Relay(server.port, 20 * MIB, lambda: server.process.send_signal(signal.SIGINT)) as relay:
+    with FaultProxy(server.port, 20 * MIB, lambda: server.process.send_signal(signal.SIGINT)) as relay:
         client = start("apply", here, "--from", relay.address, "--timeout", "1")
         _, err = client.communicate(timeout=60)
         code, said = server.end(signal.SIGINT)
@@ -320,14 +321,6 @@ def descriptors(pid):
 
 def children(pid):
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def eventually(true):
-    """Wait for what has to come true."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_idle_server_ends(tree):

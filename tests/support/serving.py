@@ -1,12 +1,15 @@
-"""Nodes for tests of recovery between nodes: trees of their own, servers as processes, a relay that counts."""
+"""Nodes for tests of recovery between nodes: trees of their own, servers as processes, certificates."""
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager, suppress
+import time
+from contextlib import contextmanager
+
+import pytest
 
 RECOVER = [sys.executable, "-c", "import sys; from ms_recover.cli.entry import main; sys.exit(main())"]
 
@@ -33,7 +36,7 @@ class Served:
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
-            [*RECOVER, "serve", str(tree), "--port", str(self.port), *options],
+            [*RECOVER, "serve", str(tree), "--port", str(self.port), *map(str, options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -41,6 +44,7 @@ class Served:
         )
         line = self.process.stdout.readline()
         assert line.startswith("serving "), self.process.communicate(timeout=30)
+        self.url = line.split()[-1]
 
     def kill(self):
         self.process.kill()
@@ -72,70 +76,112 @@ def serving(*trees, options=()):
             server.process.stderr.close()
 
 
-class Relay:
-    """Passes connections on to a server, counts what comes back, and calls something once when so much has."""
+def need_program(name, package):
+    """Return the path of a program; without it the test is skipped, or fails where tests/conftest.py says so."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if path is None:
+        pytest.skip(f"no {name} here: apt-get install {package}")
+    return path
 
-    def __init__(self, port, after=None, call=lambda: None):
-        self.target, self.after, self.call = port, after, call
-        self.count = 0
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
 
-    def close(self):
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(timeout=30)
-            assert not thread.is_alive()
+NGINX = """
+daemon off;
+worker_processes 1;
+error_log {folder}/error.log;
+pid {folder}/nginx.pid;
+{user}
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    default_type application/octet-stream;
+    sendfile on;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port}{tls};
+        root {tree};
+        autoindex on;
+        {format}
+        {more}
+    }}
+}}
+"""
+
+
+class Nginx:
+    """A web server that exports a folder; a context manager. `certificate` is a PEM file and its key."""
+
+    def __init__(self, tree, folder, *, certificate=None, as_json=False, more=""):
+        program = need_program("nginx", "nginx-light")
+        folder.mkdir()
+        self.port = free_port()
+        self.url = f"http{'' if certificate is None else 's'}://127.0.0.1:{self.port}"
+        if certificate is not None:
+            more += " ssl_certificate {}; ssl_certificate_key {};".format(*certificate)
+        text = NGINX.format(
+            folder=folder,
+            user="user root;" if os.geteuid() == 0 else "",
+            port=self.port,
+            tls="" if certificate is None else " ssl",
+            tree=tree,
+            format="autoindex_format json;" if as_json else "",
+            more=more,
+        )
+        (folder / "nginx.conf").write_text(text)
+        command = [program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, self.process.communicate()[1]
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.close()
+        self.process.terminate()
+        self.process.communicate(timeout=30)
 
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self.target), timeout=30)
-                server.settimeout(None)
-            except OSError:
-                client.close()
-                continue
-            for pair in ((client, server, False), (server, client, True)):
-                thread = threading.Thread(target=self._pass, args=pair)
-                thread.start()
-                self._threads.append(thread)
 
-    def _pass(self, source, target, counted):
-        try:
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-                if counted:
-                    self._note(len(data))
-        except OSError:
-            pass
-        finally:
-            for sock in (source, target):
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-            target.close()
+def make_certificates(where):
+    """Make two authorities, nodes of each with and without the host's names, and certificates that nobody accepts."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
 
-    def _note(self, count):
-        with self._lock:
-            self.count += count
-            due = self.after is not None and self.count >= self.after
-            if due:
-                self.after = None
-        if due:
-            self.call()
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=where, check=True, capture_output=True, timeout=60)
+
+    def sign(name, authority, days=2, extensions=()):
+        openssl("req", *curve, "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signer = ["-CA", f"{authority}.ca", "-CAkey", f"{authority}.ca.key", "-CAcreateserial", *extensions]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", str(days))
+
+    for authority in ("ours", "theirs"):
+        subject = ["-subj", f"/CN={authority}", "-days", "2"]
+        openssl("req", "-x509", *curve, "-nodes", "-keyout", f"{authority}.ca.key", "-out", f"{authority}.ca", *subject)
+    (where / "names.ext").write_text("subjectAltName = IP:127.0.0.1,DNS:localhost\n")
+    (where / "server.ext").write_text("extendedKeyUsage = serverAuth\n")
+    for name, authority, days, extensions in (
+        ("node1", "ours", 2, ()),
+        ("node2", "ours", 2, ()),
+        ("stranger", "theirs", 2, ()),
+        ("expired", "ours", -1, ()),
+        ("named", "ours", 2, ("-extfile", "names.ext")),
+        ("server-only", "ours", 2, ("-extfile", "server.ext")),
+    ):
+        sign(name, authority, days, extensions)
+    openssl("pkey", "-in", "node1.key", "-aes128", "-passout", "pass:a password", "-out", "encrypted.key")
+    (where / "both.ca").write_bytes((where / "ours.ca").read_bytes() + (where / "theirs.ca").read_bytes())
+    (where / "text").write_text("these are neither\n")
+    for path in where.iterdir():
+        path.chmod(0o600)
+    return where
 
 
 def leftovers(tree):

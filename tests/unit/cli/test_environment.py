@@ -80,10 +80,10 @@ def test_the_command_line_comes_first_and_an_empty_variable_is_none():
     assert "lost" not in values("plan", {"RECOVER_CKPT_LOST": ""}, "root")
 
 
-def test_the_own_variable_of_a_tls_file_comes_before_that_of_all_worlds():
-    both = {"RECOVER_CKPT_KEY": "own.key", "MS_RECOVER_WORLDS_KEY": "worlds.key"}
+def test_the_own_variable_of_a_tls_file_comes_before_that_of_all_programs():
+    both = {"RECOVER_CKPT_KEY": "own.key", "MS_RECOVER_KEY": "worlds.key"}
     assert values("plan", both, "root")["key"] == "own.key"
-    assert values("plan", {"MS_RECOVER_WORLDS_KEY": "worlds.key"}, "root")["key"] == "worlds.key"
+    assert values("plan", {"MS_RECOVER_KEY": "worlds.key"}, "root")["key"] == "worlds.key"
 
 
 def test_the_environment_shapes_a_plan_and_the_next_command_spells_it(tree):

@@ -89,7 +89,7 @@ def test_defaults_give_no_words(received):
 
 
 def test_a_value_of_the_environment_is_taken_and_not_spelled(received, monkeypatch):
-    monkeypatch.setenv("MS_RECOVER_WORLDS_KEY", "/secret/key.pem")
+    monkeypatch.setenv("MS_RECOVER_KEY", "/secret/key.pem")
     values = received()
     assert values["peers"] == PeerOptions(key="/secret/key.pem")
     assert words_of(received.command, values) == []

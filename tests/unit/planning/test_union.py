@@ -2,15 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from ms_recover.cli.tree import plan_code
-from ms_recover.errors import UsageError
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.inventory import MetaFile, Note, RankPath
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.union import cut_down, unite
-from ms_recover.remote.peer import DEFAULT_PORT, Address
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
 
@@ -132,16 +128,6 @@ def test_lists_of_this_node_come_first():
     mine, theirs = replace(group_file(5, [5]), problem="mine"), replace(group_file(5, [5]), problem="theirs")
     union = unite(replace(here, group_files=(mine,)), [replace(there, group_files=(theirs,))])
     assert union.inventory.group_files == (mine,)
-
-
-def test_addresses():
-    assert Address.parse("10.0.0.2:80") == Address("10.0.0.2", 80)
-    assert Address.parse("node-7") == Address("node-7", DEFAULT_PORT)
-    assert Address.parse("[::1]:9") == Address("::1", 9)
-    assert str(Address.parse("[::1]:9")) == "[::1]:9"
-    for text in ("", ":80", "a:b", "a:0", "a:70000", "::1", "a b:1", "a/b:1", "a:1:2"):
-        with pytest.raises(UsageError):
-            Address.parse(text)
 
 
 def test_each_node_writes_the_records_of_mindformers_for_its_own_ranks():

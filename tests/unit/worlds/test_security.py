@@ -305,7 +305,6 @@ def test_tls_is_set_up_from_the_environment(together, certificates, tmp_path):
     assert security.token == TOKEN
     assert security.host_tls is not None
     assert together(barrier, 2, [security] * 2) == [3, 3]
-    assert Security.from_environment(files, tls=False) == Security()
     assert Security.from_environment(dict.fromkeys(files, "")) == Security()
     for variable in files:
         with pytest.raises(UsageError, match=f"all three or none; missing: {variable}$"):

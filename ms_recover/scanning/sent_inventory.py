@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import xxhash
 
-from ms_recover.errors import MsRecoverError
+from ms_recover.errors import FormatError, MsRecoverError, VerificationError
 from ms_recover.file_names import WeightKind
+from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import Count, Digest, Fields, Meta, Path, Rank, Size, convert, fill, make_with, to_json
 from ms_recover.formats.dtypes import ITEM_SIZES, shape_of
 from ms_recover.formats.group_info import encode_group_info
@@ -36,10 +38,13 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
-from ms_recover.remote.documents import SentDocuments, receive_documents, send_documents
+from ms_recover.scanning.sent_documents import SentDocuments, receive_documents, send_documents
 from ms_recover.stores.digest import name_digest
 
+VERSION = 1
 MOST_RANKS = 1 << 20
+_MOST_ENTRIES = 8 << 20
+_SHOWN = 500
 _SentRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 _Epoch = Annotated[int, Meta(ge=-1, lt=10**18)]
 _StepNumber = Annotated[int, Meta(ge=0, lt=10**18)]
@@ -132,6 +137,42 @@ class _InventoryFields(Fields):
     numbers: tuple[tuple[_SentRank, ...], ...] = ()
     meta_files: tuple[_MetaFields, ...] = ()
     unhealthy: tuple[_UnhealthyFields, ...] = ()
+
+
+class _Sent(Fields):
+    version: int
+    inventory: dict[str, Any]
+
+
+def encode_inventory(
+    inventory: Inventory, strategies: Mapping[str, bytes], documents: Mapping[str, bytes] | None = None
+) -> bytes:
+    """Return an inventory as it is sent; see `inventory_to_json`."""
+    sent = _Sent(VERSION, inventory_to_json(inventory, strategies, documents))
+    return json.dumps(to_json(sent), separators=(",", ":")).encode()
+
+
+def decode_inventory(data: bytes, where: str) -> Inventory:
+    """Read an inventory of bounded length that another node sent; `where` is the name of its root.
+
+    Raises
+    ------
+    FormatError
+        When it is no possible inventory.
+    VerificationError
+        When the node refuses to send one, for the reason in ``refused``.
+    """
+    try:
+        sent = decode_object(data, brackets=_MOST_ENTRIES, commas=4 * _MOST_ENTRIES)
+        if isinstance(refused := sent.get("refused"), str):
+            raise VerificationError(f"{where} refuses: {refused[:_SHOWN]}")
+        if sent.get("version") != VERSION:
+            raise ValueError(f"version {str(sent.get('version'))[:20]}, this side has version {VERSION}")
+        return inventory_from_json(convert(sent, _Sent).inventory, where)
+    except ValueError as error:
+        raise FormatError(
+            f"{where} sent an invalid inventory ({str(error)[:_SHOWN]}): does it run the same version?"
+        ) from None
 
 
 def inventory_to_json(

@@ -1,0 +1,193 @@
+"""Plan over this node's tree and others, wherever they lie, and take missing slices from them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from ms_recover import api
+from ms_recover.errors import InputError, UsageError
+from ms_recover.model.contents import Contents
+from ms_recover.model.explanation import Explanation
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.outcome import Outcome
+from ms_recover.model.plan import Plan
+from ms_recover.planning.explain import explain_planned
+from ms_recover.planning.planner import refuse_older_step
+from ms_recover.planning.union import Union, cut_down, unite
+from ms_recover.scanning.read import read_contents, read_store
+from ms_recover.scanning.scan import scan_store
+from ms_recover.scanning.sent_inventory import decode_inventory
+from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Access, reaches_loopback
+from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
+from ms_recover.stores.store import Store
+from ms_recover.stores.urls import is_url, open_store
+
+_log = logging.getLogger(__name__)
+DEFAULT_PORT = 29610
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+))(?::(?P<port>\d{1,5}))?\Z", re.ASCII)
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """The plan of this node, with its actions alone; the explanation of one rank where it was asked for."""
+
+    plan: Plan
+    explanation: Explanation | None
+    union: Union
+
+
+def server_url(text: str, access: Access) -> str:
+    """Return the URL of the recover-ckpt serve at ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``.
+
+    It is https:// where `access` has some file for TLS, and everywhere off loopback unless that may be insecure.
+
+    Raises
+    ------
+    UsageError
+        When the text is none of these, or a token is needed and missing.
+    """
+    match = _ADDRESS.match(text)
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 1 << 16:
+        raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 10.0.0.2:{DEFAULT_PORT}, or a URL")
+    host = match["six"] or match["host"]
+    here = access.insecure or reaches_loopback(host)
+    if not here and not access.token:
+        raise UsageError(
+            f"{host} is not loopback, so a token is needed: put it into a file of mode 600 and name that with "
+            f"--token-file or in {TOKEN_FILE_VARIABLE}, or the token itself in {TOKEN_VARIABLE}; or say --insecure"
+        )
+    scheme = "https" if access.names_tls or not here else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class SeveralTrees:
+    """The trees at some sources, ``HOST:PORT`` of a recover-ckpt serve or URLs; a context manager.
+
+    Parameters
+    ----------
+    access : Access, optional
+        Token and TLS for web servers; by default those of the environment.
+    timeout : float
+        Seconds to wait for a web server, at first and whenever it is gone.
+
+    Attributes
+    ----------
+    stores : list of Store
+    inventories : list of Inventory
+        What each of them has, once entered.
+
+    Raises
+    ------
+    MsRecoverError
+        On entering, when one cannot be reached, does not accept the token, or has nothing that can be used.
+    """
+
+    def __init__(
+        self, sources: Sequence[str], *, access: Access | None = None, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        self._access = Access.from_environment() if access is None else access
+        self._timeout = timeout
+        self._sources = [(is_url(one), one if is_url(one) else server_url(one, self._access)) for one in sources]
+        self._open = ExitStack()
+        self.stores: list[Store] = []
+        self.inventories: list[Inventory] = []
+
+    def __enter__(self) -> SeveralTrees:
+        try:
+            for any_server, url in self._sources:
+                store = self._open.enter_context(self._store(url))
+                inventory = inventory_of(store, any_server=any_server)
+                _log.info("%s has %d slices of %d ranks", store.url, len(inventory.slices), len(inventory.ranks))
+                self.stores.append(store)
+                self.inventories.append(inventory)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _store(self, url: str) -> Store:
+        if url.partition("://")[0].lower() in ("http", "https"):
+            return HttpStore(url, self._access, self._timeout)
+        return open_store(url)
+
+    def plan(
+        self,
+        local: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        *,
+        explain: int | None = None,
+        jobs: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> JointPlan:
+        """Plan over this node's tree and the others.
+
+        Parameters
+        ----------
+        options : PlanOptions
+            With `ranks` those that live here; only these need a slice. By default all that have no files on other
+            nodes alone, and every rank of the world needs a slice.
+        explain : int, optional
+            A rank to explain.
+        jobs, progress
+            As for `ms_recover.api.plan`.
+
+        Raises
+        ------
+        MsRecoverError
+            As `ms_recover.api.plan` does, and when a source cannot be reached any more.
+        """
+        union = unite(local, self.inventories)
+
+        def read(files: Sequence[SliceFile]) -> Contents:
+            here = [file for file in files if file.path not in union.holders]
+            found = read_contents(local.root, here, jobs=jobs, progress=progress)
+            for number, store in enumerate(self.stores):
+                theirs = [file for file in files if union.holders.get(file.path) == number]
+                if theirs:
+                    found = found.merged(read_store(store, theirs, jobs=jobs, progress=progress))
+            return found
+
+        planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
+        explanation = None if explain is None else explain_planned(planned, explain)
+        names = [store.url for store in self.stores]
+        made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
+        if options.require_newest:
+            refuse_older_step(made, explanation)
+        return JointPlan(made, explanation, union)
+
+    def apply(self, planned: JointPlan, **options: Any) -> Outcome:
+        """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
+        away = {path: self.stores[number] for path, number in planned.union.holders.items()}
+        return api.apply(planned.plan, sources=away, **options)
+
+
+def inventory_of(store: Store, *, any_server: bool = True) -> Inventory:
+    """Return what a store has: what recover-ckpt serve says that it scanned, or what a scan finds.
+
+    Raises
+    ------
+    InputError
+        When `any_server` is false and something else than recover-ckpt serve answers.
+    MsRecoverError
+        When the store cannot be reached, or scanned.
+    """
+    if isinstance(store, HttpStore):
+        data = store.inventory()
+        if data is not None:
+            return decode_inventory(data, store.url)
+        if not any_server:
+            raise InputError(
+                f"{store.url} is no recover-ckpt serve of this version: write http:// or https:// before it, if it is "
+                "another web server that lists folders"
+            )
+    return scan_store(store)

@@ -1,0 +1,252 @@
+"""The files of a web server: recover-ckpt serve, or any that lists folders, such as nginx with ``autoindex on``."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from ms_recover.errors import (
+    FormatError,
+    InputError,
+    MissingInputError,
+    PermissionDeniedError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
+from ms_recover.model.actions import FileState
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import SliceFile
+from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, Access
+from ms_recover.stores.http_client import HttpClient, Response
+from ms_recover.stores.http_digests import Wanted, read_digests, request_digests
+from ms_recover.stores.http_file import DIGEST, HttpFile, Version
+from ms_recover.stores.http_listing import MOST_BYTES, parse_listing
+from ms_recover.stores.paths import check_path
+from ms_recover.stores.patience import BreakError
+from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store, never
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_HELPERS = 4
+_AHEAD = 3
+_MOST_INVENTORY = 256 << 20
+_SILENCE_S = 30.0
+DEFAULT_TIMEOUT_S = 10.0
+
+
+class HttpStore(Store):
+    """The files below a URL; threads share it.
+
+    Parameters
+    ----------
+    url : str
+        ``http://`` or ``https://``, to a folder. A user and password in it are for Basic authentication, and shown
+        nowhere.
+    access : Access, optional
+        Token and TLS; by default those of the environment.
+    timeout : float
+        Seconds to wait for the server, at first and whenever it is gone.
+
+    Raises
+    ------
+    UsageError
+        When the URL is invalid, or the token would cross a network without TLS.
+    """
+
+    ahead = _AHEAD
+
+    def __init__(self, url: str, access: Access | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"the URL of a web server is invalid: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise UsageError("the URL of a web server is http://HOST:PORT/folder/ or https://HOST:PORT/folder/")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        netloc = host if port is None else f"{host}:{port}"
+        base = parts._replace(netloc=netloc, path=quote(unquote(parts.path.rstrip("/"))) + "/")
+        super().__init__(base.geturl().rstrip("/"))
+        self.host = f"{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+        basic = None
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            basic = base64.b64encode(user.encode()).decode()
+        access = Access.from_environment() if access is None else access
+        self.client = HttpClient(base, self.url, access, timeout, basic)
+        self._free = threading.BoundedSemaphore(_HELPERS)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connections, and wait for the threads that read."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self.client.close()
+
+    def list(self, folder: str) -> list[Entry]:
+        """Request the listing of a folder; see `Store.list`."""
+        path = self.quoted(check_path(folder)) + "/" if folder else ""
+        headers = {"Accept": "application/json, text/html;q=0.9"}
+        with self.client.ask("GET", path, headers) as response:
+            self.check_status(response, folder, (200,))
+            data = self._read_all(response, path)
+            try:
+                return parse_listing(data, response.headers.get("Content-Type", ""))
+            except ValueError as error:
+                raise StorageError(
+                    f"{self.shown(folder)} has no listing that can be used ({error}): the server has to list folders "
+                    "(nginx: autoindex on)"
+                ) from None
+
+    def _read_all(self, response: Response, path: str) -> bytes:
+        try:
+            return response.read_all(MOST_BYTES)
+        except BreakError as error:
+            raise StorageError(
+                f"{self.shown(unquote(path))}: its listing is cut off ({error}): run this again"
+            ) from error
+
+    def stat(self, path: str) -> FileInfo:
+        """Ask for the headers of a file; see `Store.stat`."""
+        with self._head(check_path(path)) as response:
+            self.check_status(response, path, (200,))
+            version = Version.of(response.headers, response.length)
+            if version.size is None:
+                raise StorageError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
+            digest = response.headers.get(DIGEST)
+            return FileInfo(size=version.size, mtime_ns=version.mtime_ns, version=version.etag, digest=digest)
+
+    def open(self, path: str, expected: FileState | None = None) -> OpenFile:
+        """Open a file; one that is expected in some state is compared when it is read. See `Store.open`."""
+        check_path(path)
+        if expected is not None:
+            return HttpFile(self, path, expected.bytes, None, expected)
+        version = self.head(path)
+        if version.size is None:
+            raise StorageError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
+        return HttpFile(self, path, version.size, version, None)
+
+    def head(self, path: str) -> Version:
+        """Return what the server says of a file; errors as for `stat`."""
+        with self._head(path) as response:
+            self.check_status(response, path, (200,))
+            return Version.of(response.headers, response.length)
+
+    def _head(self, path: str) -> Response:
+        response = self.client.ask("HEAD", self.quoted(path), accept=(301, 302, 307, 308))
+        if response.status != 200 and response.headers.get("Location", "").endswith("/"):
+            with response:
+                raise FormatError(f"{self.shown(path)} is no regular file but a folder: check the path")
+        if response.status in (301, 302, 307, 308):
+            with response:
+                pass
+            return self.client.ask("HEAD", self.quoted(path))
+        return response
+
+    def inventory(self) -> bytes | None:
+        """Return the inventory that recover-ckpt serve makes of its tree, as JSON; None of another server.
+
+        Raises
+        ------
+        MsRecoverError
+            When it does not come, or is too large.
+        """
+        with self.client.ask("GET", "v1/inventory", silence=max(self.client.timeout, _SILENCE_S)) as response:
+            if not self.client.is_ours:
+                return None
+            self.check_status(response, "v1/inventory", (200,))
+            return response.read_all(_MOST_INVENTORY)
+
+    def digests(self, files: Sequence[SliceFile], progress: Callable[[int], None]) -> Contents | None:
+        """Let recover-ckpt serve digest slices; None of another server. See `Store.digests`."""
+        wanted = [Wanted(file.path, file.size, file.mtime_ns, _parameters(file)) for file in files]
+        return self._digests(wanted, progress, never)
+
+    def digest_there(self, path: str, state: FileState, stop: Stop) -> str | None:
+        """Return the digest of one file that recover-ckpt serve reads; None of another server.
+
+        Raises
+        ------
+        VerificationError
+            When it cannot be read there.
+        MsRecoverError
+            When the server is gone, or sends an invalid answer.
+        """
+        found = self._digests([Wanted(path, state.bytes, state.mtime_ns, None)], lambda count: None, stop)
+        if found is None:
+            return None
+        if path not in found.digests:
+            raise VerificationError(f"{self.shown(path)} cannot be read: {found.problems.get(path)}")
+        return found.digests[path].file
+
+    def _digests(self, wanted: Sequence[Wanted], progress: Callable[[int], None], stop: Stop) -> Contents | None:
+        if self.client.is_ours is None:
+            with self.client.ask("HEAD", ""):
+                pass
+        if not self.client.is_ours:
+            return None
+        silence = max(self.client.timeout, _SILENCE_S)
+        body, headers = request_digests(wanted), {"Content-Type": "application/json"}
+        with self.client.ask("POST", "v1/digests", headers, body, stop=stop, silence=silence) as response:
+            self.check_status(response, "v1/digests", (200,))
+            return read_digests(response, wanted, progress, self.url)
+
+    def check_status(self, response: Response, path: str, right: tuple[int, ...]) -> None:
+        """Raise the error that the status of an answer means, unless it is one of the right ones."""
+        status, name = response.status, self.shown(path)
+        if status in right:
+            encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                raise FormatError(f"{name} comes encoded ({encoding[:40]}), though nobody asked for that: turn it off")
+            return
+        if status in (404, 410):
+            raise MissingInputError(f"{name}: the server has no such file: plan again")
+        if status == 401:
+            raise InputError(
+                f"{self.url} does not let this node in: give both sides the same token, with --token-file or in "
+                f"{TOKEN_FILE_VARIABLE}"
+            )
+        if status == 403:
+            raise PermissionDeniedError(
+                f"{name}: the server may not, or will not, give it: check its permissions there"
+            )
+        if status in (409, 412, 416):
+            raise VerificationError(f"{name} is not what it was: it changed on the server; plan again")
+        raise VerificationError(f"{name}: the server refuses ({status} {response.reason[:100]})")
+
+    def quoted(self, path: str) -> str:
+        """Return a path as it stands in a request."""
+        return quote(path, errors="surrogateescape")
+
+    def shown(self, path: str) -> str:
+        """Return the URL of a file for messages."""
+        return f"{self.url}/{path}" if path else self.url
+
+    @contextmanager
+    def helpers(self, path: str) -> Iterator[Callable[[Callable[[], _T]], Future[_T]] | None]:
+        """Give a function that runs something in a thread, or None while as many files as may be use some."""
+        if not self._free.acquire(blocking=False):
+            yield None
+            return
+        try:
+            with self._lock:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(_HELPERS * _AHEAD, thread_name_prefix="fetch")
+            yield self._pool.submit
+        finally:
+            self._free.release()
+
+
+def _parameters(file: SliceFile) -> int | None:
+    """Return how many digests of parameters a slice has; None where they are not known."""
+    return None if file.encryption is not None else len(file.parameters)

@@ -1,0 +1,18 @@
+# Sourced by test.sh: ensure_servers installs the programs that tests start as servers, where this user may. Tests that
+# lack one are skipped, and say so.
+
+ensure_servers() {
+  local missing=()
+  export PATH="$PATH:/usr/sbin:/sbin"
+  command -v nginx >/dev/null || missing+=(nginx-light)
+  command -v sshd >/dev/null || missing+=(openssh-server)
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing ${missing[*]} for tests of servers" >&2
+    if DEBIAN_FRONTEND=noninteractive timeout 300 sh -c \
+      "(apt-get -qq update || true) && apt-get -qq install --no-install-recommends --yes ${missing[*]}" >/dev/null 2>&1; then
+      return
+    fi
+  fi
+  echo "Without ${missing[*]} the tests of these servers are skipped" >&2
+}

@@ -1,0 +1,80 @@
+"""Listings as web servers write them, and pages that are none."""
+
+import pytest
+
+from ms_recover.stores.http_listing import parse_listing
+
+NGINX = b"""<html>\r
+<head><title>Index of /run7/</title></head>\r
+<body>\r
+<h1>Index of /run7/</h1><hr><pre><a href="../">../</a>
+<a href="ckpt_dir0/">ckpt_dir0/</a>                         22-Nov-2026 19:33                   -
+<a href="a%20very%20long%20name%3A1.ckpt">a very long na..&gt;</a>        22-Nov-2026 19:33    1100\r
+</pre><hr></body>\r
+</html>\r
+"""
+APACHE = b"""<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
+<html><head><title>Index of /run7</title></head><body><h1>Index of /run7</h1>
+<table><tr><th><a href="?C=N;O=D">Name</a></th><th><a href="?C=M;O=A">Last modified</a></th></tr>
+<tr><td><a href="/">Parent Directory</a></td></tr>
+<tr><td><a href="ckpt_dir0/">ckpt_dir0/</a></td></tr>
+<tr><td><a href="a%20very%20long%20name:1.ckpt">a very long..&gt;</a></td></tr>
+</table><address>Apache/2.4 at <a href="https://httpd.apache.org/">localhost</a></address></body></html>
+"""
+PYTHON = b"""<!DOCTYPE HTML><html lang="en"><head><title>Directory listing for /run7/</title></head><body>
+<h1>Directory listing for /run7/</h1><hr><ul>
+<li><a href="ckpt_dir0/">ckpt_dir0/</a></li>
+<li><a href="a%20very%20long%20name%3A1.ckpt">a very long name:1.ckpt</a></li></ul><hr></body></html>
+"""
+HTML, JSON = "text/html", "application/json"
+
+
+@pytest.mark.parametrize("page", [NGINX, PYTHON])
+def test_pages_of_servers(page):
+    found = parse_listing(page, f"{HTML}; charset=utf-8")
+    assert [(one.name, one.kind) for one in found] == [("a very long name:1.ckpt", "file"), ("ckpt_dir0", "folder")]
+
+
+def test_links_that_lead_elsewhere_are_no_entries():
+    assert [one.name for one in parse_listing(APACHE, HTML)] == ["a very long name:1.ckpt", "ckpt_dir0"]
+
+
+def test_json_of_nginx():
+    data = b'[\n{ "name":"d", "type":"directory", "mtime":"x" },\n{ "name":"f", "type":"file", "size":1 },\n'
+    data += b'{ "name":"p", "type":"other" }\n]'
+    assert [(one.name, one.kind) for one in parse_listing(data, JSON)] == [
+        ("d", "folder"),
+        ("f", "file"),
+        ("p", "other"),
+    ]
+    assert parse_listing(b"[]", JSON) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (NGINX[:200], HTML),
+        (NGINX[:-20], HTML),
+        (b"<html><head><title>Welcome</title></head><body><a href='x'>x</a></body></html>", HTML),
+        (b"", HTML),
+        (b"[", JSON),
+        (b"{}", JSON),
+        (b"[1]", JSON),
+        (b'[{"type":"file"}]', JSON),
+        (b'[{"name":"../x","type":"file"}]', JSON),
+        (b'[{"name":"","type":"file"}]', JSON),
+        (b'[{"name":"..","type":"directory"}]', JSON),
+        (b"[" * 100_000, JSON),
+        (b"a\nb\n", "text/plain"),
+        (NGINX, ""),
+    ],
+)
+def test_what_is_no_whole_listing_is_refused(data, kind):
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_listing(data, kind)
+
+
+def test_a_name_that_leads_out_is_refused():
+    page = PYTHON.replace(b"ckpt_dir0/", b"%2e%2e%2fetc/", 1)
+    with pytest.raises(ValueError, match="etc"):
+        parse_listing(page, HTML)
