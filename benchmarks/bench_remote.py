@@ -175,7 +175,7 @@ def main() -> None:
             folder / "tree",
             data_parallel=1,
             model_parallel=1,
-            parameters={"w": options.mib * MIB // 4, "global_step": 1},
+            parameters={**{f"w{number}": 16 * MIB // 4 for number in range(options.mib // 16)}, "global_step": 1},
         )
         save_manifests(tree)
         target, certificate = folder / "target", certificate_in(folder)

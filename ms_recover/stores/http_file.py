@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 PIECE = 8 << 20
 """Bytes that are requested at a time where several connections read one file."""
-_CHUNK = 1 << 18
+QUICK = 250_000_000
+"""Bytes a second above which one connection is enough."""
+_CHUNK = 1 << 20
 _LEAST_AHEAD = 64 << 10
 _MOST_AHEAD = 4 << 20
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
@@ -90,16 +93,23 @@ class HttpFile(OpenFile):
         self._block, self._start, self._ahead = b"", 0, _LEAST_AHEAD
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
-        """Request a range of bytes, over several connections where it is long; see `OpenFile.read_range`."""
+        """Request a range of bytes; see `OpenFile.read_range`.
+
+        The rest of a long one comes over several connections where the first piece came slowly: a network, not a
+        processor, is then what limits one connection.
+        """
         end = min(end, self.size)
-        if end - start < 2 * PIECE:
-            self._stream(start, end, take, stop)
+        first = min(start + PIECE, end) if end - start >= 2 * PIECE else end
+        began = time.monotonic()
+        self._stream(start, first, take, stop)
+        if first == end:
             return
-        with self._store.helpers(self._path) as submit:
+        quick = time.monotonic() - began < PIECE / QUICK
+        with self._store.helpers(wanted=not quick) as submit:
             if submit is None:
-                self._stream(start, end, take, stop)
+                self._stream(first, end, take, stop)
             else:
-                self._in_pieces(start, end, take, stop, submit)
+                self._in_pieces(first, end, take, stop, submit)
 
     def _in_pieces(
         self,
@@ -107,27 +117,31 @@ class HttpFile(OpenFile):
         end: int,
         take: Callable[[memoryview], None],
         stop: Stop,
-        submit: Callable[[Callable[[], bytearray]], Future[bytearray]],
+        submit: Callable[[Callable[[], memoryview]], Future[memoryview]],
     ) -> None:
         """Request pieces ahead of the one that is taken."""
         ended = False
-        if self._version is None:
-            self._stream(start, start + 1, take, stop)  # pins the version for all
-            start += 1
 
-        def fetch(first: int) -> bytearray:
-            found = bytearray()
-            self._stream(first, min(first + PIECE, end), found.extend, lambda: ended or stop())
+        def fetch(first: int) -> memoryview:
+            found = memoryview(bytearray(min(PIECE, end - first)))
+            done = 0
+
+            def keep(data: memoryview) -> None:
+                nonlocal done
+                found[done : done + len(data)] = data
+                done += len(data)
+
+            self._stream(first, first + len(found), keep, lambda: ended or stop())
             return found
 
-        coming: deque[Future[bytearray]] = deque()
+        coming: deque[Future[memoryview]] = deque()
         try:
             following = start
             while following < end or coming:
                 while following < end and len(coming) < self._store.ahead:
                     coming.append(submit(lambda first=following: fetch(first)))  # type: ignore[misc]
                     following += PIECE
-                take(memoryview(coming.popleft().result()))
+                take(coming.popleft().result())
         finally:
             ended = True
             for future in coming:

@@ -233,9 +233,9 @@ class HttpStore(Store):
         return f"{self.url}/{path}" if path else self.url
 
     @contextmanager
-    def helpers(self, path: str) -> Iterator[Callable[[Callable[[], _T]], Future[_T]] | None]:
-        """Give a function that runs something in a thread, or None while as many files as may be use some."""
-        if not self._free.acquire(blocking=False):
+    def helpers(self, *, wanted: bool) -> Iterator[Callable[[Callable[[], _T]], Future[_T]] | None]:
+        """Give a function that runs something in a thread; None where it is not wanted, or enough files use some."""
+        if not wanted or not self._free.acquire(blocking=False):
             yield None
             return
         try:
