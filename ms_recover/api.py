@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
-from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ms_recover.model.outcome import ActionResult, Outcome
     from ms_recover.model.plan import Plan
     from ms_recover.model.verification import Verification
-    from ms_recover.planning.planner import Planned
     from ms_recover.stores.store import Store
 
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
@@ -129,48 +128,13 @@ def plan(
     ContradictionError
         When rank lists contradict each other.
     """
+    from ms_recover.evidence import plan_with_evidence
     from ms_recover.planning.planner import refuse_older_step
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     if options.require_newest:
         refuse_older_step(planned.plan)
     return planned.plan
-
-
-def plan_with_evidence(
-    inventory: Inventory,
-    options: PlanOptions = DEFAULT_PLAN,
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
-    read: Reader | None = None,
-) -> tuple[Planned, Contents]:
-    """Return the plan with its evidence and the digests that were read, also when it goes back to an older step."""
-    from ms_recover.planning.facts import gather_facts
-    from ms_recover.planning.planner import plan_facts, required_reads
-    from ms_recover.scanning.read import read_contents
-
-    parts: tuple[Inventory, ...] = ()
-    if inventory.iterations:
-        from ms_recover.planning.parts import split_parts
-        from ms_recover.planning.plan_parts import plan_parts
-
-        parts = split_parts(inventory)
-    contents = NOTHING_READ
-    while True:
-        if parts:
-            planned = plan_parts(inventory, parts, options, contents)
-        else:
-            planned = plan_facts(gather_facts(inventory, options, contents))
-        wanted = () if options.quick else required_reads(planned)
-        unread = [file for file in wanted if not contents.knows(file)]
-        if not unread:
-            return planned, contents
-        if read:
-            more = read(unread)
-        else:
-            more = read_contents(inventory.root, unread, jobs=jobs, progress=progress, crc=inventory.crc_later)
-        contents = contents.merged(more)
 
 
 def explain(
@@ -191,6 +155,7 @@ def explain(
     OlderStepError, MissingInputError, ContradictionError
         As `plan` does; an OlderStepError has the explanation too.
     """
+    from ms_recover.evidence import plan_with_evidence
     from ms_recover.planning.explain import explain_planned
     from ms_recover.planning.planner import refuse_older_step
 

@@ -22,7 +22,9 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.judging.verification import judge_slices
-from ms_recover.stores.urls import is_url, open_plain, open_store
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.urls import open_plain, open_store
+from ms_recover.system_errors import explained
 
 _MOST_NAMED = 3
 
@@ -101,9 +103,10 @@ def copy(
         made=int(time.time()),
         files=(),
     )
-    if not is_url(target):
-        os.makedirs(target, exist_ok=True)
     with closing(open_store(inventory.root)) as source, closing(open_plain(target)) as store:
+        if isinstance(store, LocalStore):
+            with explained("making", store.url):
+                os.makedirs(store.url, exist_ok=True)
         return copy_step(source, store, given, index, jobs=jobs, verify=verify, progress=progress or _ignore)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from typing import Any
 
 from ms_recover import api
 from ms_recover.errors import InputError, UsageError
+from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -23,8 +25,10 @@ from ms_recover.planning.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents, read_store
 from ms_recover.scanning.scan import scan_store
 from ms_recover.scanning.sent_inventory import decode_inventory
+from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Access, reaches_loopback
 from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.stores.urls import is_url, open_store
 
@@ -68,7 +72,7 @@ def server_url(text: str, access: Access) -> str:
 
 
 class SeveralTrees:
-    """The trees at some sources, ``HOST:PORT`` of a recover-ckpt serve or URLs; a context manager.
+    """The trees at some sources, ``HOST:PORT`` of a recover-ckpt serve, URLs or paths; a context manager.
 
     Parameters
     ----------
@@ -94,7 +98,7 @@ class SeveralTrees:
     ) -> None:
         self._access = Access.from_environment() if access is None else access
         self._timeout = timeout
-        self._sources = [(is_url(one), one if is_url(one) else server_url(one, self._access)) for one in sources]
+        self._sources = [self._source(one) for one in sources]
         self._open = ExitStack()
         self.stores: list[Store] = []
         self.inventories: list[Inventory] = []
@@ -115,10 +119,23 @@ class SeveralTrees:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
+    def _source(self, text: str) -> tuple[bool, str]:
+        """Return whether any web server may be there, and the URL or the path of a source."""
+        if is_url(text) or "/" in text:
+            return True, text
+        if os.path.isdir(text):
+            raise UsageError(
+                f"{text} is a folder here: write ./{text}, or {text}:{DEFAULT_PORT} for a host of that name"
+            )
+        return False, server_url(text, self._access)
+
     def _store(self, url: str) -> Store:
         if url.partition("://")[0].lower() in ("http", "https"):
             return HttpStore(url, self._access, self._timeout)
-        return open_store(url)
+        store = open_store(url)
+        if isinstance(store, LocalStore):
+            store.host = store.url  # another tree than that of this node
+        return store
 
     def plan(
         self,
@@ -146,7 +163,7 @@ class SeveralTrees:
         MsRecoverError
             As `ms_recover.api.plan` does, and when a source cannot be reached any more.
         """
-        union = unite(local, self.inventories)
+        union = unite(local, self.inventories, [n for n, one in enumerate(self.stores) if isinstance(one, BackupStore)])
 
         def read(files: Sequence[SliceFile]) -> Contents:
             here = [file for file in files if file.path not in union.holders]
@@ -157,17 +174,24 @@ class SeveralTrees:
                     found = found.merged(read_store(store, theirs, jobs=jobs, progress=progress))
             return found
 
-        planned, contents = api.plan_with_evidence(union.inventory, options, read=read)
+        planned, contents = plan_with_evidence(union.inventory, options, read=read)
         explanation = None if explain is None else explain_planned(planned, explain)
         names = [store.url for store in self.stores]
         made = cut_down(planned.plan, union, options.ranks, names, contents.digests)
+        if made.recoverable and not made.actions and not local.ranks and options.ranks is None:
+            last = made.world_size - 1
+            raise UsageError(
+                f"{local.root} holds no slice, and every rank has files at the sources, so that none is known to live "
+                f"here: name those that do with --ranks, 0-{last} for all"
+            )
         if options.require_newest:
             refuse_older_step(made, explanation)
         return JointPlan(made, explanation, union)
 
     def apply(self, planned: JointPlan, **options: Any) -> Outcome:
         """Carry out a plan from `plan`; options and errors as for `ms_recover.api.apply`."""
-        away = {path: self.stores[number] for path, number in planned.union.holders.items()}
+        holders = {**planned.union.lenders, **planned.union.holders}
+        away = {path: self.stores[number] for path, number in holders.items()}
         return api.apply(planned.plan, sources=away, **options)
 
 

@@ -23,6 +23,7 @@ from ms_recover.engine.places import find_nodes, find_shared
 from ms_recover.engine.roots import look_at
 from ms_recover.engine.workers import Node
 from ms_recover.errors import MissingInputError, MsRecoverError, UnrecoverableError, VerificationError
+from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
@@ -149,7 +150,7 @@ class SpreadTree:
         MsRecoverError
             As these do; UsageError also when nothing says on which node lost slices belong.
         """
-        planned, _ = api.plan_with_evidence(inventory, options, read=partial(self.read, progress=progress))
+        planned, _ = plan_with_evidence(inventory, options, read=partial(self.read, progress=progress))
         explanation = None if explain is None else explain_planned(planned, explain)
         made = with_places(planned.plan, self._layout(planned.plan))
         if options.require_newest:

@@ -24,7 +24,7 @@ from ms_recover.execution.manifests import manifest_in
 from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
 from ms_recover.execution.strategy_files import write_strategy_file
-from ms_recover.file_names import MANIFEST_SUFFIX, STRATEGY_NAME
+from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import FileState
 from ms_recover.model.compose import ComposeAction
@@ -205,8 +205,9 @@ def _run_in_scratch(action: Action, shared: ActionContext, store: Store, scratch
         result = run_one(replace(action, replaces=None), replace(shared, root=root))
         _check_target(store, action.target, action.replaces, _state(store, action.target))
         _send(store, root, action.target, shared.verify)
-        if os.path.exists(os.path.join(root, action.target) + MANIFEST_SUFFIX):
-            _send(store, root, action.target + MANIFEST_SUFFIX, shared.verify)
+        for beside in (STATE_SUFFIX, MANIFEST_SUFFIX):
+            if os.path.exists(os.path.join(root, action.target) + beside):
+                _send(store, root, action.target + beside, shared.verify)
     return result
 
 

@@ -19,6 +19,7 @@ from ms_recover.execution.manifests import (
     own_manifest,
     write_manifest,
 )
+from ms_recover.execution.state_files import bring_state
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import crc_problem, parse_header
 from ms_recover.formats.reading import pread
@@ -91,7 +92,9 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
         if there is not None:
             context.progress(opened.size)
     origin = ProvenanceSource(replica.rank, replica.path, source.host)
-    _write_manifest(action, origin, manifest, digest, context)
+    own = replica.rank == action.rank and source.url != context.root
+    stated = own and bring_state(source, replica.path, manifest, target)
+    _write_manifest(action, origin, manifest, digest, context, stated=stated)
     if context.journal is not None:
         context.journal.finished(action, digest)
     status: ActionStatus = "copied" if there is None else "already there"
@@ -200,9 +203,18 @@ def _check_own(
 
 
 def _write_manifest(
-    action: CopyAction, origin: ProvenanceSource, manifest: Manifest | None, digest: str, context: ActionContext
+    action: CopyAction,
+    origin: ProvenanceSource,
+    manifest: Manifest | None,
+    digest: str,
+    context: ActionContext,
+    *,
+    stated: bool,
 ) -> None:
-    """Give a copied slice the manifest of its source, or a new one, that names the source."""
+    """Give a copied slice the manifest of its source, or a new one, that names the source.
+
+    With `stated` the slice's own state file came as well.
+    """
     assert context.step is not None
     target = context.path(action.target)
     proven = manifest is not None and manifest.provenance.proven
@@ -226,6 +238,6 @@ def _write_manifest(
         group=action.group,
         provenance=provenance,
         tool=TOOL,
-        training=manifest.training.of_recovered() if manifest.training is not None else None,
+        training=manifest.training if stated or manifest.training is None else manifest.training.of_recovered(),
     )
     write_manifest(target, copied, context.syncs)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from ms_recover.errors import FormatError, VerificationError
+import logging
+
+from ms_recover.errors import FormatError, MsRecoverError, VerificationError
 from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.state import decode_state
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import StateValue
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import Digester
+from ms_recover.stores.store import Store
+
+_log = logging.getLogger(__name__)
+_MOST_BYTES = 256 << 20
+"""Of a state file that is brought from another tree."""
 
 
 def write_state(slice_path: str, data: bytes) -> str:
@@ -18,6 +26,26 @@ def write_state(slice_path: str, data: bytes) -> str:
     """
     write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path)
     return _digest(data)
+
+
+def bring_state(source: Store, path: str, manifest: Manifest | None, target: str) -> bool:
+    """Copy the state file of a slice of a store beside the `target`; return whether it holds what the manifest names.
+
+    One that is missing or damaged is warned of. Errors are those of `write_state`.
+    """
+    training = manifest.training if manifest is not None else None
+    if training is None or training.state_digest is None:
+        return False
+    try:
+        data = source.read_small(path + STATE_SUFFIX, "a state file", _MOST_BYTES)
+    except MsRecoverError as error:
+        _log.warning("%s: its state file cannot be had: %s", target, error)
+        return False
+    if _digest(data) != training.state_digest:
+        _log.warning("%s: its state file at %s is damaged, and left out", target, source.url)
+        return False
+    write_state(target, data)
+    return True
 
 
 def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from ms_recover.file_names import STRATEGY_NAME
 from ms_recover.model.actions import CopyAction, FileState, Replica
-from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, MetaFile, Note, SliceFile, StrategyFile
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.manifest import Digests
-from ms_recover.model.plan import Action, DocumentWrite, Plan, RankVerdict
+from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, RankVerdict, StrategyWrite
 from ms_recover.model.steps import Step
 from ms_recover.planning.plan_parts import join_verdicts
 
 _T = TypeVar("_T")
+_Small = GroupFile | StrategyFile | MetaFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,10 @@ class Union:
         Ranks whose directory on another node that node's server may not list.
     borrowed : dict of str to Borrowed
         Documents of iterations that only other nodes have, by path.
+    small : tuple of GroupFile, StrategyFile or MetaFile
+        Rank lists, strategy files and records of ranks' directories that only other nodes have.
+    lenders : dict of str to int
+        Index of the served inventory that each strategy file comes from, by path; those of this node are not in it.
     """
 
     inventory: Inventory
@@ -52,17 +59,19 @@ class Union:
     away: frozenset[int]
     denied: dict[int, Note]
     borrowed: dict[str, Borrowed] = field(default_factory=dict)
+    small: tuple[_Small, ...] = ()
+    lenders: dict[str, int] = field(default_factory=dict)
 
     def lives_here(self, rank: int, ranks: Collection[int] | None) -> bool:
         """Whether a rank's slice belongs on this node: by `ranks`, or because its files are not only on others."""
         return rank in ranks if ranks is not None else rank not in self.away
 
 
-def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
+def unite(local: Inventory, served: Sequence[Inventory], backups: Collection[int] = ()) -> Union:
     """Unite the inventory of this node with those of others, whose roots are the names of the nodes.
 
     A rank's slice of a step counts once: this node's if its structure is sound, otherwise that of the first node that
-    has a sound one.
+    has a sound one. Those of the `served` at the indexes in `backups` are no nodes: no rank lives there.
     """
     inventories = [local, *map(_naming_host, served)]
     by_place: dict[tuple[int, Step, str | None], dict[int, list[SliceFile]]] = {}
@@ -103,7 +112,21 @@ def unite(local: Inventory, served: Sequence[Inventory]) -> Union:
     )
     borrowed: dict[str, Borrowed] = {}
     together = _with_documents(together, inventories, borrowed)
-    return Union(together, holders, replaced, frozenset(ranks - set(local.ranks)), denied, borrowed)
+    elsewhere = {rank for number, one in enumerate(served) if number not in backups for rank in one.ranks}
+    known = {file.path for file in local.group_files} | {file.path for file in local.strategy_files}
+    known |= {meta.path for meta in local.meta_files}
+    small: list[_Small] = [*together.group_files, *together.strategy_files, *together.meta_files]
+    lenders = {file.path: number for number, one in reversed(list(enumerate(served))) for file in one.strategy_files}
+    return Union(
+        inventory=together,
+        holders=holders,
+        replaced=replaced,
+        away=frozenset(elsewhere - set(local.ranks)),
+        denied=denied,
+        borrowed=borrowed,
+        small=tuple(file for file in small if file.path not in known),
+        lenders={path: number for path, number in lenders.items() if path not in known},
+    )
 
 
 def _with_documents(together: Inventory, inventories: Sequence[Inventory], borrowed: dict[str, Borrowed]) -> Inventory:
@@ -186,14 +209,34 @@ def cut_down(
             take(one, files_of_rank)
         verdicts.append(join_verdicts(verdict.rank, tuple(files_of_rank)) if verdict.parts else files_of_rank[0])
     actions = [_on_this_node(action, union) for action in plan.actions if lives_here(action.rank)]
+    small = [file for file in union.small if plan.step is not None and lives_here(file.rank or 0)]
     return replace(
         plan,
         actions=tuple(sorted([*actions, *brought], key=lambda action: action.rank)),
         partials=tuple(action for action in plan.partials if lives_here(action.rank)),
-        group_files=tuple(write for write in plan.group_files if lives_here(write.rank)),
-        meta_files=tuple(write for write in plan.meta_files if lives_here(write.rank)),
-        strategy_files=tuple(
-            write for write in plan.strategy_files if lives_here(write.rank) and lives_here(write.source_rank)
+        group_files=(
+            *(write for write in plan.group_files if lives_here(write.rank)),
+            *(
+                GroupWrite(file.rank, file.path, file.info.restore_ranks)
+                for file in small
+                if isinstance(file, GroupFile) and file.rank is not None and file.place and file.info
+            ),
+        ),
+        meta_files=(
+            *(write for write in plan.meta_files if lives_here(write.rank)),
+            *(
+                MetaWrite(rank=file.rank, target=file.path, file=file.file, replaces=None, reason="this node has none")
+                for file in small
+                if isinstance(file, MetaFile) and file.step == plan.step
+            ),
+        ),
+        strategy_files=(
+            *(write for write in plan.strategy_files if lives_here(write.rank)),
+            *(
+                StrategyWrite(file.rank, file.path, file.rank, file.path, file.digest)
+                for file in small
+                if isinstance(file, StrategyFile) and file.digest and posixpath.basename(file.path) == STRATEGY_NAME
+            ),
         ),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),

@@ -13,5 +13,5 @@ def backup_text(outcome: BackupOutcome) -> str:
     return (
         f"step {outcome.step} of {outcome.root} is in {outcome.url}\n"
         f"{outcome.files} files, {outcome.objects} different contents, {size_text(outcome.bytes)}: {sent}; {checked}\n"
-        f"bring it back with: recover-ckpt apply ROOT --from {outcome.url} --ranks RANKS"
+        f"bring it back with: recover-ckpt apply ROOT --from {outcome.url}"
     )

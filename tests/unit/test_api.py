@@ -8,6 +8,7 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import OlderStepError, UnrecoverableError, UsageError
+from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.contents import Contents
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
@@ -31,7 +32,7 @@ def test_no_slice_is_read_twice(inventory):
         asked.extend(file.path for file in files)
         return read_contents(inventory.root, files)
 
-    planned, contents = api.plan_with_evidence(inventory, read=read)
+    planned, contents = plan_with_evidence(inventory, read=read)
     assert sorted(asked) == sorted(contents.digests)
     assert asked
     assert planned.plan == api.plan(inventory)
@@ -39,7 +40,7 @@ def test_no_slice_is_read_twice(inventory):
 
 def test_nothing_is_read_for_a_quick_plan(inventory):
     quick = PlanOptions(quick=True)
-    planned, contents = api.plan_with_evidence(inventory, quick, read=lambda files: pytest.fail("read"))
+    planned, contents = plan_with_evidence(inventory, quick, read=lambda files: pytest.fail("read"))
     assert planned.plan.recoverable
     assert contents == Contents()
 

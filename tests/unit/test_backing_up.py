@@ -1,20 +1,31 @@
 import json
 import os
+import shutil
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from ms_recover import api, backing_up
-from ms_recover.errors import FormatError, UnrecoverableError, UsageError, VerificationError
-from ms_recover.file_names import BACKUP_MARK
+from ms_recover.errors import FormatError, MsRecoverError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.execution.manifests import write_manifest
+from ms_recover.execution.state_files import read_state, write_state
+from ms_recover.file_names import BACKUP_MARK, STATE_SUFFIX
+from ms_recover.formats.group_info import read_group_info
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.formats.state import encode_state
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.scanning.read import read_store
+from ms_recover.several_trees import SeveralTrees
 from ms_recover.stores.backup_index import decode_index, encode_index, index_path
 from ms_recover.stores.backup_store import BackupStore, read_indexes
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests
 
+FIXTURE = Path(__file__).parents[1] / "data/fixtures/dp2_mp4"
 NUMBERS = count()
 
 
@@ -232,3 +243,68 @@ def test_lost_ranks_come_back_from_a_backup(tree, url, tmp_path):
     assert {path: after[path] for path in before if path.endswith(".ckpt")} == {
         path: before[path] for path in before if path.endswith(".ckpt")
     }
+
+
+def restore(root, source, **options):
+    root.mkdir(exist_ok=True)
+    local = api.scan(root, ScanOptions(may_be_empty=True))
+    with SeveralTrees([source]) as trees:
+        return trees.apply(trees.plan(local, PlanOptions(**options)))
+
+
+def test_a_backup_fills_an_empty_folder_with_all_that_a_rank_has(tmp_path, url):
+    """Slices, manifests, rank lists, strategy files, and the states that training saved."""
+    tree = tmp_path / "run"
+    shutil.copytree(FIXTURE, tree)
+    save_manifests(tree)
+    path = tree / "ckpt_dir1/test-2_77.ckpt"
+    digest = write_state(str(path), encode_state({"scale": 2.0}))
+    manifest = read_manifest(f"{path}.manifest.json")
+    write_manifest(str(path), replace(manifest, training=TrainingRecord(started=1, state_digest=digest)))
+    copy(tree, url)
+    root = tmp_path / "new"
+    outcome = restore(root, url)
+    assert outcome.exit_code == 0, outcome.errors
+    for rank in range(8):
+        for name in ("test-2_77.ckpt", "strategy.ckpt"):
+            assert (root / f"ckpt_dir{rank}" / name).read_bytes() == (tree / f"ckpt_dir{rank}" / name).read_bytes()
+        lists = [read_group_info(where / f"ckpt_dir{rank}/group_info.pb").restore_ranks for where in (tree, root)]
+        assert lists[0] == lists[1]
+    brought = root / "ckpt_dir1/test-2_77.ckpt"
+    assert read_state(str(brought), digest) == {"scale": 2.0}
+    assert read_manifest(f"{brought}.manifest.json").training.state_digest == digest
+    assert read_manifest(f"{brought}.manifest.json").provenance.sources[0].host == url
+    assert api.verify(api.scan(root)).ok
+    assert not restore(root, url).results
+
+
+def test_a_damaged_state_is_left_behind(tree, tmp_path, caplog):
+    save_manifests(tree)
+    path = tree / "ckpt_dir1/test-1_8.ckpt"
+    digest = write_state(str(path), encode_state({"scale": 2.0}))
+    manifest = read_manifest(f"{path}.manifest.json")
+    write_manifest(str(path), replace(manifest, training=TrainingRecord(started=1, state_digest=digest)))
+    os.chmod(f"{path}{STATE_SUFFIX}", 0o600)
+    Path(f"{path}{STATE_SUFFIX}").write_bytes(b"something else")
+    assert restore(tmp_path / "new", str(tree), ranks=frozenset({1})).exit_code == 0
+    assert "is damaged, and left out" in caplog.text
+    assert read_manifest(tmp_path / "new/ckpt_dir1/test-1_8.ckpt.manifest.json").training.state_digest is None
+    assert not Path(f"{tmp_path}/new/ckpt_dir1/test-1_8.ckpt{STATE_SUFFIX}").exists()
+
+
+def test_another_node_gives_an_empty_folder_nothing_without_ranks(tree, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"holds no slice.*--ranks, 0-3 for all"):
+        restore(tmp_path / "new", str(tree))
+    assert restore(tmp_path / "new", str(tree), ranks=frozenset({0, 2})).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["ckpt_dir0", "ckpt_dir2"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"tree is a folder here: write \./tree, or tree:29610"):
+        SeveralTrees(["tree"])
+
+
+def test_the_folder_of_a_backup_is_made(tree, tmp_path):
+    copy(tree, f"file://{tmp_path}/of/backups")
+    assert api.scan(tmp_path / "of/backups").ranks == (0, 1, 2, 3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MsRecoverError, match="file"):
+        copy(tree, str(tmp_path / "file/backup"))

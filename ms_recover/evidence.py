@@ -1,0 +1,47 @@
+"""Plan, and read what the plan needs as proof, until nothing is unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.planner import Planned, plan_facts, required_reads
+from ms_recover.scanning.read import read_contents
+
+
+def plan_with_evidence(
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int], None] | None = None,
+    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+) -> tuple[Planned, Contents]:
+    """Return the plan with its evidence and the digests that were read, also when it goes back to an older step.
+
+    Arguments and errors are those of `ms_recover.api.plan`.
+    """
+    parts: tuple[Inventory, ...] = ()
+    if inventory.iterations:
+        from ms_recover.planning.parts import split_parts  # which other trees need not load
+        from ms_recover.planning.plan_parts import plan_parts
+
+        parts = split_parts(inventory)
+    contents = NOTHING_READ
+    while True:
+        if parts:
+            planned = plan_parts(inventory, parts, options, contents)
+        else:
+            planned = plan_facts(gather_facts(inventory, options, contents))
+        wanted = () if options.quick else required_reads(planned)
+        unread = [file for file in wanted if not contents.knows(file)]
+        if not unread:
+            return planned, contents
+        if read is not None:
+            more = read(unread)
+        else:
+            more = read_contents(inventory.root, unread, jobs=jobs, progress=progress, crc=inventory.crc_later)
+        contents = contents.merged(more)
