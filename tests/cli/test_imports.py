@@ -23,13 +23,13 @@ HEAVY = (
 ROOMS = (
     "model",
     "formats",
-    "storage",
+    "stores",
     "scanning",
     "planning",
     "execution",
     "reporting",
     "api",
-    "remote",
+    "serving",
     "worlds",
     "engine",
 )

@@ -199,7 +199,8 @@ def test_a_worker_of_another_version_or_without_the_package_takes_no_part(whole,
     spread(whole, cluster, name)
     metadata = tmp_path / "old" / "ms_recover-0.0.1.dist-info" / "METADATA"
     (tmp_path / "old" / "ms_recover").mkdir(parents=True)
-    (tmp_path / "old" / "ms_recover" / "__init__.py").write_text("__version__ = '0.0.1'\n")
+    stub = "raise ImportError('not the package')\n" if broken else "__version__ = '0.0.1'\n"
+    (tmp_path / "old" / "ms_recover" / "__init__.py").write_text(stub)
     if not broken:
         metadata.parent.mkdir()
         metadata.write_text("Metadata-Version: 2.1\nName: ms-recover\nVersion: 0.0.1\n")

@@ -152,10 +152,10 @@ class TestS3:
         elsewhere = proxy(s3.port)
         answer = reply(status, Location=f"http://{elsewhere.address}/stolen")
         one, store = through(answer=lambda head: answer)
+        store.patience = 0.5
         for act in (store.stat, store.open, store.list):
             assert words in refusal(kind, act, "a.bin")
         one.answer = None
-        store.patience = 0.5
         with store.open("a.bin") as file:
             one.answer = lambda head: answer
             assert words in refusal(kind, read, file)

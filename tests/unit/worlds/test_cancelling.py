@@ -13,13 +13,13 @@ LARGE = 3_000_000
 
 
 async def cancel_when_delivered(manager, *receives):
-    """Cancel receives when their messages are there and their tasks have not run yet."""
+    """Cancel receives when a message is there and its task has not run yet."""
     world = manager._worlds["w"]
     tasks = [asyncio.ensure_future(receive) for receive in receives]
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def look():
-        if len(world._operations) == len(tasks) and all(one.ended for one in world._operations.values()):
+        if len(world._operations) == len(tasks) and any(one.ended for one in world._operations.values()):
             for task in tasks:
                 assert task.cancel()
             done.set()
