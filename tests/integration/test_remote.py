@@ -166,7 +166,7 @@ def test_a_backup_gives_ranks_their_own_slices(tree, tmp_path, recover_ckpt):
     here.mkdir()
     with serving(tree) as [server]:
         nothing = recover_ckpt("apply", here, "--from", server.address)
-        assert nothing.code == 0
+        assert (nothing.code, "--ranks" in nothing.err) == (2, True)
         assert not list(here.iterdir())  # they all live there
         assert recover_ckpt("apply", here, "--from", server.address, "--ranks", "3").code == 0
     assert content(here, 3) == content(tree, 3)

@@ -176,7 +176,7 @@ def parts(tmp_path):
     plan = cut_down(make_plan(union.inventory), union, None, ["host:1"], {})
     [action] = plan.actions
     assert isinstance(action, ComposeAction)
-    return plan, action, there, union.holders, here, truth
+    return plan, action, there, {**union.lenders, **union.holders}, here, truth
 
 
 def test_a_slice_is_composed_from_ranges_of_others_and_names_their_host(parts):
