@@ -11,10 +11,9 @@ from ms_recover.engine.workers import Node
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.distant_file import DistantFile
 from ms_recover.stores.local import StoppedError
-from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store, never
-
-_LEAST_AHEAD = 64 << 10
+from ms_recover.stores.store import Entry, FileInfo, Stop, Store, never
 
 
 class NodeStore(Store):
@@ -57,10 +56,8 @@ class NodeStore(Store):
             raise _named(error, self._node.label) from error
 
 
-class NodeFile(OpenFile):
-    """A file of another node; consecutive reads are requested ahead."""
-
-    near = False
+class NodeFile(DistantFile):
+    """A file of another node."""
 
     def __init__(self, store: NodeStore, request: Request) -> None:
         first = store.ask(request, never)
@@ -69,7 +66,6 @@ class NodeFile(OpenFile):
         self._store = store
         self._request = replace(request, expected=info.state, inode=info.inode)
         self._form = first.form
-        self._block, self._start, self._ahead = b"", 0, _LEAST_AHEAD
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Request a range, block by block; see `OpenFile.read_range`."""
@@ -81,19 +77,6 @@ class NodeFile(OpenFile):
                 return
             take(memoryview(data))
             start += len(data)
-
-    def read(self, offset: int, into: memoryview) -> int:
-        """Read from the block at hand, or request the next one; see `OpenFile.read`."""
-        within = offset - self._start
-        if not 0 <= within < len(self._block):
-            follows = 0 <= within - len(self._block) < self._ahead
-            self._ahead = min(2 * self._ahead, MOST_BYTES) if follows else _LEAST_AHEAD
-            end = min(offset + max(self._ahead, min(len(into), MOST_BYTES)), self.size)
-            self._block = self._store.ask(replace(self._request, start=offset, end=end), never).data
-            self._start, within = offset, 0
-        part = self._block[within : within + len(into)]
-        into[: len(part)] = part
-        return len(part)
 
     def check_unchanged(self) -> None:
         """Let the worker compare; see `OpenFile.check_unchanged`."""

@@ -11,7 +11,7 @@ from ms_recover.formats.header import parse_header
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.scanning.notes import Notes
-from ms_recover.scanning.tree import Tree, reader_of
+from ms_recover.scanning.tree import Tree
 from ms_recover.stores.digest import Digester
 from ms_recover.stores.local import StoppedError
 
@@ -83,7 +83,7 @@ def _digests(tree: Tree, path: str, *, encrypted: bool, stop: Callable[[], bool]
     """Return the keys under which a slice is the same as another: its bytes, then the contents of its parameters."""
     try:
         with tree.open(path) as opened:
-            header = parse_header(reader_of(opened), opened.size, name=path)
+            header = parse_header(opened.read_at, opened.size, name=path)
             digester = Digester(header.contents)
             opened.read_range(0, opened.size, digester.update, stop)
     except (OSError, MsRecoverError, StoppedError) as error:

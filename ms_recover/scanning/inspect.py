@@ -16,7 +16,6 @@ from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.inspection import Inspection
 from ms_recover.model.inventory import RankPath
 from ms_recover.scanning.naming import SliceName, rank_in_path, read_slice_name
-from ms_recover.scanning.tree import reader_of
 from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import OpenFile
 from ms_recover.stores.urls import is_url, open_store
@@ -47,7 +46,7 @@ def inspect_file(path: str | os.PathLike[str], *, crc: bool = True) -> Inspectio
 
 
 def _inspect(opened: OpenFile, name: str, *, crc: bool) -> Inspection:
-    read_at, base = reader_of(opened), os.path.basename(name)
+    read_at, base = opened.read_at, os.path.basename(name)
     kind = classify(read_at(0, min(opened.size, HEAD)), opened.size)
     if isinstance(read_slice_name(RankPath(("",)), 0, base), SliceName):
         kind = kind if kind in ("group_info", "strategy") else "slice"  # by its name; its problems follow below

@@ -35,7 +35,7 @@ from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
-from ms_recover.scanning.tree import Tree, reader_of
+from ms_recover.scanning.tree import Tree
 from ms_recover.scanning.walk import iterations_in
 from ms_recover.stores.store import never
 
@@ -236,7 +236,7 @@ class _DocumentReader:
             for other, metadata in known:
                 if self._digest(other) == digest:
                     return metadata
-            read_at = reader_of(opened)
+            read_at = opened.read_at
             known.append((path, decode_metadata(read_at, opened.size, opened.name)))
         return known[-1][1]
 
@@ -264,7 +264,7 @@ def _names(tree: Tree, folder: str) -> list[str]:
 def _global_step(tree: Tree, path: str) -> int | None:
     try:
         with tree.open(path) as opened:
-            read_at = reader_of(opened)
+            read_at = opened.read_at
             header = parse_header(read_at, opened.size, name=path)
             for parameter, ranges in zip(header.parameters, header.contents, strict=True):
                 if (parameter.name, parameter.dtype, parameter.nbytes) == ("global_step", "Int32", 4):

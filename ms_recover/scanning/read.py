@@ -16,7 +16,6 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
-from ms_recover.scanning.tree import reader_of
 from ms_recover.stores.digest import Digester, digest_file
 from ms_recover.stores.store import OpenFile, Store
 from ms_recover.stores.urls import open_store
@@ -114,7 +113,7 @@ class _Reader:
             return f"cannot be read: {_cause(error)}"
 
     def _read(self, opened: OpenFile, file: SliceFile) -> Digests | str:
-        header = self._headers.parse(reader_of(opened), opened.size, file.path)
+        header = self._headers.parse(opened.read_at, opened.size, file.path)
         problem = None
         if self._from_device:
             digests = digest_file(

@@ -16,7 +16,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
 from ms_recover.scanning.naming import SliceName
 from ms_recover.scanning.notes import Notes
-from ms_recover.scanning.tree import Tree, reader_of
+from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import FileInfo
 
 _NO_FILE = "named like a slice, but not a file"
@@ -87,7 +87,7 @@ class SliceReader:
             if described is not None:
                 return described, None
             with tree.store.open(path, info.state) as opened:
-                header = self._headers.parse(reader_of(opened), opened.size, path)
+                header = self._headers.parse(opened.read_at, opened.size, path)
                 problem = header.problems[0] if header.problems else None
                 if problem is None and self._crc:
                     read_at = counted(opened.read_at, self._progress)

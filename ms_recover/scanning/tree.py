@@ -12,7 +12,6 @@ from typing import TypeVar
 from ms_recover.errors import MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
 from ms_recover.formats.reading import MAX_SMALL_FILE
 from ms_recover.formats.reading import read_small as read_local
-from ms_recover.stores.ahead import ReadAhead
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.paths import is_name
 from ms_recover.stores.store import Entry, EntryKind, FileInfo, OpenFile, Store
@@ -174,11 +173,6 @@ class Tree:
                 raise StorageError(f"{where} lists {entry.name[:100]!r} twice: check the server, then repeat it")
             last = entry.name
         return entries
-
-
-def reader_of(file: OpenFile) -> Callable[[int, int], bytes]:
-    """Return how a header is read: of a distant file in few and larger ranges."""
-    return file.read_at if file.near else ReadAhead(file).read_at
 
 
 def _name(entry: Entry) -> str:

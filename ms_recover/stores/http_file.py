@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from ms_recover.errors import FormatError, VerificationError
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.distant_file import DistantFile
 from ms_recover.stores.http_client import Response
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.patience import BreakError
-from ms_recover.stores.store import OpenFile, Stop, never
+from ms_recover.stores.store import Stop, changed_error
 
 if TYPE_CHECKING:
     from ms_recover.stores.http_store import HttpStore
@@ -30,8 +31,7 @@ PIECE = 8 << 20
 QUICK = 250_000_000
 """Bytes a second above which one connection is enough."""
 _CHUNK = 1 << 20
-_LEAST_AHEAD = 64 << 10
-_MOST_AHEAD = 4 << 20
+_LEAST_BUFFER = 64 << 10
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
 _MODE = 0o600
 MODIFIED, MODE, DIGEST = "X-Ms-Recover-Modified-Ns", "X-Ms-Recover-Mode", "X-Ms-Recover-Digest"
@@ -82,15 +82,12 @@ def _nanoseconds(modified: str | None) -> int:
         return 0
 
 
-class HttpFile(OpenFile):
-    """A file of a web server; consecutive reads are requested ahead."""
-
-    near = False
+class HttpFile(DistantFile):
+    """A file of a web server."""
 
     def __init__(self, store: HttpStore, path: str, size: int, version: Version | None, expected: FileState | None):
         super().__init__(store.shown(path), size)
         self._store, self._path, self._version, self._expected = store, path, version, expected
-        self._block, self._start, self._ahead = b"", 0, _LEAST_AHEAD
 
     def read_range(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Request a range of bytes; see `OpenFile.read_range`.
@@ -152,10 +149,8 @@ class HttpFile(OpenFile):
 
     def _stream(self, start: int, end: int, take: Callable[[memoryview], None], stop: Stop) -> None:
         """Request bytes, and after a break those that did not come."""
-        patience, buffer = (
-            self._store.client.patience(),
-            memoryview(bytearray(min(_CHUNK, max(end - start, _LEAST_AHEAD)))),
-        )
+        patience = self._store.client.patience()
+        buffer = memoryview(bytearray(min(_CHUNK, max(end - start, _LEAST_BUFFER))))
         while start < end:
             try:
                 with self._ask("GET", start, end, stop) as response:
@@ -229,25 +224,7 @@ class HttpFile(OpenFile):
     def _changed(self, state: FileState | None) -> VerificationError:
         if state is None or self._expected is None:
             return VerificationError(f"{self.name} changes while it is read: plan again")
-        return VerificationError(
-            f"{self.name} is not what the plan saw (now {state.bytes} bytes, modified {state.mtime_ns} ns; "
-            f"then {self._expected.bytes} bytes, modified {self._expected.mtime_ns} ns): plan again"
-        )
-
-    def read(self, offset: int, into: memoryview) -> int:
-        """Read from the block at hand, or request the next one; see `OpenFile.read`."""
-        if offset >= self.size:
-            return 0
-        within = offset - self._start
-        if not 0 <= within < len(self._block):
-            follows = 0 <= within - len(self._block) < self._ahead
-            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if follows else _LEAST_AHEAD
-            block = bytearray()
-            self.read_range(offset, min(offset + max(self._ahead, len(into)), self.size), block.extend, never)
-            self._block, self._start, within = bytes(block), offset, 0
-        part = self._block[within : within + len(into)]
-        into[: len(part)] = part
-        return len(part)
+        return changed_error(self.name, state, self._expected)
 
     def check_unchanged(self) -> None:
         """Ask for the headers again, and compare them; see `OpenFile.check_unchanged`."""

@@ -8,14 +8,14 @@ import stat
 import time
 from collections.abc import Callable
 
-from ms_recover.errors import FormatError, MissingInputError, MsRecoverError, VerificationError
+from ms_recover.errors import FormatError, MissingInputError, MsRecoverError
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import AtomicFile, FileForm
 from ms_recover.stores.digest import digest_bytes
 from ms_recover.stores.directories import make_directory
 from ms_recover.stores.local import READ, StoppedError
 from ms_recover.stores.paths import check_path
-from ms_recover.stores.store import Entry, EntryKind, FileInfo, NewFile, OpenFile, Stop, Store
+from ms_recover.stores.store import Entry, EntryKind, FileInfo, NewFile, OpenFile, Stop, Store, changed_error
 from ms_recover.stores.system import read_ahead
 from ms_recover.stores.transfer import copy_bytes
 from ms_recover.system_errors import explained, from_os_error
@@ -90,10 +90,7 @@ class LocalFile(OpenFile):
     def _compare(self, now: os.stat_result) -> None:
         then = self._expected
         if now.st_size != then.bytes or now.st_mtime_ns != then.mtime_ns:
-            raise VerificationError(
-                f"{self.name} is not what the plan saw (now {now.st_size} bytes, modified {now.st_mtime_ns} ns; "
-                f"then {then.bytes} bytes, modified {then.mtime_ns} ns): plan again"
-            )
+            raise changed_error(self.name, FileState(now.st_size, now.st_mtime_ns), then)
 
     def form(self) -> FileForm:
         """Return the form of the open file."""

@@ -26,7 +26,7 @@ from ms_recover.stores.network_store import NetworkStore, without_secrets
 from ms_recover.stores.paths import check_path, is_name, join
 from ms_recover.stores.ranged_file import RangedFile
 from ms_recover.stores.sftp_writing import SftpNewFile
-from ms_recover.stores.store import Entry, EntryKind, FileInfo
+from ms_recover.stores.store import Entry, EntryKind, FileInfo, changed_error
 from ms_recover.stores.url_parts import UrlParts
 
 _R = TypeVar("_R")
@@ -208,7 +208,7 @@ class SftpFile(RangedFile):
         super().__init__(store, path, info, None)
         if expected is not None and info.state != expected:
             self.close()
-            raise self.changed(info.state, expected)
+            raise changed_error(self.name, info.state, expected)
 
     async def _state(self, session: Session, store: SftpStore, path: str) -> FileInfo:
         """Open the file on this connection where it is not, and return its state."""

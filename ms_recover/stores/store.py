@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import xxhash
 
-from ms_recover.errors import FormatError, UsageError
+from ms_recover.errors import FormatError, UsageError, VerificationError
 from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
@@ -31,6 +31,14 @@ EntryKind = Literal["file", "folder", "link", "other"]
 def never() -> bool:
     """Never stop."""
     return False
+
+
+def changed_error(name: str, now: FileState, then: FileState) -> VerificationError:
+    """Return the error of a file that is another than it was."""
+    return VerificationError(
+        f"{name} is not what the plan saw (now {now.bytes} bytes, modified {now.mtime_ns} ns; "
+        f"then {then.bytes} bytes, modified {then.mtime_ns} ns): plan again"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

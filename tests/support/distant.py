@@ -4,13 +4,12 @@ import threading
 
 from ms_recover.errors import VerificationError
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.distant_file import DistantFile
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.stores.store import Entry, FileInfo, OpenFile, Store
+from ms_recover.stores.store import Entry, FileInfo, Store
 
 
-class DistantFile(OpenFile):
-    near = False
-
+class CountedFile(DistantFile):
     def __init__(self, store, path, expected):
         found = store.local.stat(path)
         super().__init__(f"{store.url}/{path}", found.size)
@@ -67,7 +66,7 @@ class DistantStore(Store):
 
     def open(self, path, expected=None):
         self.asked("open", path)
-        return DistantFile(self, path, expected)
+        return CountedFile(self, path, expected)
 
     @staticmethod
     def _without_inode(info):

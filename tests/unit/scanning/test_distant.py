@@ -16,7 +16,6 @@ from ms_recover.model.steps import Step
 from ms_recover.scanning import tree as trees
 from ms_recover.scanning.read import read_store
 from ms_recover.scanning.scan import scan_store
-from ms_recover.stores.ahead import ReadAhead
 from ms_recover.stores.store import Entry, FileInfo
 from ms_recover.testing.store_suite import StoreSuite
 from ms_recover.testing.trees import make_tree, save_manifests
@@ -318,41 +317,3 @@ def test_files_named_by_options_are_local_or_below_the_root(tree, tmp_path, monk
     assert paths == sorted([f"{tmp_path}/here/g0.pb", f"{tmp_path}/here/g0.pb", "lists/group_info_0.pb"])
     with pytest.raises(MissingInputError, match="no such file"):
         scan_store(DistantStore(tree), ScanOptions(group_info=("none_{rank}.pb",)))
-
-
-# --- reading ahead --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def counted(tmp_path):
-    data = os.urandom(1 << 20) * 20
-    (tmp_path / "a.bin").write_bytes(data)
-    store = DistantStore(tmp_path)
-    return store, data
-
-
-def test_reads_that_follow_each_other_take_few_and_ever_larger_requests(counted):
-    store, data = counted
-    with store.open("a.bin") as opened:
-        ahead = ReadAhead(opened)
-        assert b"".join(ahead.read_at(start, 4096) for start in range(0, len(data), 4096)) == data
-    assert len(store.of("read")) < 20
-    assert store.bytes == len(data)
-
-
-def test_reads_here_and_there_take_little(counted):
-    store, data = counted
-    with store.open("a.bin") as opened:
-        ahead = ReadAhead(opened)
-        for start in (15 << 20, 5 << 20, 10 << 20, 0, (20 << 20) - 10):
-            assert ahead.read_at(start, 100) == data[start : start + 100]
-    assert store.bytes <= 5 * (64 << 10)
-
-
-def test_a_read_over_the_edge_of_a_range_asks_for_the_rest_alone(counted):
-    store, data = counted
-    with store.open("a.bin") as opened:
-        ahead = ReadAhead(opened)
-        for start, length in ((0, 100), (60 << 10, 8 << 10), ((20 << 20) - 5, 100), (20 << 20, 5), (7, 0)):
-            assert ahead.read_at(start, length) == data[start : start + length]
-    assert store.bytes < 300_000

@@ -1,4 +1,4 @@
-"""Small reads of a distant file, for which few and ever larger ranges are asked."""
+"""A file of another host: small reads ask for few and ever larger ranges."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ _MOST = 4 << 20
 """Bytes of the first range, of one behind a gap, and of the largest where reads follow each other."""
 
 
-class ReadAhead:
-    """Reads of a file, mostly forwards, as those of a header are.
+class DistantFile(OpenFile):
+    """Reads go mostly forwards, as those of a header and of the parts of a slice do.
 
     A read behind a gap smaller than the last range asks for twice as much, because a request costs more than the bytes
     between; one behind a larger gap asks for little.
     """
 
-    def __init__(self, file: OpenFile) -> None:
-        self._file = file
-        self._block, self._start = b"", 0
-        self._ahead = _FIRST
+    near = False
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, size)
+        self._block, self._start, self._ahead = b"", 0, _FIRST
+
+    def read(self, offset: int, into: memoryview) -> int:
+        """Read from the block at hand, or ask for more; see `OpenFile.read`."""
+        data = self.read_at(offset, len(into))
+        into[: len(data)] = data
+        return len(data)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read `length` bytes, fewer only where the file ends; errors as for `OpenFile.read_range`."""
-        end = min(offset + length, self._file.size)
+        """Read `length` bytes, fewer only where the file ends; errors as for `read_range`."""
+        end = min(offset + length, self.size)
         if offset >= end:
             return b""
         stop = self._start + len(self._block)
@@ -36,8 +43,8 @@ class ReadAhead:
                 self._ahead = min(2 * self._ahead, _MOST) if 0 <= offset - stop < self._ahead else _LEAST
             kept = self._block[offset - self._start :] if self._start <= offset < stop else b""
             begin = offset + len(kept)
-            most = self._file.size if self._file.size <= _WHOLE else max(end, begin + self._ahead)
+            most = self.size if self.size <= _WHOLE else max(end, begin + self._ahead)
             data = bytearray(kept)
-            self._file.read_range(begin, min(most, self._file.size), data.extend, never)
+            self.read_range(begin, min(most, self.size), data.extend, never)
             self._block, self._start = bytes(data), offset
         return self._block[offset - self._start : end - self._start]
