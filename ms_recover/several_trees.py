@@ -28,7 +28,6 @@ from ms_recover.scanning.sent_inventory import decode_inventory
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Access, reaches_loopback
 from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
-from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store
 from ms_recover.stores.urls import is_url, open_store
 
@@ -133,8 +132,7 @@ class SeveralTrees:
         if url.partition("://")[0].lower() in ("http", "https"):
             return HttpStore(url, self._access, self._timeout)
         store = open_store(url)
-        if isinstance(store, LocalStore):
-            store.host = store.url  # another tree than that of this node
+        store.host = store.host or store.url  # where provenance says that the bytes come from
         return store
 
     def plan(

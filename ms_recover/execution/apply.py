@@ -87,7 +87,7 @@ def apply_plan(
     if is_url(plan.root):
         from ms_recover.execution.apply_store import apply_at_url
 
-        return apply_at_url(plan, jobs, verify, ranks, progress, partial, sources, scratch)
+        return apply_at_url(plan, jobs, verify, ranks, progress, partial, sources, scratch, stop)
     step = check_recoverable(plan.considered if partial else plan.step, plan.root)
     check_names(plan)
     planned = plan.partials if plan.step is None else plan.actions

@@ -33,7 +33,7 @@ from ms_recover.model.plan import Action, MetaWrite, Plan
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.local_store import LocalFile
-from ms_recover.stores.store import Store, never
+from ms_recover.stores.store import Stop, Store, never
 from ms_recover.stores.urls import open_store
 from ms_recover.system_errors import explained
 
@@ -50,81 +50,69 @@ def apply_at_url(
     partial: bool,
     sources: Mapping[str, Store] | None,
     scratch: str | None,
+    stop: Stop = never,
 ) -> Outcome:
     """Carry out a plan whose root is a URL; arguments, outcome and errors are those of `ms_recover.api.apply`."""
     with open_store(plan.root) as store:
-        return _apply(plan, store, jobs, verify, ranks, progress, partial, sources, scratch)
-
-
-def _apply(
-    plan: Plan,
-    store: Store,
-    jobs: int,
-    verify: bool,
-    ranks: Collection[int] | None,
-    progress: Callable[[int], None] | None,
-    partial: bool,
-    sources: Mapping[str, Store] | None,
-    scratch: str | None,
-) -> Outcome:
-    step = check_recoverable(plan.considered if partial else plan.step, plan.root)
-    check_names(plan)
-    planned = plan.partials if plan.step is None else plan.actions
-    actions = [action for action in planned if ranks is None or action.rank in ranks]
-    jobs = jobs_with_room([action.bytes for action in actions], jobs, scratch)
-    context = ActionContext(
-        root="",
-        elsewhere=_Everywhere(sources or {}, store),
-        step=step,
-        world_size=plan.world_size,
-        run_id=plan.run_id,
-        verify=verify,
-        progress=progress or (lambda count: None),
-    )
-
-    def run(action: Action, shared: ActionContext) -> ActionResult:
-        return _run_in_scratch(action, shared, store, scratch)
-
-    results, problems = run_all(actions, context, jobs, run)
-    failed = {result.rank for result in results if result.status == "failed"}
-    wanted = {rank.rank for rank in plan.ranks if rank.rank not in failed and (ranks is None or rank.rank in ranks)}
-    noted = {note.path for note in plan.notes}
-
-    def made(target: str, needs: Sequence[str], write: Callable[[str], bool]) -> bool:
-        with _folder(scratch) as root:
-            for path in {target, *needs}:
-                _bring(store, path, root, empty=path not in (target, *needs[:1]))
-            os.makedirs(os.path.dirname(os.path.join(root, target)), exist_ok=True)
-            return write(root) and _send(store, root, target, verify) is not None
-
-    def meta_needs(one: MetaWrite) -> tuple[str, ...]:
-        return ("", os.path.join(os.path.dirname(one.target), one.file))
-
-    groups, others = write_small(
-        [one for one in plan.group_files if one.rank in wanted],
-        lambda one: made(one.target, (), lambda root: write_planned(root, one, damaged=one.target in noted)),
-        jobs,
-    )
-    metas, wrong = write_small(
-        [one for one in plan.meta_files if one.rank in wanted],
-        lambda one: made(one.target, meta_needs(one), lambda root: write_meta(root, one, step)),
-        jobs,
-    )
-    others += wrong
-    strategies, wrong = write_small(
-        [one for one in plan.strategy_files if one.rank in wanted],
-        lambda one: made(
-            one.target, (), lambda root: write_strategy_file(root, one, (sources or {}).get(one.source, store))
-        ),
-        jobs,
-    )
-    others += wrong
-    documents: list[str] = []
-    if not failed and not others and ranks is None:
-        documents, others = write_documents(
-            plan.documents, lambda one: made(one.target, (), lambda root: write_document(root, one))
+        step = check_recoverable(plan.considered if partial else plan.step, plan.root)
+        check_names(plan)
+        planned = plan.partials if plan.step is None else plan.actions
+        actions = [action for action in planned if ranks is None or action.rank in ranks]
+        jobs = jobs_with_room([action.bytes for action in actions], jobs, scratch)
+        context = ActionContext(
+            root="",
+            elsewhere=_Everywhere(sources or {}, store),
+            step=step,
+            world_size=plan.world_size,
+            run_id=plan.run_id,
+            verify=verify,
+            progress=progress or (lambda count: None),
+            stop=stop,
         )
-    return finish_outcome(plan, step, results, problems, others, groups, documents, metas, strategies, verify)
+
+        def run(action: Action, shared: ActionContext) -> ActionResult:
+            return _run_in_scratch(action, shared, store, scratch)
+
+        results, problems = run_all(actions, context, jobs, run)
+        failed = {result.rank for result in results if result.status == "failed"}
+        wanted = {rank.rank for rank in plan.ranks if rank.rank not in failed and (ranks is None or rank.rank in ranks)}
+        noted = {note.path for note in plan.notes}
+
+        def made(target: str, needs: Sequence[str], write: Callable[[str], bool]) -> bool:
+            with _folder(scratch) as root:
+                for path in {target, *needs}:
+                    _bring(store, path, root, empty=path not in (target, *needs[:1]))
+                os.makedirs(os.path.dirname(os.path.join(root, target)), exist_ok=True)
+                return write(root) and _send(store, root, target, verify) is not None
+
+        def meta_needs(one: MetaWrite) -> tuple[str, ...]:
+            return ("", os.path.join(os.path.dirname(one.target), one.file))
+
+        groups, others = write_small(
+            [one for one in plan.group_files if one.rank in wanted],
+            lambda one: made(one.target, (), lambda root: write_planned(root, one, damaged=one.target in noted)),
+            jobs,
+        )
+        metas, wrong = write_small(
+            [one for one in plan.meta_files if one.rank in wanted],
+            lambda one: made(one.target, meta_needs(one), lambda root: write_meta(root, one, step)),
+            jobs,
+        )
+        others += wrong
+        strategies, wrong = write_small(
+            [one for one in plan.strategy_files if one.rank in wanted],
+            lambda one: made(
+                one.target, (), lambda root: write_strategy_file(root, one, (sources or {}).get(one.source, store))
+            ),
+            jobs,
+        )
+        others += wrong
+        documents: list[str] = []
+        if not failed and not others and ranks is None:
+            documents, others = write_documents(
+                plan.documents, lambda one: made(one.target, (), lambda root: write_document(root, one))
+            )
+        return finish_outcome(plan, step, results, problems, others, groups, documents, metas, strategies, verify)
 
 
 def complete_in_store(

@@ -69,7 +69,7 @@ class BackupStore(Store):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.url)
-        self.host, self.near = store.host or store.url, store.near
+        self.host, self.near = store.host, store.near
         self.plain = store
         try:
             indexes = read_indexes(store)
