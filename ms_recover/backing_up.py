@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from ms_recover import api
 from ms_recover.comparing import compare_read
 from ms_recover.errors import UnrecoverableError, VerificationError
 from ms_recover.execution.backup import copy_step, files_of_step
+from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.seal import sealing
 from ms_recover.file_names import STRATEGY_NAME
 from ms_recover.formats.manifest import encode_manifest
@@ -60,6 +61,8 @@ def copy(
         When the step is not proven; the message names why. Nothing is written then.
     UsageError
         When the target is neither a backup nor empty, or is only read.
+    StorageError
+        When another copy to the same directory is at work.
     MsRecoverError
         As `ms_recover.api.plan` does, and when reading or writing fails.
     """
@@ -103,10 +106,11 @@ def copy(
         made=int(time.time()),
         files=(),
     )
-    with closing(open_store(inventory.root)) as source, closing(open_plain(target)) as store:
+    with closing(open_store(inventory.root)) as source, closing(open_plain(target)) as store, ExitStack() as lock:
         if isinstance(store, LocalStore):
             with explained("making", store.url):
                 os.makedirs(store.url, exist_ok=True)
+            lock.enter_context(lock_tree(store.url))
         return copy_step(source, store, given, index, jobs=jobs, verify=verify, progress=progress or _ignore)
 
 

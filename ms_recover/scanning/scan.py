@@ -186,6 +186,10 @@ def _find_iterations(tree: Tree, notes: Notes) -> FoundIterations | None:
 def _nothing_found(tree: Tree, pattern: str | None, found: Found, empty: list[str]) -> MsRecoverError:
     if found.refused:
         return found.refused[0]
+    from ms_recover.stores.backup_store import BackupStore
+
+    if isinstance(tree.store, BackupStore):
+        return MissingInputError(f"{tree.root} is a backup in which no step is whole: run recover-ckpt copy again")
     top, surveyed = tree.root, survey_folder(tree)
     advice = advice_for(top, surveyed)
     if empty:

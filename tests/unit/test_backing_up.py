@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from ms_recover import api, backing_up
-from ms_recover.errors import FormatError, MsRecoverError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.errors import (
+    FormatError,
+    MissingInputError,
+    MsRecoverError,
+    StorageError,
+    UnrecoverableError,
+    UsageError,
+    VerificationError,
+)
+from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import write_manifest
 from ms_recover.execution.state_files import read_state, write_state
 from ms_recover.file_names import BACKUP_MARK, STATE_SUFFIX
@@ -308,3 +317,18 @@ def test_the_folder_of_a_backup_is_made(tree, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MsRecoverError, match="file"):
         copy(tree, str(tmp_path / "file/backup"))
+
+
+def test_one_copy_at_a_time_goes_to_a_directory(tree, tmp_path):
+    (tmp_path / "backup").mkdir()
+    with lock_tree(str(tmp_path / "backup")), pytest.raises(StorageError, match=r"at work on .*backup"):
+        copy(tree, str(tmp_path / "backup"))
+    assert not list((tmp_path / "backup").iterdir())
+    assert copy(tree, str(tmp_path / "backup")).files == 12
+
+
+def test_a_backup_without_a_whole_step_says_so(tree, tmp_path):
+    copy(tree, str(tmp_path / "backup"))
+    shutil.rmtree(tmp_path / "backup/steps")
+    with pytest.raises(MissingInputError, match=r"a backup in which no step is whole: run recover-ckpt copy again"):
+        api.scan(tmp_path / "backup")
