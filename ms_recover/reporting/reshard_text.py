@@ -73,9 +73,10 @@ def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: fl
 
 def _answer(plan: ReshardPlan) -> str:
     total = size_text(sum(plan.bytes_of(file) for file in plan.files))
-    what = f"one checkpoint of {len(plan.files)} files" if plan.full else f"{plan.ranks} ranks"
+    what = "one checkpoint" if plan.full else f"{plan.ranks} ranks"
+    files = "1 file" if len(plan.files) == 1 else f"{len(plan.files)} files"
     if plan.complete:
-        return f"RESHARDABLE to {what}: {len(plan.files)} files, {total}"
+        return f"RESHARDABLE to {what}: {files}, {total}"
     gone = sum(one.bytes for one in plan.missing)
     names = list(dict.fromkeys(one.parameter for one in plan.missing))
     if not names:
