@@ -139,9 +139,11 @@ def test_errors_may_be_logged_alone(tmp_path, caplog):
     ]
 
 
-def test_an_error_of_a_training_is_not_hidden_by_one_of_manifests(tmp_path):
+def test_an_error_of_a_training_is_not_hidden_by_one_of_manifests(tmp_path, caplog):
+    """The damaged slice is looked at when the training has failed: at a step its error would come first."""
     with pytest.raises(KeyError):
-        train(tmp_path, SliceManifests(), behind=False, callbacks=[Striking(), Breaking(3)])
+        train(tmp_path, SliceManifests(), behind=False, callbacks=[Striking(), Breaking(2)])
+    assert "net-1_2.ckpt got no manifest: the slice is not whole" in caplog.text
 
 
 def test_layouts_are_written_beside_the_slices(tmp_path):
