@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import click
 
-Target = Literal["scan", "plan", "peers", "engine"]
+Target = Literal["scan", "plan", "peers", "engine", "topology"]
 """The value that an option is a field of, by the name of the command's argument."""
 
 _AMBIENT = "MS_RECOVER_"

@@ -43,6 +43,8 @@ Path = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[
 
 FileName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[^/\0]+$")]
 """The name of a file, without a path."""
+HostName = Annotated[str, Meta(min_length=1, max_length=255)]
+"""The name of a host."""
 
 
 class Fields(msgspec.Struct):

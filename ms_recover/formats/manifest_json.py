@@ -13,6 +13,7 @@ from ms_recover.formats.codec import (
     Digest,
     Epoch,
     Fields,
+    HostName,
     Moment,
     ParameterFields,
     Positive,
@@ -71,6 +72,7 @@ class TrainingFields(Fields):
     batch_size: Positive | None
     rank_local: tuple[str, ...]
     state_digest: Digest | None
+    host: HostName | UnsetType = UNSET
 
 
 class VersionFields(Fields):
@@ -162,7 +164,7 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
         return UNSET
     before = training.resumed_from
     resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
-    return codec.fill(TrainingFields, training, resumed_from=resumed_from)
+    return codec.fill(TrainingFields, training, resumed_from=resumed_from, host=codec.unless_empty(training.host))
 
 
 def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
@@ -172,7 +174,8 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
     resumed_from = (
         RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
     )
-    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from)
+    host = fields.host if isinstance(fields.host, str) else None
+    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from, host=host)
 
 
 def _provenance(fields: ManifestFields) -> Provenance:

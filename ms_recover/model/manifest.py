@@ -53,10 +53,12 @@ class TrainingRecord:
     """Parameters whose values differed among the ranks of the group when the slice was saved, sorted."""
     state_digest: str | None = None
     """Digest of the state file beside the slice, None when there is none."""
+    host: str | None = None
+    """Name of the host on which the rank ran, None where it is not known."""
 
     def of_recovered(self) -> TrainingRecord:
-        """Return the record for a slice that was recovered from this one; its state file is not."""
-        return replace(self, state_digest=None)
+        """Return the record for a slice that was recovered from this one; its state file and its host are not."""
+        return replace(self, state_digest=None, host=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Topology"]
+__all__ = ["Host", "Topology"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host in a list of hosts."""
+
+    name: str
+    slots: int | None = None
+    """How many ranks run on it, None where the list does not say it."""
+    line: int = 0
+    """Line of the list, from 1; 0 where it has no lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +30,25 @@ class Topology:
         For each level the domain of each rank, by rank: ``domains[0][3]`` is the host of rank 3.
     source : str
         What said so: a file, an option, the manifests.
+    lines : tuple of int
+        The line of the source that places each rank, by rank, from 1; empty where it has no lines.
     """
 
     levels: tuple[str, ...]
     domains: tuple[tuple[str, ...], ...]
     source: str
+    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def world_size(self) -> int:
         """Return how many ranks are placed."""
         return len(self.domains[0])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the host of each rank, by rank."""
+        return self.domains[0]
+
+    def place(self, rank: int) -> str:
+        """Return what places a rank, in words: the source, and the line where it has one."""
+        return f"{self.source}, line {self.lines[rank]}" if self.lines else self.source

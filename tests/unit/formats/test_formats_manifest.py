@@ -37,6 +37,7 @@ TRAINING = TrainingRecord(1763900000123, RunStep("before", Step(1, 3)), 77, 8, (
         replace(MANIFEST, parameters=(), digests=Digests(FULL)),
         replace(MANIFEST, training=TrainingRecord(1763900000123)),
         replace(MANIFEST, training=TRAINING),
+        replace(MANIFEST, training=replace(TRAINING, host="node1.example")),
     ],
 )
 def test_round_trip(manifest):

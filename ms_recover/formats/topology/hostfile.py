@@ -1,0 +1,88 @@
+"""Hostfiles: lists of hosts that ranks fill in their order, and rankfiles, which name the host of each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ms_recover.errors import FormatError
+from ms_recover.formats.topology.placing import Place
+from ms_recover.model.topology import Host
+
+_SLOTS: Final = re.compile(r"(?:slots|cpus?|count)=(\d{1,7})\Z", re.ASCII)
+_MORE: Final = re.compile(r"(?:max[-_]slots=\d{1,7}|port=\d{1,5})\Z", re.ASCII)
+_COLON: Final = re.compile(r"([^:]+):(\d{1,7})\Z", re.ASCII)
+_RANK: Final = re.compile(r"rank\s+(\d{1,7})\s*=\s*(\S+)(?:\s+slots?\s*=\s*\S+)?\Z", re.ASCII)
+_NAME: Final = re.compile(r"[^\s=,;'\"<>|&$`\\{}\[\]()]{1,255}\Z")
+
+
+def decode_hostfile(data: bytes, where: str) -> tuple[Host, ...] | tuple[Place, ...]:
+    """Decode a hostfile, `where` in messages; a rankfile gives places, any other list hosts in their order.
+
+    A line is ``HOST``, ``HOST slots=N`` (Open MPI, ``mpirun(1)``; DeepSpeed, https://www.deepspeed.ai/getting-started),
+    also with ``max_slots=``, or ``HOST:N`` (MPICH and Intel MPI, ``mpiexec -f``). ``USER@`` before a host is dropped,
+    ``#`` begins a comment. In a list of bare names a name takes one rank for each of its lines, where one is repeated.
+    A line of a rankfile is ``rank N=HOST slot=S`` (Open MPI, ``mpirun --rankfile``).
+
+    Raises
+    ------
+    FormatError
+        When a line is none of these, or no host is there; it names the line.
+    """
+    lines = list(_lines(data, where))
+    if not lines:
+        raise FormatError(f"{where}, line 1: no host is named; write one a line, such as: node1 slots=8")
+    if lines[0][1].startswith("rank "):
+        return tuple([_place(text, line, where) for line, text in lines])
+    hosts = [_host(text, line, where) for line, text in lines]
+    names = [host.name for host in hosts]
+    bare = all(host.slots is None for host in hosts)
+    if bare and len(set(names)) < len(names):
+        return tuple([Host(host.name, 1, host.line) for host in hosts])
+    first = dict(zip(reversed(names), [host.line for host in reversed(hosts)], strict=True))
+    again = next((host for host in hosts if first[host.name] != host.line), None)
+    if again is not None:
+        raise FormatError(
+            f"{where}, line {again.line}: {again.name} is listed again, line {first[again.name]} has it; keep one"
+        )
+    return tuple(hosts)
+
+
+def _lines(data: bytes, where: str) -> Iterator[tuple[int, str]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FormatError(f"{where}, line {line}: no text in UTF-8; is it a hostfile?") from None
+    for number, row in enumerate(text.split("\n"), 1):
+        content = row.partition("#")[0].strip()
+        if content:
+            yield number, content
+
+
+def _host(text: str, line: int, where: str) -> Host:
+    name, *words = text.split()
+    slots: int | None = None
+    name = name.rpartition("@")[2]
+    counted = _COLON.match(name)
+    if counted is not None:
+        name, slots = counted[1], int(counted[2])
+    for word in words:
+        match = _SLOTS.match(word)
+        if match is not None and slots is None:
+            slots = int(match[1])
+        elif not _MORE.match(word):
+            raise FormatError(f"{where}, line {line}: {word[:80]!r} is not understood; write HOST slots=N")
+    if not _NAME.match(name):
+        raise FormatError(f"{where}, line {line}: {name[:80]!r} is no name of a host; write HOST slots=N")
+    if slots == 0:
+        raise FormatError(f"{where}, line {line}: {name} takes no rank; leave the line out")
+    return Host(name, slots, line)
+
+
+def _place(text: str, line: int, where: str) -> Place:
+    match = _RANK.match(text)
+    if match is None or not _NAME.match(match[2]):
+        raise FormatError(f"{where}, line {line}: {text[:80]!r} places no rank; write: rank 0=HOST slot=0")
+    return Place(int(match[1]), match[2], line)

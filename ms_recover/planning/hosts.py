@@ -1,0 +1,87 @@
+"""Hosts of ranks by their manifests, and what contradicts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ms_recover.errors import ContradictionError
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.steps import Step
+from ms_recover.model.topology import Topology
+
+BY_MANIFESTS = "the hosts in manifests"
+
+
+def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
+    """Return the host of each rank in the run that began last, for the ranks whose manifests name one.
+
+    Older runs say where the other ranks are, as long as they agree with it. Manifests whose slices are gone count.
+    """
+    runs: dict[tuple[int, str], dict[int, tuple[Step, str]]] = {}
+    found = [(file.rank, file.manifest) for file in inventory.slices]
+    found += [(file.rank, file.manifest) for file in inventory.orphans]
+    for rank, manifest in found:
+        if manifest is None or manifest.training is None or not manifest.training.host:
+            continue
+        run = runs.setdefault((manifest.training.started or 0, manifest.run_id), {})
+        if rank not in run or run[rank][0] < manifest.step:
+            run[rank] = manifest.step, manifest.training.host
+    hosts: dict[int, str] = {}
+    for key in sorted(runs, reverse=True):
+        run = runs[key]
+        if any(hosts.get(rank, host) != host for rank, (_, host) in run.items()):
+            break
+        hosts |= {rank: host for rank, (_, host) in run.items()}
+    return dict(sorted(hosts.items()))
+
+
+def topology_of_manifests(hosts: Mapping[int, str], world_size: int) -> Topology | None:
+    """Return the topology that manifests state; None unless they name the host of every rank."""
+    if not world_size or any(rank not in hosts for rank in range(world_size)):
+        return None
+    return Topology(("host",), (tuple([hosts[rank] for rank in range(world_size)]),), BY_MANIFESTS)
+
+
+def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
+    """Compare a topology with the hosts in manifests.
+
+    Names may be of two kinds, addresses and host names: then ranks that share a host must be the same in both.
+
+    Raises
+    ------
+    ContradictionError
+        When a rank is on another host, or shares its host with other ranks.
+    """
+    named = {_short(name) for name in topology.hosts}
+    there: dict[str, int] = {}
+    here: dict[str, int] = {}
+    advice = (
+        "is it the file of another launch? with --ignore-hosts the hosts in manifests do not count, for a placement "
+        "that is to come"
+    )
+    for rank, host in hosts.items():
+        if rank >= topology.world_size:
+            continue
+        given = topology.hosts[rank]
+        if _short(given) != _short(host) and _short(host) in named:
+            raise ContradictionError(
+                f"{topology.place(rank)}: rank {rank} is on {given}, and on {host} by its manifest; {advice}"
+            )
+        first, other = there.setdefault(host, rank), here.setdefault(given, rank)
+        if topology.hosts[first] != given:
+            raise ContradictionError(
+                f"{topology.place(rank)}: rank {rank} is on {given} and rank {first} on {topology.hosts[first]}, and "
+                f"both are on {host} by their manifests; {advice}"
+            )
+        if hosts[other] != host:
+            raise ContradictionError(
+                f"{topology.place(rank)}: ranks {other} and {rank} are on {given}, and on {hosts[other]} and {host} by "
+                f"their manifests; {advice}"
+            )
+
+
+def _short(name: str) -> str:
+    """Return a host name without its domain; an address is whole."""
+    if ":" in name or name.replace(".", "").isdigit():
+        return name
+    return name.partition(".")[0].lower()

@@ -1,0 +1,161 @@
+"""Where ranks live, by options and by manifests."""
+
+from dataclasses import replace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ms_recover.cli.topology import TopologyOptions, find_topology, topology_options
+from ms_recover.errors import ContradictionError, FormatError, InputError, MissingInputError, UsageError
+from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
+from ms_recover.model.topology import Topology
+from tests.support.inventories import OLDER, STEP, slice_file, tree
+
+TWO_HOSTS = ("node1",) * 4 + ("node2",) * 4
+DIGEST = "xxh3_128:" + "0" * 32
+
+
+def saved(rank, host, step=STEP, *, started=1, world_size=8):
+    file = slice_file(rank, step)
+    training = TrainingRecord(started, host=host)
+    group = (rank,)
+    digests = Digests(DIGEST, (DIGEST,) * len(file.parameters))
+    run_id = f"run{started}"
+    manifest = Manifest(
+        run_id, rank, world_size, step, None, "x.ckpt", file.size, digests, file.parameters, group, training=training
+    )
+    return replace(file, manifest=manifest)
+
+
+def on_hosts(hosts=TWO_HOSTS, **facts):
+    return tree([saved(rank, host, **facts) for rank, host in enumerate(hosts)], {})
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_manifests_say_where_ranks_live():
+    assert find_topology(on_hosts(), TopologyOptions()) == Topology(("host",), (TWO_HOSTS,), "the hosts in manifests")
+
+
+def test_nothing_is_said_unless_every_host_is_known():
+    assert find_topology(on_hosts([*TWO_HOSTS[:-1], None]), TopologyOptions()) is None
+    assert find_topology(tree([saved(rank, "node1") for rank in range(7)], {}), TopologyOptions()) is None
+    assert find_topology(tree([slice_file(rank) for rank in range(8)], {}), TopologyOptions()) is None
+    assert find_topology(None, TopologyOptions(), 8) is None
+
+
+def test_the_run_that_began_last_counts_and_older_ones_as_far_as_they_agree():
+    before = [saved(rank, "old", OLDER, started=1) for rank in range(8)]
+    now = [saved(rank, host, STEP, started=2) for rank, host in enumerate(TWO_HOSTS)]
+    assert find_topology(tree(before + now, {}), TopologyOptions()).hosts == TWO_HOSTS
+    assert find_topology(tree(before + now[:-1], {}), TopologyOptions()) is None
+    same = [saved(rank, host, OLDER, started=1) for rank, host in enumerate(TWO_HOSTS)]
+    assert find_topology(tree(same + now[:-1], {}), TopologyOptions()).hosts == TWO_HOSTS
+
+
+def test_neighbours_share_a_host():
+    bare = tree([slice_file(rank) for rank in range(8)], {})
+    found = find_topology(bare, TopologyOptions(ranks_per_host=4))
+    assert found.domains == (("host0",) * 4 + ("host1",) * 4,)
+    assert found.source == "--ranks-per-host 4"
+    with pytest.raises(UsageError, match="--world-size"):
+        find_topology(None, TopologyOptions(ranks_per_host=4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node1 slots=4\nnode2 slots=4\n",
+        "# our nodes\n\nnode1 slots=4 max_slots=8 # the first\nroot@node2 slots=4",
+        "node1:4\nnode2:4\n",
+        "node1\nnode2\n",
+        "node1\n" * 4 + "node2\n" * 4,
+        "".join(f"rank {rank}=node{1 + rank // 4} slot={rank % 4}\n" for rank in (7, 0, 1, 2, 3, 6, 5, 4)),
+    ],
+)
+def test_hostfiles(tmp_path, text):
+    path = write(tmp_path / "hosts", text)
+    found = find_topology(on_hosts(), TopologyOptions(hostfile=path))
+    assert (found.hosts, found.source) == (TWO_HOSTS, path)
+    assert len(found.lines) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("node1 slots=4\nnode2 slots=5\n", 2, "take 9 ranks, but there are 8"),
+        ("node1 slots=4\nnode2 slots=3\n", 2, "no host is left for rank 7"),
+        ("node1\nnode2\nnode3\n", 1, "8 ranks by the manifests of step 2_8 do not fill all evenly"),
+        ("node1 slots=4\nnode2\n", 2, "node2 has no number of ranks"),
+        ("node1 slots=4\nnode1 slots=4\n", 2, "node1 is listed again, line 1 has it"),
+        ("node1 slots=4\nnode2 slot=4\n", 2, "'slot=4' is not understood"),
+        ("node1 slots=4\nnode2 slots=-4\n", 2, "'slots=-4' is not understood"),
+        ("node1 slots=0\n", 1, "takes no rank"),
+        ("\n# nothing\n", 1, "no host is named"),
+        ("node1 slots=4\n{}\n", 2, "no name of a host"),
+        ("node1 slots=9999999\n", 1, "more than 1048576 ranks"),
+        ("rank 0=node1 slot=0\nrank 0=node2 slot=0\n", 2, "rank 0 is on node2, and on node1 by line 1"),
+        ("rank 0=node1 slot=0\nrank 9=node2 slot=0\n", 2, "rank 9 is on node2, but there are 8 ranks"),
+        ("rank 0=node1 slot=0\nrank 2=node2 slot=0\n", 2, "no host for rank 1, 3, 4"),
+        ("rank 0=node1 slot=0\nnode2\n", 2, "places no rank"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_right_ends_with_3_and_the_line(tmp_path, text, line, words):
+    path = write(tmp_path / "hosts", text)
+    with pytest.raises(InputError) as caught:
+        find_topology(on_hosts(), TopologyOptions(hostfile=path))
+    assert str(caught.value).startswith(f"{path}, line {line}")
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_a_hostfile_in_another_encoding(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"node1\nn\xe9e\n")
+    with pytest.raises(FormatError, match="line 2: no text"):
+        find_topology(on_hosts(), TopologyOptions(hostfile=str(tmp_path / "hosts")))
+    with pytest.raises(MissingInputError):
+        find_topology(on_hosts(), TopologyOptions(hostfile=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("node2 slots=4\nnode1 slots=4\n", "line 1: rank 0 is on node2, and on node1 by its manifest"),
+        ("10.0.0.1 slots=8\n", "line 1: ranks 0 and 4 are on 10.0.0.1, and on node1 and node2 by their manifests"),
+        ("a slots=2\nb slots=6\n", "line 2: rank 2 is on b and rank 0 on a, and both are on node1 by their manifests"),
+    ],
+)
+def test_hosts_that_contradict_the_manifests(tmp_path, text, words):
+    path = write(tmp_path / "hosts", text)
+    with pytest.raises(ContradictionError, match=words):
+        find_topology(on_hosts(), TopologyOptions(hostfile=path))
+    assert find_topology(on_hosts(), TopologyOptions(hostfile=path, ignore_hosts=True)).world_size == 8
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1 slots=4\n10.0.0.2 slots=4\n", "node1.example:4\nNODE2.example:4\n"])
+def test_other_names_for_the_same_hosts(tmp_path, text):
+    path = write(tmp_path / "hosts", text)
+    assert find_topology(on_hosts(), TopologyOptions(hostfile=path)).world_size == 8
+
+
+def test_ranks_per_host_that_contradict_the_manifests():
+    with pytest.raises(ContradictionError, match="rank 2 is on host1 and rank 0 on host0, and both are on node1"):
+        find_topology(on_hosts(), TopologyOptions(ranks_per_host=2))
+
+
+def test_the_options_reach_a_command():
+    seen = []
+
+    @click.command()
+    @topology_options
+    def command(topology):
+        seen.append(topology)
+
+    done = CliRunner().invoke(command, ["--hostfile", "hosts", "--ranks-per-host", "8", "--ignore-hosts"])
+    assert (done.exit_code, done.output) == (0, "")
+    assert seen == [TopologyOptions(hostfile="hosts", ranks_per_host=8, ignore_hosts=True)]
+    assert CliRunner().invoke(command, ["--ranks-per-host", "0"]).exit_code == 2
