@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Host", "Topology"]
+__all__ = ["Host", "Topology", "short_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +52,10 @@ class Topology:
     def place(self, rank: int) -> str:
         """Return what places a rank, in words: the source, and the line where it has one."""
         return f"{self.source}, line {self.lines[rank]}" if self.lines else self.source
+
+
+def short_name(host: str) -> str:
+    """Return a host name in lower case without its domain; an address as it is."""
+    if ":" in host or host.replace(".", "").isdigit():
+        return host
+    return host.partition(".")[0].lower()

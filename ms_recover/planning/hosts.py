@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ms_recover.errors import ContradictionError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.steps import Step
-from ms_recover.model.topology import Topology
+from ms_recover.model.topology import Topology, short_name
 
 BY_MANIFESTS = "the hosts in manifests"
 
@@ -52,7 +52,7 @@ def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
     ContradictionError
         When a rank is on another host, or shares its host with other ranks.
     """
-    named = {_short(name) for name in topology.hosts}
+    named = {short_name(name) for name in topology.hosts}
     there: dict[str, int] = {}
     here: dict[str, int] = {}
     advice = (
@@ -63,7 +63,7 @@ def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
         if rank >= topology.world_size:
             continue
         given = topology.hosts[rank]
-        if _short(given) != _short(host) and _short(host) in named:
+        if short_name(given) != short_name(host) and short_name(host) in named:
             raise ContradictionError(
                 f"{topology.place(rank)}: rank {rank} is on {given}, and on {host} by its manifest; {advice}"
             )
@@ -78,10 +78,3 @@ def check_hosts(topology: Topology, hosts: Mapping[int, str]) -> None:
                 f"{topology.place(rank)}: ranks {other} and {rank} are on {given}, and on {hosts[other]} and {host} by "
                 f"their manifests; {advice}"
             )
-
-
-def _short(name: str) -> str:
-    """Return a host name without its domain; an address is whole."""
-    if ":" in name or name.replace(".", "").isdigit():
-        return name
-    return name.partition(".")[0].lower()

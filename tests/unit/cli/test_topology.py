@@ -1,6 +1,7 @@
 """Where ranks live, by options and by manifests."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 import pytest
@@ -145,6 +146,47 @@ def test_other_names_for_the_same_hosts(tmp_path, text):
 def test_ranks_per_host_that_contradict_the_manifests():
     with pytest.raises(ContradictionError, match="rank 2 is on host1 and rank 0 on host0, and both are on node1"):
         find_topology(on_hosts(), TopologyOptions(ranks_per_host=2))
+
+
+def test_other_sources(tmp_path, monkeypatch):
+    data = Path(__file__).parents[2] / "data" / "topology"
+    table = TopologyOptions(rank_table=str(data / "rank-table.json"))
+    assert find_topology(None, table).hosts == ("10.77.0.1", "10.77.0.2", "10.77.0.1", "10.77.0.2")
+    log = TopologyOptions(scheduler_log=str(data / "rank-table.log"))
+    assert find_topology(on_hosts(["host-A", "host-B"] * 2, world_size=4), log).source == log.scheduler_log
+    with pytest.raises(
+        ContradictionError, match=r"rank-table.log, line \d+: rank 0 is on host-A, and on host-B by its"
+    ):
+        find_topology(on_hosts(["host-B", "host-A"] * 2, world_size=4), log)
+    with pytest.raises(ContradictionError, match="no host for rank 4, 5, 6, 7 of 8 ranks by the manifests"):
+        find_topology(on_hosts(), log)
+    racks = write(tmp_path / "racks.yaml", "hosts: {host-a: {rack: r1}, host-b: {rack: r2}}")
+    found = find_topology(None, replace(log, topology=racks))
+    assert found.domains[1] == ("r1", "r2", "r1", "r2")
+    racks = write(tmp_path / "racks.yaml", "hosts: {node1: {rack: r1}, node2: {rack: r2}}")
+    assert find_topology(on_hosts(), TopologyOptions(topology=racks)).domains[1] == ("r1",) * 4 + ("r2",) * 4
+    with pytest.raises(UsageError, match="--rank-table and --hostfile"):
+        find_topology(None, replace(table, hostfile="x"))
+    with pytest.raises(UsageError, match="--rank-table and --ranks-per-host"):
+        find_topology(None, replace(table, ranks_per_host=8))
+
+
+def test_slurm(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "6,2")
+    assert find_topology(on_hosts(), TopologyOptions(nodelist="node[1-2]")).hosts == TWO_HOSTS
+    with pytest.raises(UsageError, match="is not set here"):
+        find_topology(on_hosts(), TopologyOptions(nodelist="SLURM_JOB_NODELIST"))
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    assert find_topology(None, TopologyOptions(nodelist="SLURM_JOB_NODELIST")).hosts == ("node1",) * 6 + ("node2",) * 2
+    assert find_topology(None, TopologyOptions(nodelist="node[1-2]")).world_size == 8
+    assert find_topology(None, TopologyOptions(nodelist="node[1-2]", ranks_per_host=4)).hosts == TWO_HOSTS
+    with pytest.raises(
+        ContradictionError, match="SLURM_JOB_NODELIST: rank 0 is on node2, and on node1 by its manifest"
+    ):
+        monkeypatch.setenv("SLURM_JOB_NODELIST", "node[2,1]")
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", "4(x2)")
+        find_topology(on_hosts(), TopologyOptions(nodelist="SLURM_JOB_NODELIST"))
 
 
 def test_the_options_reach_a_command():
