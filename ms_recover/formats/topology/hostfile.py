@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Final
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.topology.placing import Place
-from ms_recover.model.topology import Host
+from ms_recover.model.topology import Host, Topology
 
 _SLOTS: Final = re.compile(r"(?:slots|cpus?|count)=(\d{1,7})\Z", re.ASCII)
 _MORE: Final = re.compile(r"(?:max[-_]slots=\d{1,7}|port=\d{1,5})\Z", re.ASCII)
@@ -86,3 +88,21 @@ def _place(text: str, line: int, where: str) -> Place:
     if match is None or not _NAME.match(match[2]):
         raise FormatError(f"{where}, line {line}: {text[:80]!r} places no rank; write: rank 0=HOST slot=0")
     return Place(int(match[1]), match[2], line)
+
+
+def encode_hosts(topology: Topology) -> bytes:
+    """Return a hostfile that places ranks so, for ``mpirun --hostfile``; a rankfile where one cannot say it.
+
+    A hostfile has ``HOST slots=N`` for each host in the order of ranks; in a rankfile a rank's slot is its place among
+    the ranks of its host.
+    """
+    hosts = topology.hosts
+    runs = [(host, len(list(ranks))) for host, ranks in groupby(hosts)]
+    if len(runs) == len(set(hosts)):
+        return "".join(f"{host} slots={count}\n" for host, count in runs).encode()
+    taken: Counter[str] = Counter()
+    lines = []
+    for rank, host in enumerate(hosts):
+        lines.append(f"rank {rank}={host} slot={taken[host]}\n")
+        taken[host] += 1
+    return "".join(lines).encode()

@@ -1,0 +1,1 @@
+"""What losing hosts or racks would cost, by who holds which blocks."""
