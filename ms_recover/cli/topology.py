@@ -161,6 +161,40 @@ def find_topology(
     return topology
 
 
+def write_placement(path: str, topology: Topology, chosen: TopologyOptions) -> str:
+    """Write a placement, and return what was written, in words.
+
+    A path that ends in ``.json`` gets a rank table: that of ``--rank-table`` with other ranks on its devices, where it
+    was given. Any other path gets a hostfile, or a rankfile where a hostfile cannot say it.
+
+    Raises
+    ------
+    UsageError
+        When the file is there already.
+    StorageError
+        When it cannot be written.
+    """
+    from ms_recover.formats.topology.hostfile import encode_hosts
+    from ms_recover.formats.topology.rank_table import encode_rank_table, rewrite_rank_table
+    from ms_recover.stores.atomic import write_small
+
+    if os.path.lexists(path):
+        raise UsageError(f"{path} is there already, and nothing is replaced: name another file, or remove it")
+    if path.lower().endswith(".json"):
+        table = chosen.rank_table
+        data = (
+            encode_rank_table(topology)
+            if table is None
+            else rewrite_rank_table(_read(table, "a rank table"), table, topology)
+        )
+        kind = "rank table"
+    else:
+        data = encode_hosts(topology)
+        kind = "rankfile" if data.startswith(b"rank ") else "hostfile"
+    write_small(os.path.abspath(path), data)
+    return kind
+
+
 def _world(inventory: Inventory | None, given: int | None) -> tuple[int | None, str]:
     """Return the number of ranks and its ground in words; None where nothing says it."""
     if given is not None:

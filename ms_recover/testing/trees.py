@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.wire import encode_field
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.scanning.scan import scan
@@ -86,8 +88,11 @@ def make_tree(
     return root
 
 
-def save_manifests(root: Path, run_id: str = "run-1") -> None:
-    """Give every slice of a tree of `make_tree` the manifest that saving it would have given it."""
+def save_manifests(root: Path, run_id: str = "run-1", hosts: Sequence[str] | None = None) -> None:
+    """Give every slice of a tree of `make_tree` the manifest that saving it would have given it.
+
+    `hosts` are the hosts on which the ranks ran, by rank.
+    """
     inventory = scan(root)
     for file in inventory.slices:
         path = root / file.path
@@ -95,4 +100,6 @@ def save_manifests(root: Path, run_id: str = "run-1") -> None:
         manifest = make_manifest(
             str(path), file.rank, file.step, len(inventory.ranks), tuple(group), run_id, provenance=SAVED
         )
+        if hosts is not None:
+            manifest = replace(manifest, training=TrainingRecord(started=1, host=hosts[file.rank]))
         write_manifest(str(path), manifest)

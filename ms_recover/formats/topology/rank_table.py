@@ -98,6 +98,43 @@ def encode_rank_table(topology: Topology) -> bytes:
     return json.dumps(table, indent=1).encode() + b"\n"
 
 
+def rewrite_rank_table(data: bytes, where: str, topology: Topology) -> bytes:
+    """Return a rank table, `data`, with the ranks that a topology places on its hosts; devices stay as they are.
+
+    A rank that stays on its host keeps its device.
+
+    Raises
+    ------
+    FormatError, ContradictionError
+        As `decode_rank_table`; also where the table numbers no ranks itself.
+    """
+    now = decode_rank_table(data, where, topology.world_size)
+    if Counter(now.hosts) != Counter(topology.hosts):
+        raise ContradictionError(
+            f"{where}: its hosts do not take the ranks of the placement; give the table of this job"
+        )
+    coming: dict[str, list[int]] = {}
+    for rank, (host, before) in enumerate(zip(topology.hosts, now.hosts, strict=True)):
+        if host != before:
+            coming.setdefault(host, []).append(rank)
+    given = {}
+    for rank, (host, before) in enumerate(zip(topology.hosts, now.hosts, strict=True)):
+        given[rank] = rank if host == before else coming[before].pop(0)
+    table = json.loads(decode_text(data, where))
+    devices = [device for server in _servers_of(table) for device in server.get("device", ())]
+    devices += [one for group in table.get("group_list", ()) for one in group["instance_list"]]
+    for device in devices:
+        if "rank_id" not in device:
+            raise FormatError(f"{where}: it numbers no ranks; write the placement to a new file")
+        device["rank_id"] = str(given[int(device["rank_id"])])
+    return json.dumps(table, indent=1).encode() + b"\n"
+
+
+def _servers_of(table: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = [table, *table.get("server_group_list", ())]
+    return [server for group in groups for server in group.get("server_list", ())]
+
+
 def _of_servers(table: Located, where: str, servers: dict[str, _Server]) -> Iterator[Place]:
     listed = _objects(table, "server_list", where)
     count = table.get("server_count")

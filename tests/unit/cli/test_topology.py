@@ -1,5 +1,6 @@
 """Where ranks live, by options and by manifests."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ms_recover.cli.topology import TopologyOptions, find_topology, topology_options
+from ms_recover.cli.topology import TopologyOptions, find_topology, topology_options, write_placement
 from ms_recover.errors import ContradictionError, FormatError, InputError, MissingInputError, UsageError
+from ms_recover.formats.topology.rank_table import encode_rank_table
 from ms_recover.model.manifest import Digests, Manifest, TrainingRecord
 from ms_recover.model.topology import Topology
 from tests.support.inventories import OLDER, STEP, slice_file, tree
@@ -187,6 +189,32 @@ def test_slurm(monkeypatch):
         monkeypatch.setenv("SLURM_JOB_NODELIST", "node[2,1]")
         monkeypatch.setenv("SLURM_TASKS_PER_NODE", "4(x2)")
         find_topology(on_hosts(), TopologyOptions(nodelist="SLURM_JOB_NODELIST"))
+
+
+def test_a_placement_is_written_and_read_again(tmp_path):
+    table = tmp_path / "hccl.json"
+    table.write_bytes(encode_rank_table(Topology(("host",), (("10.0.0.1",) * 4 + ("10.0.0.2",) * 4,), "x")))
+    chosen = TopologyOptions(rank_table=str(table))
+    moved = Topology(
+        ("host",), (("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.1") + ("10.0.0.2",) * 3 + ("10.0.0.1",),), "x"
+    )
+    assert write_placement(str(tmp_path / "new.json"), moved, chosen) == "rank table"
+    assert find_topology(None, TopologyOptions(rank_table=str(tmp_path / "new.json"))).hosts == moved.hosts
+    new = json.loads((tmp_path / "new.json").read_text())
+    devices = {one["rank_id"]: one["device_id"] for server in new["server_list"] for one in server["device"]}
+    assert devices == {"0": "0", "7": "1", "2": "2", "3": "3", "4": "0", "5": "1", "6": "2", "1": "3"}
+    assert write_placement(str(tmp_path / "other.json"), moved, TopologyOptions()) == "rank table"
+    assert find_topology(None, TopologyOptions(rank_table=str(tmp_path / "other.json"))).hosts == moved.hosts
+    assert write_placement(str(tmp_path / "ranks"), moved, chosen) == "rankfile"
+    assert find_topology(None, TopologyOptions(hostfile=str(tmp_path / "ranks"))).hosts == moved.hosts
+    plain = Topology(("host",), (TWO_HOSTS,), "x")
+    assert write_placement(str(tmp_path / "hosts"), plain, chosen) == "hostfile"
+    assert (tmp_path / "hosts").read_text() == "node1 slots=4\nnode2 slots=4\n"
+    with pytest.raises(UsageError, match="hosts is there already"):
+        write_placement(str(tmp_path / "hosts"), plain, chosen)
+    with pytest.raises(ContradictionError, match="give the table of this job"):
+        write_placement(str(tmp_path / "third.json"), plain, chosen)
+    assert not (tmp_path / "third.json").exists()
 
 
 def test_the_options_reach_a_command():
