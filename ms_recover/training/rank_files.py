@@ -16,7 +16,7 @@ from ms_recover.formats.group_info import read_group_info
 from ms_recover.model.strategy import Layout
 from ms_recover.training.compiled_files import CompiledFiles
 from ms_recover.training.job import TrainingJob, device_target
-from ms_recover.training.layouts import write_strategy
+from ms_recover.training.layouts import same_slice, write_strategy
 from ms_recover.training.options import check_place, listed_layouts, restore_ranks
 
 _log = logging.getLogger(__name__)
@@ -107,6 +107,17 @@ class RankFiles:
                 _log.warning("rank %d: the manifests cannot name its group: %s", rank, error)
                 self._group = [rank]
         return tuple(self._group or [rank])
+
+    @property
+    def is_one_block(self) -> bool:
+        """Whether the ranks with the same slice are known, and hold some parameter of it alone.
+
+        Otherwise a lost slice might be composed of what other ranks hold.
+        """
+        group, job = self._group, self._job
+        if group is None or self._layouts is None:
+            return group is not None
+        return any(same_slice([one], job.rank, job.size) == group for one in self._layouts)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

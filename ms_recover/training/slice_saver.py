@@ -23,6 +23,8 @@ from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.cells import as_cell, saved_cell
+from ms_recover.training.headline import Headline
+from ms_recover.training.host import host_name
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.position import Feed
@@ -202,7 +204,9 @@ class SliceSaver:
             resumed_from=run.resumed_from,
             epoch_steps=feed.epoch_steps if feed is not None else None,
             batch_size=feed.batch_size if feed is not None else None,
+            host=host_name(),
         )
+        self._headline = Headline(self._job, str(self.directory))
         self._begun, self._resumes = True, resumes()
 
     def _prepare(self) -> None:
@@ -362,6 +366,8 @@ class SliceSaver:
         floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
+        if floor > NO_STEP:
+            self._headline.say(floor, group, self._files.is_one_block)
         return floor
 
     def _name_replaced(self, step: Step) -> None:

@@ -1,0 +1,64 @@
+"""One line in the log of rank 0, behind the first step that every rank has committed: what losing a host would cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from ms_recover.model.steps import Step
+from ms_recover.planning.audit.first_step import RankPlace, judge_places
+from ms_recover.training.host import HOST, host_name
+from ms_recover.training.job import TrainingJob
+
+_log = logging.getLogger(__name__)
+
+
+class Headline:
+    """Says once what losing a host would cost; nothing that fails here disturbs the training.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The ranks, which exchange their hosts and groups once.
+    directory : str
+        The directory of this rank, for the command that says more.
+    """
+
+    def __init__(self, job: TrainingJob, directory: str) -> None:
+        self._job, self._directory = job, directory
+        self._said = False
+
+    def say(self, step: Step, group: tuple[int, ...], known: bool) -> None:
+        """Log it, where rank 0 calls this: all ranks do, behind each step that all have committed.
+
+        `group` has the ranks that hold the same slice, if that is `known`.
+        """
+        if self._said or self._job.size == 1 or not self._job.connected:
+            return
+        self._said = True
+        try:
+            own = [host_name() or "", min(group), len(group)] if known else [host_name() or "", -1, 0]
+            places = [RankPlace(*json.loads(text)) for text in self._job.gather_text(json.dumps(own))]
+            if self._job.rank == 0:
+                self._log(step, places)
+        except Exception as error:
+            _log.info("rank %d, step %s: what losing a host would cost is not known: %s", self._job.rank, step, error)
+
+    def _log(self, step: Step, places: list[RankPlace]) -> None:
+        found = judge_places(places)
+        if isinstance(found, str):
+            _log.info(
+                "step %s: what losing a host would cost is not known, because %s; hosts are named by %s",
+                step,
+                found,
+                HOST,
+            )
+        elif found.smallest > 1:
+            _log.info("step %s: %s", step, found.text)
+        else:
+            _log.warning(
+                "step %s: %s. recover-ckpt audit on the tree of %s names the setting or the placement that mends it",
+                step,
+                found.text,
+                self._directory,
+            )

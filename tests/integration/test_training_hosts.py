@@ -1,0 +1,67 @@
+"""Hosts of a real job: in its manifests, in the log of its scheduler, and what rank 0 says about them."""
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+from ms_recover import api
+from ms_recover.cli.topology import TopologyOptions, find_topology
+from ms_recover.errors import ContradictionError
+from tests.support.sample import REPOSITORY, run
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder of a job of two ranks, and what each logged about hosts."""
+    folder = tmp_path_factory.mktemp("hosts")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = [
+        *(os.path.join(os.path.dirname(sys.executable), "msrun"), "--worker_num=2", "--local_worker_num=2"),
+        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
+        *(REPOSITORY / "tests" / "support" / "host_losses.py", folder),
+    ]
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    code, text = run(launch, folder, PATH=path)
+    written = [folder / f"said{rank}.json" for rank in range(2)]
+    assert all(one.exists() for one in written), (code, text)
+    return folder, [json.loads(one.read_text()) for one in written]
+
+
+def test_rank_0_warns_once_where_no_host_may_be_lost(saved):
+    _, said = saved
+    ((level, text),) = said[0]["one"]
+    assert level == "WARNING"
+    assert "1_1: " in text
+    assert "no host" in text
+    assert "recover-ckpt audit" in text
+    assert said[1] == {"one": [], "two": []}
+
+
+def test_rank_0_says_once_that_a_host_may_be_lost(saved):
+    _, said = saved
+    ((level, text),) = said[0]["two"]
+    assert level == "INFO"
+    assert "survives any 1 host" in text
+
+
+def test_the_tree_says_where_its_ranks_ran(saved):
+    folder, _ = saved
+    assert find_topology(api.scan(folder / "one"), TopologyOptions()).hosts == ("node1", "node1")
+    assert find_topology(api.scan(folder / "two"), TopologyOptions()).hosts == ("node1", "node2")
+
+
+def test_the_log_of_the_scheduler_says_it_too(saved):
+    folder, _ = saved
+    log = TopologyOptions(scheduler_log=str(folder / "logs" / "scheduler.log"))
+    found = find_topology(api.scan(folder / "one"), log)
+    assert found.hosts == (socket.gethostname(),) * 2
+    with pytest.raises(ContradictionError, match=r"scheduler\.log, line \d+: ranks 0 and 1 are on "):
+        find_topology(api.scan(folder / "two"), log)
