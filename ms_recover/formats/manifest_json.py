@@ -73,6 +73,7 @@ class TrainingFields(Fields):
     rank_local: tuple[str, ...]
     state_digest: Digest | None
     host: HostName | UnsetType = UNSET
+    machine: HostName | UnsetType = UNSET
 
 
 class VersionFields(Fields):
@@ -164,7 +165,8 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
         return UNSET
     before = training.resumed_from
     resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
-    return codec.fill(TrainingFields, training, resumed_from=resumed_from, host=codec.unless_empty(training.host))
+    host, machine = codec.unless_empty(training.host), codec.unless_empty(training.machine)
+    return codec.fill(TrainingFields, training, resumed_from=resumed_from, host=host, machine=machine)
 
 
 def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
@@ -174,8 +176,8 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
     resumed_from = (
         RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
     )
-    host = fields.host if isinstance(fields.host, str) else None
-    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from, host=host)
+    host, machine = (one if isinstance(one, str) else None for one in (fields.host, fields.machine))
+    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from, host=host, machine=machine)
 
 
 def _provenance(fields: ManifestFields) -> Provenance:

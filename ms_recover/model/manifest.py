@@ -55,10 +55,12 @@ class TrainingRecord:
     """Digest of the state file beside the slice, None when there is none."""
     host: str | None = None
     """Name of the host on which the rank ran, None where it is not known."""
+    machine: str | None = None
+    """Id of that host's kernel since it was booted, None where it is not known or `host` was chosen by somebody."""
 
     def of_recovered(self) -> TrainingRecord:
-        """Return the record for a slice that was recovered from this one; its state file and its host are not."""
-        return replace(self, state_digest=None, host=None)
+        """Return the record for a slice that was recovered from this one; nothing about its state file or host is."""
+        return replace(self, state_digest=None, host=None, machine=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from ms_recover.errors import ContradictionError
@@ -17,7 +18,7 @@ def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
 
     Older runs say where the other ranks are, as long as they agree with it. Manifests whose slices are gone count.
     """
-    runs: dict[tuple[int, str], dict[int, tuple[Step, str]]] = {}
+    runs: dict[tuple[int, str], dict[int, tuple[Step, str, str | None]]] = {}
     found = [(file.rank, file.manifest) for file in inventory.slices]
     found += [(file.rank, file.manifest) for file in inventory.orphans]
     for rank, manifest in found:
@@ -25,14 +26,32 @@ def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
             continue
         run = runs.setdefault((manifest.training.started or 0, manifest.run_id), {})
         if rank not in run or run[rank][0] < manifest.step:
-            run[rank] = manifest.step, manifest.training.host
+            run[rank] = manifest.step, manifest.training.host, manifest.training.machine
     hosts: dict[int, str] = {}
     for key in sorted(runs, reverse=True):
-        run = runs[key]
-        if any(hosts.get(rank, host) != host for rank, (_, host) in run.items()):
+        named = name_hosts({rank: (host, machine) for rank, (_, host, machine) in runs[key].items()})
+        if any(hosts.get(rank, host) != host for rank, host in named.items()):
             break
-        hosts |= {rank: host for rank, (_, host) in run.items()}
+        hosts |= named
     return dict(sorted(hosts.items()))
+
+
+def name_hosts(stated: Mapping[int, tuple[str, str | None]]) -> dict[int, str]:
+    """Return a name of the host of each rank, of the name and the machine that each states.
+
+    Ranks of one machine have one host, whatever their containers are called: that of the first of them. One name on
+    several machines is several hosts.
+    """
+    first: dict[str, str] = {}
+    machines: dict[str, set[str]] = defaultdict(set)
+    for _, (host, machine) in sorted(stated.items()):
+        key = machine or f"named {host}"
+        machines[first.setdefault(key, host)].add(key)
+    found = {}
+    for rank, (host, machine) in stated.items():
+        name = first[machine or f"named {host}"]
+        found[rank] = f"{name} ({machine[:13]})" if machine and len(machines[name]) > 1 else name
+    return found
 
 
 def topology_of_manifests(hosts: Mapping[int, str], world_size: int) -> Topology | None:

@@ -7,7 +7,8 @@ import logging
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.first_step import RankPlace, judge_places
-from ms_recover.training.host import HOST, host_name
+from ms_recover.planning.hosts import name_hosts
+from ms_recover.training.host import HOST, this_host
 from ms_recover.training.job import TrainingJob
 
 _log = logging.getLogger(__name__)
@@ -37,10 +38,12 @@ class Headline:
             return
         self._said = True
         try:
-            own = [host_name() or "", min(group), len(group)] if known else [host_name() or "", -1, 0]
-            places = [RankPlace(*json.loads(text)) for text in self._job.gather_text(json.dumps(own))]
+            own = [*this_host(), *((min(group), len(group)) if known else (-1, 0))]
+            rows = self._job.gather_text(json.dumps(own))
             if self._job.rank == 0:
-                self._log(step, places)
+                stated = [json.loads(row) for row in rows]
+                hosts = name_hosts({rank: (host, machine) for rank, (host, machine, *_) in enumerate(stated) if host})
+                self._log(step, [RankPlace(hosts.get(rank, ""), *row[2:]) for rank, row in enumerate(stated)])
         except Exception as error:
             _log.info("rank %d, step %s: what losing a host would cost is not known: %s", self._job.rank, step, error)
 

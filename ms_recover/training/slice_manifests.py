@@ -21,7 +21,7 @@ from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.strategy import Layout
 from ms_recover.stores.digest import digest_file
 from ms_recover.training.foreign_saves import ForeignSaves, checkpoint_callbacks, is_saving
-from ms_recover.training.host import host_name
+from ms_recover.training.host import this_host
 from ms_recover.training.job import current_job
 from ms_recover.training.layouts import check_layouts, write_strategy
 from ms_recover.training.manifest_queue import ManifestQueue, Save
@@ -128,7 +128,8 @@ class SliceManifests(Callback):  # type: ignore[misc]
         self.run_id = run.run_id
         epoch_steps = getattr(params, "batch_num", None)
         batch_size = batch_size_of(getattr(params, "train_dataset", None))
-        record = TrainingRecord(run.started, run.resumed_from, epoch_steps, batch_size, host=host_name())
+        host, machine = this_host()
+        record = TrainingRecord(run.started, run.resumed_from, epoch_steps, batch_size, host=host, machine=machine)
         self._sources = [ForeignSaves(saver, number, job, run.run_id, record) for number, saver in enumerate(savers)]
         for source in self._sources:
             if source.kept is not None and source.kept < 2:

@@ -24,7 +24,7 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.cells import as_cell, saved_cell
 from ms_recover.training.headline import Headline
-from ms_recover.training.host import host_name
+from ms_recover.training.host import this_host
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.position import Feed
@@ -199,12 +199,14 @@ class SliceSaver:
             feed = Feed.of(self._dataset)
         run = self._place.begin(owner, first, save_steps, stride)
         self.run_id = run.run_id
+        host, machine = this_host()
         self._training = TrainingRecord(
             started=run.started,
             resumed_from=run.resumed_from,
             epoch_steps=feed.epoch_steps if feed is not None else None,
             batch_size=feed.batch_size if feed is not None else None,
-            host=host_name(),
+            host=host,
+            machine=machine,
         )
         self._headline = Headline(self._job, str(self.directory))
         self._begun, self._resumes = True, resumes()

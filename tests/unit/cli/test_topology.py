@@ -19,9 +19,9 @@ TWO_HOSTS = ("node1",) * 4 + ("node2",) * 4
 DIGEST = "xxh3_128:" + "0" * 32
 
 
-def saved(rank, host, step=STEP, *, started=1, world_size=8):
+def saved(rank, host, step=STEP, *, started=1, world_size=8, machine=None):
     file = slice_file(rank, step)
-    training = TrainingRecord(started, host=host)
+    training = TrainingRecord(started, host=host, machine=machine)
     group = (rank,)
     digests = Digests(DIGEST, (DIGEST,) * len(file.parameters))
     run_id = f"run{started}"
@@ -58,6 +58,17 @@ def test_the_run_that_began_last_counts_and_older_ones_as_far_as_they_agree():
     assert find_topology(tree(before + now[:-1], {}), TopologyOptions()) is None
     same = [saved(rank, host, OLDER, started=1) for rank, host in enumerate(TWO_HOSTS)]
     assert find_topology(tree(same + now[:-1], {}), TopologyOptions()).hosts == TWO_HOSTS
+
+
+def test_containers_of_one_machine_are_one_host():
+    slices = [saved(rank, f"pod{rank // 2}", machine=f"machine{rank // 4}") for rank in range(8)]
+    assert find_topology(tree(slices, {}), TopologyOptions()).hosts == ("pod0",) * 4 + ("pod2",) * 4
+
+
+def test_one_name_on_two_machines_is_two_hosts():
+    slices = [saved(rank, "localhost", machine=f"{rank // 4}" * 36) for rank in range(8)]
+    found = find_topology(tree(slices, {}), TopologyOptions()).hosts
+    assert found == ("localhost (0000000000000)",) * 4 + ("localhost (1111111111111)",) * 4
 
 
 def test_neighbours_share_a_host():

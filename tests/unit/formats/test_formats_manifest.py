@@ -38,6 +38,7 @@ TRAINING = TrainingRecord(1763900000123, RunStep("before", Step(1, 3)), 77, 8, (
         replace(MANIFEST, training=TrainingRecord(1763900000123)),
         replace(MANIFEST, training=TRAINING),
         replace(MANIFEST, training=replace(TRAINING, host="node1.example")),
+        replace(MANIFEST, training=replace(TRAINING, host="node1.example", machine="1f2e3d4c-5b6a")),
     ],
 )
 def test_round_trip(manifest):

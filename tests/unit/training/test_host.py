@@ -4,39 +4,38 @@ import socket
 
 import pytest
 
-from ms_recover.training.host import host_name
+from ms_recover.training.host import this_host
 
 BOOT = "1f2e3d4c-5b6a-4c5d-8e9f-001122334455"
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "in_container", "expected"),
+    ("environ", "expected"),
     [
-        ({}, False, "node1.example"),
-        ({"MS_RECOVER_HOST": " rack3-7 "}, False, "rack3-7"),
-        ({"NODE_NAME": "built-in"}, False, "node1.example"),
-        ({"NODE_NAME": "node9"} | POD, False, "node9"),
-        ({"NODE_NAME": "node9", "MS_RECOVER_HOST": "mine"} | POD, True, "mine"),
-        (POD, False, "machine-1f2e3d4c-5b6a"),
-        ({}, True, "machine-1f2e3d4c-5b6a"),
-        ({"MS_RECOVER_HOST": "a\nb"}, False, None),
-        ({"MS_RECOVER_HOST": "x" * 300}, False, "x" * 255),
+        ({}, ("node1.example", BOOT)),
+        ({"NODE_NAME": "built-in"}, ("node1.example", BOOT)),
+        (POD, ("node1.example", BOOT)),
+        ({"MS_RECOVER_HOST": " rack3-7 "}, ("rack3-7", None)),
+        ({"NODE_NAME": "node9"} | POD, ("node9", None)),
+        ({"NODE_NAME": "node9", "MS_RECOVER_HOST": "mine"} | POD, ("mine", None)),
+        ({"MS_RECOVER_HOST": "a\nb"}, (None, None)),
+        ({"MS_RECOVER_HOST": "x" * 300}, ("x" * 255, None)),
     ],
 )
-def test_the_name_of_the_host(environ, in_container, expected):
-    found = host_name(environ, lambda: "node1.example", lambda: BOOT, in_container)
-    assert found == expected
+def test_the_name_of_the_host(environ, expected):
+    assert this_host(environ, lambda: "node1.example", lambda: BOOT) == expected
 
 
 def test_nothing_names_it():
     def refuse():
         raise OSError("no such file")
 
-    assert host_name({}, lambda: "", in_container=False) is None
-    assert host_name(POD, boot_id=refuse) is None
+    assert this_host({}, refuse, refuse) == (None, None)
+    assert this_host({}, lambda: "", lambda: BOOT) == (None, BOOT)
 
 
 def test_this_host():
-    assert host_name({}, in_container=False) == socket.gethostname()
-    assert host_name({}, in_container=True).startswith("machine-")
+    name, machine = this_host({})
+    assert name == socket.gethostname()
+    assert len(machine) == 36

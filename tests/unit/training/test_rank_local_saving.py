@@ -43,6 +43,11 @@ def savers(tmp_path, monkeypatch):
     return make
 
 
+def said(caplog):
+    """Return what was logged, but for what losing the one host would cost."""
+    return sorted(one.getMessage() for one in caplog.records if one.name != "ms_recover.training.headline")
+
+
 def recorded(tmp_path, rank):
     found = [read_manifest(path) for path in (tmp_path / f"ckpt_dir{rank}").glob(f"*{MANIFEST_SUFFIX}")]
     return {str(manifest.step): manifest.training.rank_local for manifest in found}
@@ -53,7 +58,7 @@ def test_what_differs_is_named_once_and_stands_in_every_manifest(savers, tmp_pat
     made, save = savers(async_save=async_save)
     caplog.clear()
     save(1, 7, 8)
-    assert sorted(record.getMessage() for record in caplog.records) == [
+    assert said(caplog) == [
         f"rank {rank}, step 1_1: ranks 0, 1 differ in queue: recorded as rank-local; a lost rank's values cannot come "
         "back, see rank_local of recover_train"
         for rank in range(2)
@@ -61,7 +66,7 @@ def test_what_differs_is_named_once_and_stands_in_every_manifest(savers, tmp_pat
     caplog.clear()
     save(2, 9, 8)
     on_all(2, lambda rank: made[rank].flush())
-    assert not caplog.records
+    assert said(caplog) == []
     for rank in range(2):
         assert recorded(tmp_path, rank) == {"1_1": ("queue",), "1_2": ("queue",)}
     plan = api.plan(api.scan(tmp_path))
