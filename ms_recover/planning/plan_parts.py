@@ -147,7 +147,7 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tried:
+class TriedParts:
     """The parts of one step, and whether all of them can be had."""
 
     step: Step
@@ -161,13 +161,14 @@ class _Tried:
 
     @property
     def undecided(self) -> bool:
+        """Whether replicas of some part differ, with nothing to settle who is right."""
         return any(tried.undecided for _, _, tried in self.parts)
 
 
 def _plan_iterations(parts: Parts) -> Planned:
     inventory, options = parts.inventory, parts.options
     rejected: list[RejectedStep] = []
-    shown: _Tried | None = None
+    shown: TriedParts | None = None
     found = False
     for step in (options.step,) if options.step is not None else inventory.steps:
         world = parts.world(step)
@@ -179,7 +180,7 @@ def _plan_iterations(parts: Parts) -> Planned:
         if outside is not None:
             rejected.append(RejectedStep(step, outside, another_run=True))
             continue
-        tried = _try_parts(parts, step)
+        tried = try_parts(parts, step)
         if tried.found or tried.undecided or shown is None:
             shown = tried
         if tried.found:
@@ -195,7 +196,7 @@ def _plan_iterations(parts: Parts) -> Planned:
     return _join(parts, shown, tuple(rejected), found=found)
 
 
-def _try_parts(parts: Parts, step: Step) -> _Tried:
+def try_parts(parts: Parts, step: Step) -> TriedParts:
     """Assess the parts of a step, the later ones as the run that the first is of."""
     tried: list[tuple[WeightKind | None, Comparison, TriedStep]] = []
     for kind, compared in parts.at(step):
@@ -204,7 +205,7 @@ def _try_parts(parts: Parts, step: Step) -> _Tried:
             first = tried[0][2].run
             runs = [run for run in compared.facts.runs(step) if _is_same(first, run)] or [first]
         tried.append((kind, compared, try_step(compared, step, runs)))
-    return _Tried(step=step, parts=tuple(tried))
+    return TriedParts(step=step, parts=tuple(tried))
 
 
 def _is_same(one: Run, other: Run) -> bool:
@@ -220,7 +221,7 @@ def _is_same(one: Run, other: Run) -> bool:
     )
 
 
-def _join(parts: Parts, tried: _Tried, rejected: tuple[RejectedStep, ...], *, found: bool) -> Planned:
+def _join(parts: Parts, tried: TriedParts, rejected: tuple[RejectedStep, ...], *, found: bool) -> Planned:
     """Return the joined plan; while files are unread that of the first part, because only its reads are asked for."""
     inventory = parts.inventory
     planned = tuple(
@@ -262,7 +263,7 @@ def _other_runs(rejected: Sequence[RejectedStep]) -> list[str]:
     return [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
 
 
-def _join_ranks(tried: _Tried) -> tuple[RankVerdict, ...]:
+def _join_ranks(tried: TriedParts) -> tuple[RankVerdict, ...]:
     """Return one verdict for each rank: that of its worst part."""
     by_kind = {kind: one.shown.ranks for kind, _, one in tried.parts}
     world = max(map(len, by_kind.values()), default=0)

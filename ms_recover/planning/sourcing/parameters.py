@@ -185,11 +185,12 @@ class ParameterIndex:
             part = way.cell(rank).index
             return self._able(rank, (way.number, *part), way.holders.get(part, ()), parameter)
         able = self._able(rank, (-2 - stage,), self.by_stage.get(stage, ()), parameter)
-        if not able and self._is_counter(parameter):
+        if not able and self.is_counter(parameter):
             able = self._able(rank, (-1,), sorted(self.slices), parameter)
         return able
 
-    def _is_counter(self, parameter: Parameter) -> bool:
+    def is_counter(self, parameter: Parameter) -> bool:
+        """Whether a parameter is a counter without layout, which all stages have alike."""
         cut = any(parameter.name in layouts for layouts in self.stages.layouts.values())
         return not cut and parameter.shape in ((), (1,))
 

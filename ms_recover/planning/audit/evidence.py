@@ -1,0 +1,87 @@
+"""Where rank lists and strategy files lie: those in the directory of a rank are lost with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ms_recover.planning.facts import Facts
+
+Ranks = frozenset[int]
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The ranks that have a list of each group, and a strategy file of each stage, among their own files.
+
+    `kept` has the groups and stages that something else states, so that losing ranks does not lose it.
+    """
+
+    by_group: dict[Group, Ranks]
+    kept_groups: frozenset[Group]
+    by_stage: dict[int, Ranks]
+    kept_stages: frozenset[int]
+
+    def lists(self, group: Group) -> Ranks | None:
+        """Return the ranks with a list of a group; None when it is not lost with them."""
+        return None if group in self.kept_groups else self.by_group.get(group, frozenset())
+
+    def strategies(self, stage: int) -> Ranks | None:
+        """Return the ranks with a strategy file of a stage; None when it is not lost with them."""
+        return None if stage in self.kept_stages else self.by_stage.get(stage, frozenset())
+
+
+def find_evidence(facts: Facts) -> Evidence:
+    """Find where the rank lists and strategy files lie that the claims of a tree rest on.
+
+    A manifest states the group of its slice. What the operator says, and what lies in no directory of a single rank,
+    stays.
+    """
+    inventory, groups = facts.inventory, facts.groups
+    lists: dict[Group, set[int]] = defaultdict(set)
+    kept_groups = {groups.of(rank) for rank in groups.claimed}
+    stage_files: dict[int, set[int]] = defaultdict(set)
+    kept_stages: set[int] = set()
+    if inventory.part is not None:  # documents of the iteration say it, for all ranks
+        return Evidence(
+            by_group={},
+            kept_groups=frozenset(groups.members.values()),
+            by_stage={},
+            kept_stages=frozenset(facts.stages.layouts),
+        )
+    owners: dict[str, set[int]] = defaultdict(set)
+    for path, rank in [
+        *((file.path, file.rank) for file in inventory.slices),
+        *((file.path, file.rank) for file in inventory.group_files if file.rank is not None),
+    ]:
+        owners[path.rpartition("/")[0]].add(rank)
+    for listing in inventory.group_files:
+        if listing.info is None:
+            continue
+        ranks = listing.info.sorted_ranks
+        if listing.rank is None or owners[listing.path.rpartition("/")[0]] != {listing.rank}:
+            kept_groups.add(ranks)
+        else:
+            lists[ranks].add(listing.rank)
+    for file in inventory.slices:
+        if file.manifest is not None:
+            lists[tuple(sorted(set(file.manifest.group)))].add(file.rank)
+    devices = facts.stages.devices
+    for one in inventory.strategy_files:
+        if not devices or one.devices_per_stage != devices:
+            continue
+        stage = one.rank // devices
+        known = facts.stages.digests.get(stage)
+        if known and one.digest and one.digest not in known:
+            continue
+        if owners.get(one.path.rpartition("/")[0]) == {one.rank}:
+            stage_files[stage].add(one.rank)
+        else:
+            kept_stages.add(stage)
+    return Evidence(
+        by_group={group: frozenset(ranks) for group, ranks in lists.items()},
+        kept_groups=frozenset(kept_groups),
+        by_stage={stage: frozenset(ranks) for stage, ranks in stage_files.items()},
+        kept_stages=frozenset(kept_stages),
+    )

@@ -1,0 +1,408 @@
+"""Who holds what at one step: the blocks that recovery takes bytes from, and the losses that leave one without holder.
+
+It follows the rules of `ms_recover.planning.sourcing`: a lost slice is copied from its group, else composed by layouts.
+So a loss is fatal for a rank when it takes the rest of its group, or what says who that is, and besides every holder of
+some block of it, or the strategy files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ms_recover.model.rank_local import share_nothing
+from ms_recover.model.slices import Parameter
+from ms_recover.model.steps import Step
+from ms_recover.planning.audit.evidence import Evidence, find_evidence
+from ms_recover.planning.audit.families import Family, minimal
+from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.judging.judge import judge_step
+from ms_recover.planning.judging.judgement import Comparison, StepJudgement
+from ms_recover.planning.runs import Run
+from ms_recover.planning.sourcing.choose import sound_slices
+from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
+
+Ranks = frozenset[int]
+NOBODY: Ranks = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """Parameters that are cut alike, and the ranks whose sound slices hold the same region of them.
+
+    Parameters
+    ----------
+    kind : BlockKind
+        The parameters, and how they are cut.
+    holders : tuple of int
+        Ascending.
+    bytes : int or None
+        Of one copy; None where sizes are not known.
+    """
+
+    kind: BlockKind
+    holders: tuple[int, ...]
+    bytes: int | None
+
+    @cached_property
+    def members(self) -> Ranks:
+        """The holders as a set."""
+        return frozenset(self.holders)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockKind:
+    """Parameters of a stage that are cut alike; of no names where whole slices are meant."""
+
+    stage: int
+    names: tuple[str, ...]
+    cut: str
+    source: str
+
+    @property
+    def text(self) -> str:
+        """The parameters in a few words."""
+        if not self.names:
+            return "the whole slice"
+        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        return f"{self.names[0]}{more}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepHolders:
+    """Who holds what at one step.
+
+    Parameters
+    ----------
+    step : Step
+        The step.
+    ranks : int
+        Number of ranks.
+    blocks : tuple of Block
+        Every block that some rank needs.
+    groups : mapping of int to tuple of int
+        By rank the ranks with a slice to copy whole, its own among them; without one that is only composed.
+    sizes : mapping of int to int
+        Bytes of a rank's whole slice.
+    parts : mapping of int to tuple of Block
+        By rank the blocks of which its slice is composed.
+    missing : frozenset of int
+        Ranks without a sound slice, which need one whatever is lost.
+    family : tuple of frozenset of int
+        Smallest sets of ranks whose loss is fatal.
+    why : mapping of frozenset of int to str
+        What is lost with such a set.
+    """
+
+    step: Step
+    ranks: int
+    blocks: tuple[Block, ...]
+    groups: Mapping[int, tuple[int, ...]]
+    sizes: Mapping[int, int]
+    parts: Mapping[int, Sequence[Block]]
+    missing: Ranks
+    family: Family
+    why: Mapping[Ranks, str]
+
+
+def find_holders(compared: Comparison, step: Step, run: Run) -> StepHolders:
+    """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is."""
+    judgement = judge_step(compared, step, run)
+    return _Finding(compared.facts, judgement, sound_slices(compared.facts, judgement)).found()
+
+
+def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
+    """Return who holds what where the slice of a rank is several files: a loss is fatal when it is for one of them."""
+    if len(parts) == 1:
+        return parts[0]
+    ranks = range(max(part.ranks for part in parts))
+    why = {loss: text for part in reversed(parts) for loss, text in part.why.items()}
+    return StepHolders(
+        step=parts[0].step,
+        ranks=len(ranks),
+        blocks=tuple(block for part in parts for block in part.blocks),
+        groups={},
+        sizes={rank: sum(part.sizes.get(rank, 0) for part in parts) for rank in ranks},
+        parts={rank: [block for part in parts for block in part_blocks(part, rank)] for rank in ranks},
+        missing=NOBODY.union(*(part.missing for part in parts)),
+        family=minimal(one for part in parts for one in part.family),
+        why=why,
+    )
+
+
+def part_blocks(held: StepHolders, rank: int) -> Sequence[Block]:
+    """Return what a rank's slice is put together from; its whole slice as one block where it can be copied."""
+    group = held.groups.get(rank, ())
+    if group in ((), (rank,)):
+        return held.parts.get(rank, ())
+    kind = BlockKind(stage=0, names=(), cut="", source="")
+    return (Block(kind=kind, holders=group, bytes=held.sizes.get(rank)),)
+
+
+class _Finding:
+    def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
+        self.facts, self.judgement, self.sound = facts, judgement, sound
+        self.index = ParameterIndex(facts, judgement, sound)
+        self.idle = facts.idle(judgement.step)
+        self.evidence: Evidence = find_evidence(facts)
+        self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in sound) - self.idle
+        self._divided: set[int] = set()
+        self._copies: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def found(self) -> StepHolders:
+        """Return what was found."""
+        by_rank: dict[int, list[Block]] = defaultdict(list)
+        blocks: list[Block] = []
+        whole: list[int] = []
+        for stage, ranks in self._by_stage().items():
+            if self._why_not_composed(stage):
+                whole += ranks
+                continue
+            for block, needing in self._blocks_of_stage(stage, ranks):
+                blocks.append(block)
+                for rank in needing:
+                    by_rank[rank].append(block)
+        sizes = self._sizes()
+        blocks += self._whole_slices(whole, sizes)
+        why: dict[Ranks, str] = {}
+        for loss, text in self._fatal(whole, by_rank):
+            why.setdefault(loss, text)
+        family = minimal(why)
+        return StepHolders(
+            step=self.judgement.step,
+            ranks=self.facts.world.ranks,
+            blocks=tuple(blocks),
+            groups={rank: group for rank in range(self.facts.world.ranks) if (group := self.copies(rank))},
+            sizes=sizes,
+            parts=by_rank,
+            missing=self.missing,
+            family=family,
+            why={loss: why[loss] for loss in family},
+        )
+
+    def _by_stage(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for rank in range(self.facts.world.ranks):
+            if rank not in self.idle:
+                found[self.facts.stages.of(rank)].append(rank)
+        return found
+
+    def copies(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks of a group with a slice that can be copied, a sound rank itself included; none where not."""
+        facts, judgement = self.facts, self.judgement
+        group = facts.groups.of(rank)
+        if group not in self._copies:
+            refused = (
+                not facts.groups.knows(rank)
+                or (group, judgement.step) in judgement.structure.conflicts
+                or judgement.step in judgement.structure.deduplicated
+                or group in judgement.disagreements
+            )
+            held = [] if refused else [self.sound[one] for one in group if one in self.sound]
+            own = any(share_nothing({p.name: prod(p.shape) for p in one.listed}, one.rank_local) for one in held)
+            self._copies[group] = () if own else tuple(one.rank for one in held)
+        return self._copies[group]
+
+    def _why_not_composed(self, stage: int) -> bool:
+        """Whether slices of a stage can only be copied whole."""
+        stages, index = self.facts.stages, self.index
+        if stages.problem is not None or stage not in stages.layouts or stage not in index.kinds:
+            return True
+        if stages.paths[stage] in self.judgement.refuted:
+            return True
+        kinds = [index.slices[kind[0]] for kind in index.kinds[stage]]
+        if any(one.file.encryption is not None for one in kinds):
+            return True
+        if any(parameter.dtype.startswith("MapTensor") for one in kinds for parameter in one.listed):
+            return True
+        named = Counter[bool]()
+        for parameter in kinds[0].listed:
+            named[parameter.name in stages.layouts[stage]] += parameter.nbytes
+        return named[False] > named[True]
+
+    def _sizes(self) -> dict[int, int]:
+        sizes = {rank: one.file.size for rank, one in self.sound.items()}
+        usual = {self.facts.stages.of(rank): size for rank, size in reversed(sizes.items())}
+        for rank in self.missing:
+            like = next(iter(self.copies(rank)), None)
+            sizes[rank] = sizes[like] if like is not None else usual.get(self.facts.stages.of(rank), 0)
+        return sizes
+
+    def _whole_slices(self, ranks: Iterable[int], sizes: Mapping[int, int]) -> Iterator[Block]:
+        done: set[tuple[int, ...]] = set()
+        for rank in ranks:
+            group = self.copies(rank) or ((rank,) if rank in self.sound else ())
+            if group and group not in done:
+                done.add(group)
+                source = self.facts.groups.sources.get(rank, "nothing says who else holds it")
+                kind = BlockKind(stage=self.facts.stages.of(rank), names=(), cut="", source=source)
+                yield Block(kind=kind, holders=group, bytes=sizes[rank])
+
+    def _blocks_of_stage(self, stage: int, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
+        """Yield the blocks of a stage, each with the ranks that need it."""
+        index, source = self.index, self.facts.stages.paths[stage]
+        kinds = index.kinds[stage]
+        alike: dict[tuple[int | None, tuple[Parameter | None, ...]], list[str]] = defaultdict(list)
+        names = dict.fromkeys(name for kind in kinds for name in index.slices[kind[0]].listed.index)
+        anonymous: dict[tuple[Parameter | None, ...], tuple[Parameter | None, ...]] = {}
+        for name in names:
+            way = index.way(stage, name)
+            found = tuple(index.find(kind[0], name) for kind in kinds)
+            shapes = tuple(None if one is None else Parameter("", one.dtype, one.shape, one.nbytes) for one in found)
+            same = anonymous.setdefault(shapes, shapes) if len(set(shapes) - {None}) > 1 else _listed(shapes)
+            alike[way.number if way is not None else None, same].append(name)
+        rank_kind = {rank: number for number, kind in enumerate(kinds) for rank in kind}
+        for (number, _), held in alike.items():
+            way = index.way(stage, held[0])
+            if number is None or way is None:
+                for name in held:
+                    yield from self._uncut(stage, name, ranks)
+                continue
+            kind = BlockKind(stage=stage, names=tuple(sorted(held)), cut=_cut_text(way), source=source)
+            listed = {number: index.find(held_by[0], held[0]) for number, held_by in enumerate(kinds)}
+            total = {n: sum(p.nbytes for name in held if (p := index.find(k[0], name))) for n, k in enumerate(kinds)}
+            yield from self._cut(stage, way, kind, held[0], rank_kind, listed, total, ranks)
+
+    def _cut(
+        self,
+        stage: int,
+        way: Way,
+        kind: BlockKind,
+        name: str,
+        rank_kind: Mapping[int, int],
+        listed: Mapping[int, Parameter | None],
+        total: Mapping[int, int],
+        ranks: Sequence[int],
+    ) -> Iterator[tuple[Block, Sequence[int]]]:
+        """Yield the blocks of parameters that a layout cuts."""
+        needing: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank in ranks:
+            needing[way.cell(rank).index].append(rank)
+        simple = len(set(listed.values())) == 1
+        for cell, needed in needing.items():
+            there, holders = needed, way.holders.get(cell, ())
+            expected = listed[0]
+            if not simple:
+                having = Counter(listed[rank_kind[rank]] for rank in holders if listed[rank_kind[rank]] is not None)
+                expected = max(having, key=lambda one: having[one], default=None)
+                holders = [rank for rank in holders if listed[rank_kind[rank]] == expected]
+                there = [rank for rank in there if rank not in rank_kind or listed[rank_kind[rank]] is not None]
+                if expected is None or not there:
+                    continue
+                whole = self.index.whole_tensors(there[0], expected)
+                holders = sorted({*holders, *(rank for _, having_whole in whole for rank in having_whole)})
+            size = total[rank_kind[holders[0]]] if holders else None
+            if len(holders) < len(self.index.by_stage[stage]):
+                self._divided.add(stage)
+            yield Block(kind=kind, holders=tuple(holders), bytes=size), there
+
+    def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
+        """Yield the blocks of a parameter without layout: every rank of the stage holds it, or each its own."""
+        index = self.index
+        there = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
+        source, size = self.facts.stages.paths[stage], 0
+        parameter = index.find(there[0], name)
+        if parameter is not None:
+            size = parameter.nbytes
+        kind = BlockKind(stage=stage, names=(name,), cut="none", source=source)
+        needing = [rank for rank in ranks if rank in set(there) or rank in self.missing]
+        if name in self.facts.stages.layouts[stage]:  # a layout that does not fit: it is taken from nobody
+            for rank in needing:
+                own = (rank,) if rank in self.sound else ()
+                yield Block(kind=kind, holders=own, bytes=size), (rank,)
+            return
+        contents = {index.digest(rank, name) for rank in there} - {None}
+        if len(contents) < 2 or index.may_differ(name, there):
+            counter = parameter is not None and index.is_counter(parameter)
+            everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
+            yield Block(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
+            return
+        for rank in needing:
+            group = self.facts.groups.of(rank)
+            held = tuple(one for one in there if one in group)
+            yield Block(kind=kind, holders=held or ((rank,) if rank in there else ()), bytes=size), (rank,)
+
+    def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[Block]]) -> Iterator[tuple[Ranks, str]]:
+        """Yield losses that are fatal, each with what is lost."""
+        sets: dict[tuple[int, ...], Ranks] = {}
+
+        def ranks_of(holders: tuple[int, ...]) -> Ranks:
+            return sets.setdefault(holders, frozenset(holders))
+
+        done: set[tuple[tuple[int, ...], Ranks]] = set()
+        for rank in whole:
+            for copied, why in self._no_copy(rank, ranks_of):
+                yield copied, why
+        for rank, blocks in by_rank.items():
+            strategy = self.evidence.strategies(self.facts.stages.of(rank))
+            alone = frozenset((rank,)) - self.missing
+            no_copy = list(self._no_copy(rank, ranks_of))
+            usual = len(no_copy) == 1
+            for block in blocks:
+                lost = ranks_of(block.holders)
+                key = (block.holders, no_copy[0][0])
+                if usual and alone <= lost:
+                    if key in done:
+                        continue
+                    done.add(key)
+                for copied, _ in no_copy:
+                    yield (lost if copied <= lost and alone <= lost else lost | copied | alone), _text(block)
+            if strategy is not None and not frozenset(self.facts.stages.ranks(self.facts.stages.of(rank))) <= strategy:
+                for copied, _ in no_copy:
+                    yield strategy | copied | alone, f"the strategy file of rank {rank}'s stage"
+            doubtful = self._doubtful(rank, blocks)
+            for one in doubtful:
+                for copied, _ in no_copy:
+                    yield one | copied | alone, "parameters without layout, which one rank alone has"
+
+    def _no_copy(self, rank: int, ranks_of: Callable[[tuple[int, ...]], Ranks]) -> Iterator[tuple[Ranks, str]]:
+        """Yield losses after which the slice of a rank cannot be copied."""
+        copies = self.copies(rank)
+        alone = frozenset((rank,)) - self.missing
+        if not copies:
+            yield alone, f"the slice of rank {rank}, of which no other rank has a copy"
+            return
+        held = ranks_of(copies)
+        yield (held if alone <= held else held | alone), f"the slice of rank(s) {_some(copies)}"
+        lists = self.evidence.lists(self.facts.groups.of(rank))
+        if lists is not None and not held <= lists:
+            yield lists | alone, f"the rank list that names rank {rank}"
+
+    def _doubtful(self, rank: int, blocks: Sequence[Block]) -> Iterator[Ranks]:
+        """Yield losses that leave one rank with a parameter without layout, so that it may be that rank's own."""
+        stage = self.facts.stages.of(rank)
+        if stage in self._divided:
+            return  # so much takes all holders of some part anyway
+        group = self.facts.groups.of(rank)
+        for block in blocks:
+            if block.kind.cut != "none":
+                continue
+            parameter = next((p for one in block.holders if (p := self.index.find(one, block.kind.names[0]))), None)
+            if parameter is None or not parameter.shape or self.facts.tolerance.covers(parameter.name):
+                continue
+            for last in block.holders:
+                if last not in group and last != rank:
+                    yield frozenset(block.holders) - {last}
+
+
+def _listed(shapes: Sequence[Parameter | None]) -> tuple[Parameter | None, ...]:
+    """Return which kinds list a parameter, where all that do list it alike: shapes then do not matter."""
+    mark = Parameter("", "", (), 0)
+    return tuple(None if one is None else mark for one in shapes)
+
+
+def _cut_text(way: Way) -> str:
+    layout = way.layout
+    return f"{list(layout.device_matrix)} {layout.tensor_map} {layout.opt_shard_size}"
+
+
+def _some(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:4]))
+    return named if len(ranks) < 5 else f"{named} and {len(ranks) - 4} more"
+
+
+def _text(block: Block) -> str:
+    return f"{block.kind.text}, which rank(s) {_some(block.holders)} alone hold"
