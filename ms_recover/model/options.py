@@ -58,5 +58,16 @@ class PlanOptions:
     """Refuse to go back behind a newer step that was given up: planning raises OlderStepError instead."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """What an audit is about, beside the plan."""
+
+    losses: int = 2
+    """Domains that are lost at once, up to which losses are counted."""
+    bandwidth: float | None = None
+    """Bytes a second that a host sends or receives."""
+
+
+DEFAULT_AUDIT = AuditOptions()
 DEFAULT_SCAN = ScanOptions()
 DEFAULT_PLAN = PlanOptions()

@@ -40,14 +40,14 @@ def read_target(path: str) -> Target:
     document = os.path.join(path, METADATA_NAME) if os.path.isdir(path) else path
     if os.path.basename(document) == METADATA_NAME and os.path.isfile(document):
         return _of_metadata(document)
-    named = _in_folder(path) if os.path.isdir(path) else [(None, path)]
+    named = strategies_in_folder(path) if os.path.isdir(path) else [(None, path)]
     if not named:
         raise MissingInputError(f"{path} holds no strategy file: name the folder that does")
     files = StrategyReader(Tree(LocalStore("/"))).named([(rank, os.path.abspath(one)) for rank, one in named])
     return target_of_files([replace(file, rank=max(file.rank, 0)) for file in files], path)
 
 
-def _in_folder(path: str) -> list[tuple[int | None, str]]:
+def strategies_in_folder(path: str) -> list[tuple[int | None, str]]:
     """Return the strategy files in a folder, and in directories of ranks in it, each with the rank that it names."""
     found: list[tuple[int | None, str]] = []
     with explained("reading", path):

@@ -349,7 +349,7 @@ class _Finding:
                         continue
                     done.add(key)
                 for copied, _ in no_copy:
-                    yield (lost if copied <= lost and alone <= lost else lost | copied | alone), _text(block)
+                    yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
             if strategy is not None and not frozenset(self.facts.stages.ranks(self.facts.stages.of(rank))) <= strategy:
                 for copied, _ in no_copy:
                     yield strategy | copied | alone, f"the strategy file of rank {rank}'s stage"
@@ -404,5 +404,6 @@ def _some(ranks: Sequence[int]) -> str:
     return named if len(ranks) < 5 else f"{named} and {len(ranks) - 4} more"
 
 
-def _text(block: Block) -> str:
+def block_text(block: Block) -> str:
+    """Return what is lost with all holders of a block."""
     return f"{block.kind.text}, which rank(s) {_some(block.holders)} alone hold"

@@ -70,6 +70,34 @@ def same_by_axes(axes: Axes, order: Sequence[str], shards: int, world_size: int)
     return _alike(keys)
 
 
+def kinds_by_axes(
+    axes: Axes, order: Sequence[str], shards: int, world_size: int
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return for each kind of parameter the groups of ranks that hold the same part of it.
+
+    The weights, the experts where there are several, and with optimizer shards the optimizer's states of each kind:
+    those of weights that are cut over tensor-parallel ranks, of experts, and of weights that are not cut. Arguments and
+    errors are those of `same_by_axes`.
+    """
+    places = _places(axes, order, world_size)
+    experts = axes.size("ep") > 1
+    apart = ("tp", "pp", "ep", "cp") if experts else ("tp", "pp")
+    cut = {"weights": ("tp", "pp"), "experts": apart, "weights that are not cut": ("pp",)}
+    if not experts:
+        del cut["experts"]
+    if axes.size("tp") == 1:
+        del cut["weights that are not cut"]
+    found = {}
+    for name, kind in cut.items():
+        keys: list[list[Hashable]] = [[tuple(place[axis] for axis in kind)] for place in places]
+        found[name] = _alike(keys)
+        if shards not in (0, 1):
+            for rank, place in enumerate(_shard_places(places, kind, shards)):
+                keys[rank].append(place)
+            found[f"optimizer states of {name}"] = _alike(keys)
+    return found
+
+
 def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
     """Return the place of each rank on each axis."""
     sizes = {axis: axes.size(axis) for axis in ("tp", "cp", "ep", "dp", "pp")}

@@ -1,0 +1,152 @@
+"""The audit: every loss of one and two domains, the smallest fatal ones, and their probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import comb
+
+from ms_recover.errors import ContradictionError
+from ms_recover.model.audit import RANK_LEVEL, Audit, Finding, LevelAudit, Loss
+from ms_recover.model.audit import Losses as CountedLosses
+from ms_recover.model.options import DEFAULT_AUDIT, AuditOptions
+from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.families import Family, TooManyError, count_fatal, fatal_in_all
+from ms_recover.planning.audit.headline import headline_of
+from ms_recover.planning.audit.holders import StepHolders
+from ms_recover.planning.audit.losses import Level, Losses
+from ms_recover.planning.audit.tables import block_classes, single_copy_bytes
+
+MOST_EACH = 2016
+"""Losses that are listed one by one: all pairs of 64 hosts."""
+MOST_LISTED = 1000
+"""Fatal losses that are listed where there are more losses than that."""
+_LEAST_COUNTED = 3
+_MOST_TRIED = 200_000
+
+
+def make_audit(
+    root: str,
+    steps: Sequence[StepHolders],
+    ranks: int,
+    topology: Topology | None,
+    *,
+    evidence: str,
+    why: str = "",
+    wanted: AuditOptions = DEFAULT_AUDIT,
+    findings: Sequence[Finding] = (),
+) -> Audit:
+    """Return what losses cost.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    steps : sequence of StepHolders
+        Steps that can be recovered now, newest first; none where none can.
+    ranks : int
+        Number of ranks.
+    topology : Topology or None
+        Where they live; None where nothing says it, and each rank stands for a host.
+    evidence : str
+        What says who holds the same.
+    why : str
+        Why no step can be recovered.
+    wanted : AuditOptions
+    findings : sequence of Finding
+        Of the tree, the gravest first.
+
+    Raises
+    ------
+    ContradictionError
+        When the topology places another number of ranks.
+    """
+    places = topology or Topology((RANK_LEVEL,), (tuple(map(str, range(ranks))),), "nothing")
+    if places.world_size != ranks:
+        raise ContradictionError(
+            f"{places.source} places {places.world_size} ranks, and the job has {ranks}: it is of another launch"
+        )
+    levels = [Level.of_topology(places, number) for number in range(len(places.levels))]
+    books = [Losses(steps, level, levels[0], wanted.bandwidth) for level in levels]
+    audited = tuple(_level(book, wanted) for book in books)
+    newest = steps[0] if steps else None
+    try:
+        fatal_ranks = fatal_in_all([held.family for held in steps]) if steps else ()
+    except TooManyError:
+        fatal_ranks = ()
+    found = Audit(
+        root=root,
+        step=newest.step if newest is not None else None,
+        why=why,
+        world_size=ranks,
+        evidence=evidence,
+        topology=places,
+        levels=audited,
+        pairs=tuple(_listed(books[0], 2)) if steps else (),
+        chosen=tuple(_listed(books[0], wanted.losses)) if steps and wanted.losses > 2 else (),
+        blocks=block_classes(newest, levels[0]) if newest is not None else (),
+        single_copy_bytes=single_copy_bytes(newest.blocks) if newest is not None else None,
+        findings=tuple(findings),
+        fatal_ranks=fatal_ranks,
+    )
+    return headline_of(found)
+
+
+def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
+    level = book.level
+    count = len(level.domains)
+    singles = tuple(book.loss(frozenset((place,))) for place in range(count))
+    most = min(max(wanted.losses, _LEAST_COUNTED), count)
+    fatal = book.fatal
+    counted = tuple(_counted(book, lost) for lost in range(1, most + 1))
+    if fatal is not None:
+        smallest = len(fatal[0]) if fatal and book.steps else None
+        smallest_count: int | None = sum(len(one) == smallest for one in fatal) if smallest else None
+    else:
+        first = next((one for one in counted if one.fatal != 0), None)
+        smallest = first.count if first is not None and first.fatal else None
+        smallest_count = first.fatal if first is not None else None
+    listed = fatal[:MOST_LISTED] if fatal is not None and book.steps else ()
+    return LevelAudit(
+        name=level.name,
+        domains=level.domains,
+        singles=singles,
+        losses=counted,
+        smallest=smallest,
+        smallest_count=smallest_count,
+        minimal=tuple(tuple(level.domains[place] for place in sorted(one)) for one in listed),
+        minimal_count=len(fatal) if fatal is not None and book.steps else None,
+    )
+
+
+def _counted(book: Losses, lost: int) -> CountedLosses:
+    count = len(book.level.domains)
+    fatal = _count(count, book.fatal, lost) if book.steps else comb(count, lost)
+    if fatal is None and comb(count, lost) <= _MOST_TRIED:
+        losses = map(frozenset, combinations(range(count), lost))
+        fatal = sum(book.step_after(one) is None for one in losses)
+    newest = _count(count, book.families[0], lost) if book.steps else None
+    possible = comb(count, lost)
+    kept = possible - newest if newest is not None else None
+    return CountedLosses(count=lost, possible=possible, fatal=fatal, newest=kept)
+
+
+def _count(places: int, family: Family | None, lost: int) -> int | None:
+    try:
+        return count_fatal(places, family, lost) if family is not None else None
+    except TooManyError:
+        return None
+
+
+def _listed(book: Losses, lost: int) -> Iterator[Loss]:
+    """Yield losses of so many domains: each where they are few, else smallest fatal ones of at most so many."""
+    count = len(book.level.domains)
+    if lost > count:
+        return
+    if comb(count, lost) <= MOST_EACH:
+        for places in combinations(range(count), lost):
+            yield book.loss(frozenset(places))
+        return
+    fatal = [one for one in book.fatal or () if 1 < len(one) <= lost]
+    for one in fatal[:MOST_LISTED]:
+        yield book.loss(one, sources=False)
