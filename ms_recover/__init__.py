@@ -10,6 +10,7 @@ from ms_recover.lazy import lazy_names
 TYPE_CHECKING = False  # the name that type checkers know, without the cost of importing typing
 if TYPE_CHECKING:
     from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
+    from ms_recover.auditing import audit
     from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __all__ = [
     "SliceManifests",
     "SliceSaver",
     "apply",
+    "audit",
     "check",
     "complete",
     "complete_iteration",
@@ -32,10 +34,14 @@ __all__ = [
     "verify",
 ]
 
+_ROOMS = {"audit": "ms_recover.auditing"}
 _OF_TRAINING = ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume")
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {name: "ms_recover.training" if name in _OF_TRAINING else "ms_recover.api" for name in __all__},
+        {
+            name: _ROOMS.get(name, "ms_recover.training" if name in _OF_TRAINING else "ms_recover.api")
+            for name in __all__
+        },
     )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ms_recover.engine.report_json import WorkerInfoFields
+from ms_recover.formats.audit_json import AuditFields
 from ms_recover.formats.codec import schema
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
@@ -25,6 +26,7 @@ from ms_recover.formats.reshard_json import ReshardOutcomeFields, ReshardPlanFie
 
 COMMANDS = {
     "apply": OutcomeFields,
+    "audit": AuditFields,
     "copy": BackupFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,

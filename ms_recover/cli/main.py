@@ -25,6 +25,7 @@ PROGRAM = "recover-ckpt"
 
 COMMANDS = {
     "apply": "Carry out a plan, so that every rank has its slice.",
+    "audit": "Say which hosts and racks may be lost. Changes nothing.",
     "complete": "Write a full slice for RANK from the parts of its peers.",
     "completion": "Print the script that completes commands and options in a shell.",
     "copy": "Back up a proven step below ROOT to URL, contents once each.",
@@ -46,6 +47,7 @@ EXIT_CODES = {
     "3": "an input is missing or malformed",
     "4": "unrecoverable: a rank's slice has no source",
     "5": "verification failed: a slice is wrong, or replicas differ",
+    "6": "with audit: a loss that must be survived is fatal",
     "10": "with plan --detailed-exitcode: there is something to do",
     "130": "interrupted by Ctrl-C; no temporary file is left",
     "143": "ended by SIGTERM; no temporary file is left",

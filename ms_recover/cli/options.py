@@ -313,6 +313,9 @@ takes_plan = takes(
 )
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 
+takes_audit = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, QUICK)
+"""Add the options of a plan that concern what may be lost, and give the command ``plan: PlanOptions``."""
+
 takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, TOLERATE)
 """Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
 

@@ -9,6 +9,9 @@ from typing import Literal
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
 
+BEFORE = Step(0, 0)
+"""The step of an audit before the first checkpoint."""
+
 RANK_LEVEL = "rank"
 """The level that stands for hosts where nothing says which ranks share one."""
 
@@ -38,8 +41,8 @@ class Loss:
     bytes : int
         Bytes that the lost ranks get from others; 0 without a step.
     sources : tuple of (str, int)
-        Domains of the finest level that give them, and the bytes each gives; the largest share first. Of pairs and
-        larger losses empty.
+        Domains of the finest level that give them, and the bytes each gives; the largest share first. Empty where
+        losses are too many to list one by one.
     seconds : float or None
         How long that takes at the bandwidth that is given: the busiest domain of the finest level sends or receives its
         share. None without one.
@@ -202,6 +205,8 @@ class Audit:
         checkpoint, step 0_0.
     why : str
         Why there is none.
+    disputed : bool
+        There is none because replicas differ, with nothing to settle who is right.
     world_size : int
         Number of ranks.
     evidence : str
@@ -231,6 +236,7 @@ class Audit:
     root: str
     step: Step | None
     why: str = ""
+    disputed: bool = False
     world_size: int
     evidence: str
     topology: Topology
@@ -242,6 +248,11 @@ class Audit:
     findings: tuple[Finding, ...] = ()
     fatal_ranks: tuple[frozenset[int], ...] = ()
     headline: str = ""
+
+    @property
+    def before(self) -> bool:
+        """Whether it is of claims alone, before the first checkpoint."""
+        return self.step == BEFORE
 
     @property
     def hosts_known(self) -> bool:

@@ -29,6 +29,7 @@ ROOMS = (
     "execution",
     "reporting",
     "api",
+    "auditing",
     "serving",
     "worlds",
     "engine",

@@ -6,14 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ms_recover.errors import MissingInputError
-from ms_recover.model.steps import Step
+from ms_recover.model.audit import BEFORE
+from ms_recover.planning.audit.blocks import NOBODY, Block, BlockKind, StepHolders, block_text
 from ms_recover.planning.audit.families import minimal
-from ms_recover.planning.audit.holders import NOBODY, Block, BlockKind, StepHolders, block_text
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.redundancy.axes import kinds_by_axes
-
-BEFORE = Step(0, 0)
-"""The step of an audit before the first checkpoint."""
 
 
 def claimed_holders(facts: Facts) -> StepHolders:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import comb
 
 from ms_recover.errors import UsageError
 from ms_recover.model.audit import RANK_LEVEL, Audit, LevelAudit
 
 _SURVIVE = re.compile(r"\s*(\d{1,6})?\s*([^\W\d][\w .-]*?)\s*\Z")
-_SETS = {1: "", 2: "such pairs "}
+_LONG = 10**12
+_SETS = {1: "", 2: "such pair"}
 
 
 def headline_of(audit: Audit) -> Audit:
@@ -34,10 +36,12 @@ def _survived(level: LevelAudit) -> str:
 def _smallest(level: LevelAudit) -> str:
     if level.smallest is None:
         return f"the smallest fatal loss has more than {many(level.survived, level.name)}"
-    possible = next((one.possible for one in level.losses if one.count == level.smallest), None)
-    sets = _SETS.get(level.smallest, "such sets ")
-    of = f" of {possible:,}" if possible is not None else ""
-    count = f"{level.smallest_count:,} {sets}".strip() if level.smallest_count is not None else "how many is not known"
+    possible = comb(len(level.domains), level.smallest)
+    sets = _SETS.get(level.smallest, "such set")
+    of = f" of {possible:,}" if possible < _LONG else f" of {possible:.3g}"
+    count = "how many is not known"
+    if level.smallest_count is not None:
+        count = many(level.smallest_count, sets) if sets else f"{level.smallest_count:,}"
     return f"smallest fatal loss: {many(level.smallest, level.name)} ({count}{of})"
 
 
@@ -91,6 +95,12 @@ def find_level(audit: Audit, gate: Gate) -> LevelAudit | None:
     known = [level.name for level in audit.levels if level.name != RANK_LEVEL]
     where = f"the topology has {', '.join(known)}" if known else "nothing says where ranks live: give --topology"
     raise UsageError(f"--survive {gate.level}: there is no such level, {where}")
+
+
+def named(audit: Audit, gate: Gate) -> Gate:
+    """Return a gate with the level's own name; errors are those of `find_level`."""
+    level = find_level(audit, gate)
+    return replace(gate, level=level.name if level is not None else "host")
 
 
 def passes(audit: Audit, gate: Gate) -> bool | None:

@@ -11,8 +11,8 @@ from functools import cached_property
 from ms_recover.model.audit import Loss
 from ms_recover.model.steps import Step
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.blocks import Ranks, StepHolders
 from ms_recover.planning.audit.families import Family, FamilyIndex, Places, TooManyError, fatal_in_all, minimal
-from ms_recover.planning.audit.holders import Ranks, StepHolders
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,9 +122,8 @@ class Moves:
     def sources(self) -> tuple[tuple[str, int], ...]:
         """Domains that give bytes, the largest share first."""
         names = self._finest.domains
-        return tuple(
-            (names[place], count) for place, count in sorted(self._sent.items(), key=lambda one: (-one[1], one[0]))
-        )
+        largest = sorted(self._sent.items(), key=lambda one: (-one[1], one[0]))
+        return tuple((names[place], count) for place, count in largest if count)
 
     @property
     def busiest(self) -> int:

@@ -11,9 +11,9 @@ from ms_recover.model.audit import RANK_LEVEL, Audit, Finding, LevelAudit, Loss
 from ms_recover.model.audit import Losses as CountedLosses
 from ms_recover.model.options import DEFAULT_AUDIT, AuditOptions
 from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.blocks import StepHolders
 from ms_recover.planning.audit.families import Family, TooManyError, count_fatal, fatal_in_all
 from ms_recover.planning.audit.headline import headline_of
-from ms_recover.planning.audit.holders import StepHolders
 from ms_recover.planning.audit.losses import Level, Losses
 from ms_recover.planning.audit.tables import block_classes, single_copy_bytes
 
@@ -35,6 +35,7 @@ def make_audit(
     why: str = "",
     wanted: AuditOptions = DEFAULT_AUDIT,
     findings: Sequence[Finding] = (),
+    disputed: bool = False,
 ) -> Audit:
     """Return what losses cost.
 
@@ -55,6 +56,8 @@ def make_audit(
     wanted : AuditOptions
     findings : sequence of Finding
         Of the tree, the gravest first.
+    disputed : bool
+        No step can be recovered because replicas differ, with nothing to settle who is right.
 
     Raises
     ------
@@ -78,6 +81,7 @@ def make_audit(
         root=root,
         step=newest.step if newest is not None else None,
         why=why,
+        disputed=disputed,
         world_size=ranks,
         evidence=evidence,
         topology=places,

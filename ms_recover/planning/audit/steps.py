@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ms_recover.model.steps import Step
-from ms_recover.planning.audit.holders import StepHolders, find_holders, join_parts
+from ms_recover.planning.audit.blocks import StepHolders, join_parts
+from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.plan_parts import Parts, try_parts
 from ms_recover.planning.planner import try_step

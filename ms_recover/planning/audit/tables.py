@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ms_recover.model.audit import BlockClass
-from ms_recover.planning.audit.holders import Block, StepHolders
+from ms_recover.planning.audit.blocks import Block, StepHolders
 from ms_recover.planning.audit.losses import Level
 
 _MOST_NAMES = 8

@@ -1,0 +1,176 @@
+"""The verbs that say what losing hosts would cost: audit, audit_claims.
+
+>>> from ms_recover import api, auditing
+>>> found = auditing.audit(api.scan("/checkpoints"))                                  # doctest: +SKIP
+>>> print(found.headline)                                                             # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ms_recover.model.contents import Contents
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
+from ms_recover.model.topology import Topology
+
+if TYPE_CHECKING:
+    from ms_recover.model.audit import Audit, Finding
+
+Progress = Callable[[int], None]
+"""As in `ms_recover.api`."""
+
+
+def audit(
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    topology: Topology | None = None,
+    wanted: AuditOptions = DEFAULT_AUDIT,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+) -> Audit:
+    """Say for the loss of each host, rack or other domain whether the tree can be recovered then, and what it takes.
+
+    Slices are judged as `ms_recover.api.plan` judges them: with ``quick`` in the options by headers and manifests, and
+    otherwise the slices of the step are read. Of a tree without any slice the strategy files and rank lists are asked.
+
+    Parameters
+    ----------
+    inventory, options, jobs, progress, read
+        As for `ms_recover.api.plan`.
+    topology : Topology, optional
+        Where ranks live; without one each rank stands for a host.
+    wanted : AuditOptions
+        How many domains are lost at once, and the bandwidth.
+
+    Raises
+    ------
+    MissingInputError
+        When there is neither a slice nor anything that says who will hold the same.
+    UsageError, ContradictionError
+        As `ms_recover.api.plan`, and when the topology places another number of ranks.
+    """
+    if not inventory.steps:
+        return audit_claims(inventory, options, topology, wanted)
+    from ms_recover.evidence import plan_with_evidence
+    from ms_recover.planning.audit.findings import Case, find_findings
+    from ms_recover.planning.audit.make_audit import make_audit
+    from ms_recover.planning.audit.shards import find_sharding
+    from ms_recover.planning.audit.steps import steps_of_parts, steps_of_tree
+    from ms_recover.planning.plan_parts import Parts
+    from ms_recover.planning.planner import why_unrecoverable
+
+    planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    plan, facts = planned.plan, planned.facts
+    findings: tuple[Finding, ...] = ()
+    if not plan.recoverable:
+        why = "; ".join(plan.disagreements) or why_unrecoverable(plan.ranks)
+        evidence, steps = "", []
+    else:
+        if inventory.iterations:
+            steps = list(steps_of_parts(Parts(inventory, options, contents)))
+        else:
+            steps = list(steps_of_tree(planned.compared))
+        why, evidence = "", evidence_of(inventory, options)
+        dealt = steps[0].step in planned.compared.structure.deduplicated
+        case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))
+        findings = find_findings(case)
+    return make_audit(
+        inventory.root,
+        steps,
+        plan.world_size,
+        topology,
+        evidence=evidence,
+        why=why,
+        wanted=wanted,
+        findings=findings,
+        disputed=bool(plan.disagreements),
+    )
+
+
+def audit_claims(
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    topology: Topology | None = None,
+    wanted: AuditOptions = DEFAULT_AUDIT,
+) -> Audit:
+    """Say the same before the first checkpoint, by strategy files, rank lists, or the axes in the options.
+
+    An inventory of them alone is that of `ms_recover.scanning.claims.read_claims`; with axes it may be empty.
+
+    Raises
+    ------
+    MissingInputError
+        When nothing says who will hold the same.
+    UsageError, ContradictionError
+        As `audit`.
+    """
+    from ms_recover.planning.audit.claimed import claimed_holders
+    from ms_recover.planning.audit.findings import Case, find_findings
+    from ms_recover.planning.audit.make_audit import make_audit
+    from ms_recover.planning.audit.shards import find_sharding
+    from ms_recover.planning.facts import gather_facts
+    from ms_recover.planning.redundancy.axes import count_ranks
+
+    if options.axes is not None and options.world_size is None and not (inventory.ranks or inventory.strategy_files):
+        options = replace(options, world_size=count_ranks(options.axes)[0])
+    facts = gather_facts(inventory, options)
+    held = claimed_holders(facts)
+    case = Case(facts=facts, held=held, dealt=False, topology=topology, sharding=find_sharding(facts))
+    evidence = evidence_of(inventory, options)
+    findings = find_findings(case)
+    return make_audit(
+        inventory.root, [held], facts.world.ranks, topology, evidence=evidence, wanted=wanted, findings=findings
+    )
+
+
+def count_ranks_of_claims(inventory: Inventory, options: PlanOptions = DEFAULT_PLAN) -> int:
+    """Return the number of ranks by what was read and the options.
+
+    Raises
+    ------
+    UsageError, ContradictionError
+        As `audit`.
+    """
+    from ms_recover.planning.redundancy.axes import count_ranks
+    from ms_recover.planning.world_size import find_world_size, with_word
+
+    if options.axes is not None and options.world_size is None and not (inventory.ranks or inventory.strategy_files):
+        options = replace(options, world_size=count_ranks(options.axes)[0])
+    return with_word(find_world_size(inventory, options.world_size), options, inventory).ranks
+
+
+def read_claims(options: ScanOptions) -> Inventory:
+    """Read the strategy files and rank lists that options name, where there is no tree yet.
+
+    Raises
+    ------
+    MissingInputError, FormatError
+        When an option names nothing, or a malformed file.
+    """
+    from ms_recover.scanning.claims import read_claims as read
+
+    return read(options)
+
+
+def evidence_of(inventory: Inventory, options: PlanOptions) -> str:
+    """Return in words what says who holds the same."""
+    found = []
+    if inventory.iterations:
+        found.append("metadata.json")
+    if inventory.strategy_files:
+        found.append(f"{len(inventory.strategy_files):,} strategy files")
+    if inventory.group_files:
+        found.append(f"{len(inventory.group_files):,} rank lists")
+    manifests = sum(file.manifest is not None for file in inventory.slices)
+    if manifests:
+        found.append(f"{manifests:,} manifests")
+    if options.axes is not None:
+        found.append(f"--axes {options.axes}")
+    if options.groups:
+        found.append("--group")
+    return ", ".join(found) or "nothing"

@@ -1,0 +1,181 @@
+"""``recover-ckpt audit``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from ms_recover.cli.command import Command
+from ms_recover.cli.options import json_option, takes_audit, takes_scan
+from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.topology import find_topology, topology_options, write_placement
+from ms_recover.cli.tree import cores, scan_tree
+
+if TYPE_CHECKING:
+    from ms_recover.cli.topology import TopologyOptions
+    from ms_recover.model.audit import Audit
+    from ms_recover.model.inventory import Inventory
+    from ms_recover.model.options import AuditOptions, PlanOptions, ScanOptions
+
+NOT_SURVIVED = 6
+"""Exit code where a loss that must be survived is fatal."""
+
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKMGT]i?)?\s*(B|b|bit|Bit)(?:/s|ps)?\Z", re.ASCII)
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_rate(text: str) -> float:
+    """Parse ``25Gbit/s``, ``10Gb``, ``2GiB/s`` or ``500MB`` to bytes a second; ValueError when it is none of these."""
+    match = _RATE.match(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is no bandwidth: write for example 25Gbit or 2GB")
+    unit = match[2] or ""
+    scale: int = (1024 if unit.endswith("i") else 1000) ** _UNITS[unit[:1].upper()]
+    return float(match[1]) * scale / (1 if match[3] == "B" else 8)
+
+
+@click.command(
+    name="audit",
+    cls=Command,
+    example="recover-ckpt audit /checkpoints\nrecover-ckpt audit /checkpoints --hostfile hosts --survive 2hosts\n"
+    "recover-ckpt audit --axes dp=64,tp=8,pp=4 --optimizer-shards 8 --ranks-per-host 8",
+)
+@click.argument("root", type=click.Path(readable=False), required=False)
+@topology_options
+@click.option(
+    "--survive",
+    metavar="LOSS",
+    default="host",
+    show_default=True,
+    help="End with 6 unless the job survives it: host, rack, or another level of the topology, with a number ahead for "
+    "several at once, for example 2hosts.",
+)
+@click.option(
+    "--losses",
+    metavar="K",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Count the fatal losses of up to K hosts at once, and list those of K.",
+)
+@click.option("--bandwidth", metavar="RATE", help="What a host sends or receives a second, for example 25Gbit or 2GB.")
+@click.option(
+    "--write-placement",
+    "placement",
+    metavar="FILE",
+    help="Write a placement that survives, where one is found: a rank table where FILE ends in .json, else a hostfile.",
+)
+@takes_audit
+@takes_scan
+@json_option
+def command(
+    root: str | None,
+    survive: str,
+    losses: int,
+    bandwidth: str | None,
+    placement: str | None,
+    as_json: bool,
+    plan: PlanOptions,
+    scan: ScanOptions,
+    topology: TopologyOptions,
+) -> int:
+    """Say which hosts and racks may be lost, before they are. Changes nothing.
+
+    ROOT is a directory or the URL of one. Without it, before the first checkpoint, --strategy, --group-info or --axes
+    say who will hold the same.
+    """
+    from ms_recover import auditing
+    from ms_recover.cli.progress import progress_bar
+    from ms_recover.model.options import AuditOptions
+    from ms_recover.planning.audit.headline import named, parse_gate, passes
+    from ms_recover.reporting.audit_text import audit_text
+
+    ctx = click.get_current_context()
+    try:
+        gate = parse_gate(survive)
+        wanted = AuditOptions(losses=losses, bandwidth=parse_rate(bandwidth) if bandwidth is not None else None)
+    except ValueError as error:
+        raise click.UsageError(str(error), ctx) from None
+    if root is None:
+        made = _before(ctx, plan, scan, topology, wanted)
+    else:
+        inventory = scan_tree(root, scan, as_json=as_json)
+        places = find_topology(inventory, topology, _world(inventory, plan))
+        with progress_bar("reading", None, as_json) as progress:
+            made = auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
+    gate, passed = named(made, gate), passes(made, gate)
+    if as_json:
+        from ms_recover.formats.audit_json import audit_to_json
+
+        print_json(audit_to_json(made, (gate.text, passed)))
+    else:
+        print_text(audit_text(made, text_width(), gate=_gate_line(made, gate.text, passed)))
+    if placement is not None:
+        _write_placement(made, placement, topology)
+    if passed is None:
+        from ms_recover.cli.output import print_error
+
+        print_error(
+            f"recover-ckpt: nothing says which ranks share a host, so that --survive {survive} cannot be judged: name "
+            "the hosts with --hostfile, --rank-table or --ranks-per-host, or take --survive rank"
+        )
+    return _code(made, passed)
+
+
+def _before(
+    ctx: click.Context, plan: PlanOptions, scan: ScanOptions, topology: TopologyOptions, wanted: AuditOptions
+) -> Audit:
+    """Audit what will be saved, by what options name."""
+    from ms_recover import auditing
+
+    if not (scan.strategy or scan.group_info or plan.axes is not None):
+        raise click.UsageError(
+            "name ROOT; or, before the first checkpoint, what says who will hold the same: --axes, --strategy or "
+            "--group-info",
+            ctx,
+        )
+    claims = auditing.read_claims(scan)
+    ranks = auditing.count_ranks_of_claims(claims, plan)
+    return auditing.audit_claims(claims, plan, find_topology(None, topology, ranks), wanted)
+
+
+def _world(inventory: Inventory, plan: PlanOptions) -> int | None:
+    from ms_recover.auditing import count_ranks_of_claims
+
+    return None if inventory.iterations else count_ranks_of_claims(inventory, plan)
+
+
+def _gate_line(made: Audit, text: str, passed: bool | None) -> str:
+    if made.step is None:
+        return ""
+    if passed is None:
+        return f"UNKNOWN whether it survives the loss of any {_any(text)}: nothing says which ranks share a host"
+    return f"{'OK: it survives' if passed else 'NOT SURVIVED:'} the loss of any {_any(text)}"
+
+
+def _any(text: str) -> str:
+    return text.removeprefix("1 ")
+
+
+def _write_placement(made: Audit, path: str, topology: TopologyOptions) -> None:
+    from ms_recover.cli.output import print_error
+    from ms_recover.errors import UnrecoverableError
+
+    proposed = next((one.topology for one in made.findings if one.topology is not None), None)
+    if proposed is None:
+        why = next((one.mend for one in made.findings if one.kind == "placement"), "the one there is survives")
+        raise UnrecoverableError(f"no placement was written to {path}: {why}")
+    kind = write_placement(path, proposed, topology)
+    print_error(f"recover-ckpt: a placement that survives is written to {path}, as a {kind}")
+
+
+def _code(made: Audit, passed: bool | None) -> int:
+    from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
+
+    if made.step is None:
+        return VerificationError.exit_code if made.disputed else UnrecoverableError.exit_code
+    if passed is None:
+        return MissingInputError.exit_code
+    return 0 if passed else NOT_SURVIVED

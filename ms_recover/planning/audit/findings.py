@@ -1,0 +1,198 @@
+"""What makes losses fatal, and the one setting that mends each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ms_recover.model.audit import Finding
+from ms_recover.model.texts import list_some
+from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.blocks import StepHolders
+from ms_recover.planning.audit.evidence import find_evidence
+from ms_recover.planning.audit.families import FamilyIndex
+from ms_recover.planning.audit.losses import Level
+from ms_recover.planning.audit.placement import propose_placement
+from ms_recover.planning.audit.shards import Sharding
+from ms_recover.planning.facts import Facts
+
+_MOST_NAMED = 8
+_REDUNDANCY = (
+    "save with remove_redundancy=False: of CheckpointConfig in MindSpore, of CheckpointMonitor in MindFormers' YAML"
+)
+_LISTS = (
+    "set GROUP_INFO_FILE to ckpt_dir{rank}/group_info.pb in the environment of each rank before anything is compiled; "
+    "SliceCheckpoint does it"
+)
+_STRATEGIES = (
+    'give each rank strategy_ckpt_config={"save_file": "ckpt_dir{rank}/strategy.ckpt", "only_trainable_params": False} '
+    "in its parallel context, or save_strategy in MindFormers"
+)
+_HOSTS = "name them with --hostfile, --rank-table, --scheduler-log, --nodelist, --topology or --ranks-per-host N"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What findings are made from.
+
+    Parameters
+    ----------
+    facts : Facts or None
+        Of the tree or of the claims.
+    held : StepHolders
+        Who holds what at the newest step that can be recovered.
+    dealt : bool
+        ``remove_redundancy=True`` dealt its parameters out.
+    topology : Topology or None
+        Where ranks live.
+    sharding : Sharding or None
+        How the optimizer's states are cut, where that is known.
+    """
+
+    facts: Facts
+    held: StepHolders
+    dealt: bool
+    topology: Topology | None
+    sharding: Sharding | None
+
+
+def find_findings(case: Case) -> tuple[Finding, ...]:
+    """Return the findings, the gravest first."""
+    found = [*_redundancy(case), *_optimizer(case), *_evidence(case)]
+    if not found or all(one.kind == "evidence" for one in found):
+        found += _placement(case)
+    return (*found, *_slices(case), *_topology(case))
+
+
+def _redundancy(case: Case) -> Iterator[Finding]:
+    if case.dealt:
+        alone = sum(len(block.holders) == 1 for block in case.held.blocks)
+        yield Finding(
+            kind="redundancy",
+            text=f"step {case.held.step} was saved with remove_redundancy=True: the ranks that hold the same share "
+            f"their parameters out, and {alone:,} blocks have a single copy",
+            mend=_REDUNDANCY,
+        )
+
+
+def _optimizer(case: Case) -> Iterator[Finding]:
+    sharding = case.sharding
+    if sharding is None or case.dealt:
+        return
+    where = _first_level(case)
+    fatal = FamilyIndex(map(where.places, case.held.family))
+    lost = [place for place in range(len(where.domains)) if fatal.find(frozenset((place,))) is not None]
+    if not lost:
+        return
+    chosen = sharding.choose(where)
+    everywhere = sharding.replicas // sharding.now if 0 < sharding.now < sharding.replicas else 1
+    copies = "one copy" if everywhere == 1 else f"{everywhere} copies"
+    if chosen is None and everywhere > 1:
+        return  # fewer shards alone do not mend it: it is the placement
+    text = (
+        f"the optimizer's states are cut into {sharding.now} shards over {sharding.replicas} replicas, so that of each "
+        f"shard there is {copies}: {len(lost):,} of {len(where.domains):,} {where.name}s may not be lost alone"
+    )
+    if chosen is None:
+        few = max((n for n in range(1, sharding.replicas) if sharding.replicas % n == 0), default=1)
+        mend = f"optimizer_weight_shard_size={few}, and a placement that keeps the copies of a shard on different hosts"
+    elif chosen == 1:
+        mend = f"enable_parallel_optimizer=False: no shards, and {sharding.replicas} copies"
+    else:
+        mend = (
+            f"optimizer_weight_shard_size={chosen}: {sharding.replicas // chosen} copies of each shard, on different "
+            f"{where.name}s"
+        )
+    yield Finding(kind="optimizer", text=text, mend=mend)
+
+
+def _evidence(case: Case) -> Iterator[Finding]:
+    facts = case.facts
+    if facts.inventory.part is not None or facts.options.axes is not None:
+        return
+    evidence = find_evidence(facts)
+    world = range(facts.world.ranks)
+    unlisted = [rank for rank in world if not facts.groups.knows(rank)]
+    stages = sorted({facts.stages.of(rank) for rank in world})
+    bare = [rank for rank in world if facts.stages.why_unknown(rank) is not None]
+    unknown = sorted(set(unlisted) & set(bare))
+    if unknown:
+        text = (
+            f"nothing says who else holds the slice of {_ranks(unknown, len(world))}: no group_info.pb lists them, and "
+        )
+        yield Finding(kind="evidence", text=f"{text}no strategy file states how they are cut", mend=_LISTS)
+    elif bare and any(len(facts.groups.of(rank)) == 1 for rank in bare):
+        why = facts.stages.problem or "no strategy file of their stage is there"
+        text = f"{_ranks(bare, len(world))} can only be copied whole: {why}"
+        yield Finding(kind="evidence", text=text, mend=_STRATEGIES)
+    thin = []
+    for stage in () if bare else stages:
+        there = evidence.strategies(stage)
+        if there is not None and len(there) < len(facts.stages.ranks(stage)):
+            thin.append(f"{len(there)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
+    if thin:
+        text = f"the strategy file lies with {list_some(thin, _MOST_NAMED)} only, and is lost with them"
+        yield Finding(kind="evidence", text=text, mend=_STRATEGIES)
+    few = [
+        group
+        for group in dict.fromkeys(facts.groups.members.values())
+        if len(group) > 1
+        and (lists := evidence.lists(group)) is not None
+        and len(lists.intersection(group)) < len(group)
+    ]
+    if few and (bare or thin):
+        text = f"{len(few):,} groups have their rank list with some members only, such as {list(few[0][:_MOST_NAMED])}"
+        yield Finding(kind="evidence", text=text, mend=_LISTS)
+
+
+def _placement(case: Case) -> Iterator[Finding]:
+    topology = case.topology
+    if topology is None:
+        return
+    for number, name in enumerate(topology.levels):
+        level = Level.of_topology(topology, number)
+        together = [one for one in case.held.family if len(level.places(one)) == 1]
+        if not together or (number and len(level.domains) < 2):
+            continue
+        one = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
+        place = level.domains[level.of[min(one)]]
+        held = (
+            f"{len(together):,} blocks have all their holders on one {name}, such as {case.held.why[one]}, on {place}"
+        )
+        proposal = propose_placement(case.held.family, topology)
+        if proposal.topology is not None:
+            yield Finding(
+                kind="placement",
+                text=held,
+                mend=f"place the ranks otherwise: {proposal.reason}",
+                topology=proposal.topology,
+            )
+        else:
+            yield Finding(kind="placement", text=held, mend=proposal.reason)
+        return
+
+
+def _slices(case: Case) -> Iterator[Finding]:
+    missing = sorted(case.held.missing)
+    if missing:
+        text = f"{_ranks(missing, case.held.ranks)} have no sound slice of step {case.held.step} now"
+        yield Finding(
+            kind="slices", text=text, mend="recover-ckpt apply writes them again from the ranks that hold the same"
+        )
+
+
+def _topology(case: Case) -> Iterator[Finding]:
+    if case.topology is None:
+        yield Finding(kind="topology", text="nothing says which ranks share a host", mend=_HOSTS)
+
+
+def _first_level(case: Case) -> Level:
+    ranks = case.held.ranks
+    own = Topology(("rank",), (tuple(map(str, range(ranks))),), "")
+    return Level.of_topology(case.topology or own, 0)
+
+
+def _ranks(ranks: Sequence[int], world: int) -> str:
+    if len(ranks) == world:
+        return "every rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {list_some(map(str, ranks), _MOST_NAMED)}"
