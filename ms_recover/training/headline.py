@@ -56,7 +56,7 @@ class Headline:
                 found,
                 HOST,
             )
-        elif found.smallest > 1:
+        elif found.audit.survived:
             _log.info("step %s: %s", step, found.text)
         else:
             _log.warning(

@@ -40,7 +40,7 @@ def test_rank_0_warns_once_where_no_host_may_be_lost(saved):
     ((level, text),) = said[0]["one"]
     assert level == "WARNING"
     assert "1_1: " in text
-    assert "no host" in text
+    assert "survives no host; smallest fatal loss: 1 host (1 of 1): node1 has every copy" in text
     assert "recover-ckpt audit" in text
     assert said[1] == {"one": [], "two": []}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 
+from ms_recover.model.audit import BEFORE, Audit, LevelAudit
 from ms_recover.model.texts import list_some
+from ms_recover.model.topology import Topology
+from ms_recover.planning.audit.headline import headline_of
 
 _MOST_NAMED = 8
 
@@ -25,46 +27,32 @@ class RankPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class HostLosses:
+class FirstAudit:
     """What the loss of hosts would cost.
 
     Parameters
     ----------
-    smallest : int
-        Hosts in a smallest loss that takes every holder of a slice with it.
-    count : int
-        How many such losses there are.
-    hosts : int
-        Hosts of the job.
+    audit : Audit
+        With the smallest fatal losses alone.
     ranks : tuple of int
         Of the first such loss the ranks whose slices nobody else holds.
     where : tuple of str
         The hosts of that loss.
     """
 
-    smallest: int
-    count: int
-    hosts: int
+    audit: Audit
     ranks: tuple[int, ...]
     where: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """One sentence, as the headline of ``recover-ckpt audit``."""
+        """The headline of the audit, and the first of the smallest fatal losses."""
+        has = "has" if len(self.where) == 1 else "have"
         names, ranks = list_some(self.where, _MOST_NAMED), list_some(self.ranks, _MOST_NAMED)
-        held = f"{names} {'has' if len(self.where) == 1 else 'have'} every slice of rank {ranks}"
-        if self.smallest == 1:
-            many = f"{self.count} of {self.hosts} hosts" if self.hosts > 1 else "the only host"
-            return f"no host may be lost: the loss of {many} would be fatal; {held}"
-        survived = self.smallest - 1
-        such = {2: "pairs"}.get(self.smallest, "losses")
-        return (
-            f"survives any {survived} host{'s' * (survived > 1)}; smallest fatal loss: {self.smallest} hosts "
-            f"({self.count:,} such {such} of {comb(self.hosts, self.smallest):,}); {held}"
-        )
+        return f"{self.audit.headline}: {names} {has} every copy of the slice of rank {ranks}"
 
 
-def judge_places(places: Sequence[RankPlace]) -> HostLosses | str:
+def judge_places(places: Sequence[RankPlace]) -> FirstAudit | str:
     """Return what the loss of hosts would cost, or why that is not known, as one clause.
 
     A loss is fatal that takes all ranks of a group: a slice that is composed of several others is not thought of here.
@@ -84,5 +72,15 @@ def judge_places(places: Sequence[RankPlace]) -> HostLosses | str:
     smallest = min(map(len, losses))
     fatal = {hosts: ranks for hosts, ranks in losses.items() if len(hosts) == smallest}
     where, lost = next(iter(fatal.items()))
-    order = {place.host: None for place in places}
-    return HostLosses(smallest, len(fatal), len(order), lost, tuple(host for host in order if host in where))
+    topology = Topology(("host",), (tuple([place.host for place in places]),), "the ranks themselves")
+    hosts = tuple(dict.fromkeys(topology.hosts))
+    level = LevelAudit(name="host", domains=hosts, singles=(), losses=(), smallest=smallest, smallest_count=len(fatal))
+    audit = Audit(
+        root="",
+        step=BEFORE,
+        world_size=len(places),
+        evidence="the groups of the ranks",
+        topology=topology,
+        levels=(level,),
+    )
+    return FirstAudit(headline_of(audit), lost, tuple(host for host in hosts if host in where))

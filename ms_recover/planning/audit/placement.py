@@ -52,7 +52,7 @@ def propose_placement(
                 units, sets, [number[topology.hosts[unit[0]]] for unit in units], [domains[at] for at in goal]
             )
             if hosts is not None:
-                return _proposal(topology, units, hosts, names, sets, domains, size)
+                return _improved(_proposal(topology, units, hosts, names, sets, domains, size), topology)
     units = make_units(topology, 1, keep)
     by_units = _by_units(units, sets)
     if len(units) <= _FEW_UNITS and by_units is not None:
@@ -64,6 +64,19 @@ def propose_placement(
     return Proposal(
         topology=None, reason=f"none was found on these {len(names)} hosts: more hosts or more copies are needed"
     )
+
+
+def _improved(found: Proposal, topology: Topology) -> Proposal:
+    """Return a proposal, or none where it changes nothing although some level is not survived."""
+    missing = [name for name in topology.levels if name not in found.survives]
+    if found.moved or not missing:
+        return found
+    single = [name for name, level in zip(topology.levels, topology.domains, strict=True) if len(set(level)) == 1]
+    if missing[0] in single:
+        why = f"all ranks are in one {missing[0]}, so that only another {missing[0]} mends it"
+    else:
+        why = f"none was found that also survives any 1 {missing[0]}: it takes other hosts or more copies"
+    return replace(found, topology=None, reason=why)
 
 
 def _refusal(fatal: Collection[frozenset[int]], topology: Topology, keep: Collection[frozenset[int]]) -> str:

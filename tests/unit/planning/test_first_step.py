@@ -18,7 +18,7 @@ def test_the_classic_trap():
     groups = [(8 * host + rank, 8 * host + rank + 4) for host in range(2) for rank in range(4)]
     found = judge_places(places(["node1"] * 8 + ["node2"] * 8, groups))
     assert found.text == (
-        "no host may be lost: the loss of 2 of 2 hosts would be fatal; node1 has every slice of rank 0, 4"
+        "survives no host; smallest fatal loss: 1 host (2 of 2): node1 has every copy of the slice of rank 0, 4"
     )
 
 
@@ -26,13 +26,14 @@ def test_replicas_on_two_hosts():
     groups = [(rank, rank + 8) for rank in range(8)]
     found = judge_places(places([f"n{rank // 4}" for rank in range(16)], groups))
     assert found.text == (
-        "survives any 1 host; smallest fatal loss: 2 hosts (2 such pairs of 6); n0, n2 have every slice of rank 0, 8"
+        "survives any 1 host; smallest fatal loss: 2 hosts (2 such pairs of 6): n0, n2 have every copy of the slice of "
+        "rank 0, 8"
     )
 
 
 def test_one_host():
     assert judge_places(places(["vm"] * 2, [(0, 1)])).text == (
-        "no host may be lost: the loss of the only host would be fatal; vm has every slice of rank 0, 1"
+        "survives no host; smallest fatal loss: 1 host (1 of 1): vm has every copy of the slice of rank 0, 1"
     )
 
 
@@ -69,6 +70,8 @@ def test_smallest_losses_are_those_of_trying_each(made):
             if any(all(hosts[rank] in lost for rank in group) for group in groups)
         ]
         if fatal:
-            assert (found.smallest, found.count, found.hosts) == (count, len(fatal), len(names))
+            (level,) = found.audit.levels
+            assert (level.smallest, level.smallest_count, len(level.domains)) == (count, len(fatal), len(names))
+            assert found.audit.survived == count - 1
             return
     raise AssertionError("the loss of all hosts is fatal")

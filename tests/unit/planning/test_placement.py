@@ -84,6 +84,17 @@ def test_a_placement_that_survives_already_stays():
     assert (found.topology, found.moved) == (before, 0)
 
 
+def test_hosts_that_are_survived_and_racks_that_cannot_be():
+    fatal = {frozenset({rank, rank + 8}) for rank in range(8)}
+    found = propose_placement(fatal, on_hosts(16, 8, per_rack=2))
+    assert (found.topology, found.survives) == (None, ("host",))
+    assert found.reason == "all ranks are in one rack, so that only another rack mends it"
+    racks = Topology(("host", "rack"), (("a",) * 2 + ("b",) * 2 + ("c",) * 2, ("r1",) * 4 + ("r2",) * 2), "x")
+    pairs = {frozenset({0, 2}), frozenset({1, 3}), frozenset({4, 0})}
+    found = propose_placement(pairs | {frozenset({0, 1}) | frozenset({2})}, racks)
+    assert found.topology is None or lost_with_one(found.topology, pairs, 1) == []
+
+
 def test_whole_slices_that_every_rank_holds():
     before = on_hosts(16, 8)
     assert propose_placement([frozenset(range(16))], before).topology == before
