@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # the name that type checkers know, without the cost of i
 if TYPE_CHECKING:
     from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
     from ms_recover.auditing import audit
+    from ms_recover.loading import load_full, load_slice
     from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
 
 __version__ = "0.1.0"
@@ -26,6 +27,8 @@ __all__ = [
     "complete_iteration",
     "explain",
     "inspect",
+    "load_full",
+    "load_slice",
     "plan",
     "recover_train",
     "resume",
@@ -34,14 +37,16 @@ __all__ = [
     "verify",
 ]
 
-_ROOMS = {"audit": "ms_recover.auditing"}
-_OF_TRAINING = ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume")
+_HOMES = {
+    "audit": "ms_recover.auditing",
+    **dict.fromkeys(
+        ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume"), "ms_recover.training"
+    ),
+    **dict.fromkeys(("load_full", "load_slice"), "ms_recover.loading"),
+}
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {
-            name: _ROOMS.get(name, "ms_recover.training" if name in _OF_TRAINING else "ms_recover.api")
-            for name in __all__
-        },
+        {name: _HOMES.get(name, "ms_recover.api") for name in __all__},
     )

@@ -147,6 +147,10 @@ class PieceReader:
         self._bad[failure.number] = failure.error
         self.dropped.append(f"rank {self._sources[failure.number].rank}: {failure.error}")
 
+    def try_again(self) -> None:
+        """Use dropped sources again: one parameter of them may be right where another is not."""
+        self._bad.clear()
+
     def check_unchanged(self) -> None:
         """Raise a MsRecoverError unless the sources that bytes were taken from are still what the plan saw."""
         for number in self._used:

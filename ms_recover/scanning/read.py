@@ -16,8 +16,9 @@ from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
+from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
-from ms_recover.stores.store import OpenFile, Store
+from ms_recover.stores.store import OpenFile, Stop, Store, never
 from ms_recover.stores.urls import open_store
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,35 @@ _CHANGES = "changes while it is read: is training still writing it?"
 Progress = Callable[[int], None]
 
 
+def _ignore(count: int) -> None:
+    pass
+
+
+def digest_slice(
+    opened: OpenFile, header: SliceHeader, *, crc: bool, stop: Stop = never, progress: Progress = _ignore
+) -> tuple[Digests, str | None]:
+    """Read an open slice from end to end; return its digests, and with `crc` why they are not those of its own CRC."""
+    digester = Digester(header.contents)
+    checked = crc and header.crc is not None and not header.problems
+    running = RunningCrc(header) if checked and header.kind == "ckpt" else None
+
+    def take(data: memoryview) -> None:
+        digester.update(data)
+        if running is not None:
+            running.update(data)
+        progress(len(data))
+
+    opened.read_range(0, opened.size, take, stop)
+    problem = running.problem() if running is not None else None
+    if checked and running is None:  # a CRC of parameters in another order than that of the file
+        problem = crc_problem(opened.read_at, opened.size, header, stop=stop)
+    return digester.digests(), problem
+
+
+Read = Callable[..., tuple[Digests, str | None]]
+"""As `digest_slice`, which gives the bytes away; another may keep them."""
+
+
 def read_contents(
     root: str,
     files: Sequence[SliceFile],
@@ -38,10 +68,11 @@ def read_contents(
     progress: Progress | None = None,
     from_device: bool = False,
     crc: bool = False,
+    read: Read = digest_slice,
 ) -> Contents:
     """Digest the slices of a tree, by its path or URL; as `read_store`, and errors as for `open_store` too."""
     with open_store(root) as store:
-        return read_store(store, files, jobs=jobs, progress=progress, from_device=from_device, crc=crc)
+        return read_store(store, files, jobs=jobs, progress=progress, from_device=from_device, crc=crc, read=read)
 
 
 def read_store(
@@ -52,13 +83,14 @@ def read_store(
     progress: Progress | None = None,
     from_device: bool = False,
     crc: bool = False,
+    read: Read = digest_slice,
 ) -> Contents:
     """Digest slices with so many threads, the whole file and each parameter; check their state files.
 
     A slice that could not be read, or that changed meanwhile, has a problem instead of digests. `progress` gets the
     bytes read since its last call, from any thread, and where it is `Expecting` first the sum of their sizes;
     `from_device` drops cached pages first, where the slices are local. With `crc` a slice that is read here and does
-    not agree with the CRC in it has a problem. An interrupt is raised when the threads have ended.
+    not agree with the CRC in it has a problem; `read` reads one. An interrupt is raised when the threads have ended.
 
     Raises
     ------
@@ -67,26 +99,26 @@ def read_store(
     """
     total = sum(file.size for file in files)
     expect_bytes(progress, total)
-    found = store.digests(files, progress or _ignore) if files else None
+    found = store.digests(files, progress or _ignore) if files and read is digest_slice else None
     if found is not None:
         return found
     jobs = jobs if store.near else max(jobs, _LEAST_JOBS)
     _log.info("reading %d slices, %d bytes, with %d threads", len(files), total, jobs)
-    reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc)
+    reader = _Reader(store, progress or _ignore, from_device=from_device and store.near, crc=crc, read=read)
     digests: dict[str, Digests] = {}
     problems: dict[str, str] = {}
     states: dict[str, str] = {}
     pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="read")
     try:
-        for file, read in zip(files, pool.map(reader.read, files), strict=True):
-            if isinstance(read, str):
-                problems[file.path] = read
-                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, read)
+        for file, one in zip(files, pool.map(reader.read, files), strict=True):
+            if isinstance(one, str):
+                problems[file.path] = one
+                _log.info("rank %d, step %s: %s %s", file.rank, file.step, file.path, one)
             else:
-                digests[file.path] = read
+                digests[file.path] = one
                 if (wrong := reader.state_problem(file.path, file.manifest)) is not None:
                     states[file.path] = wrong
-                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, read.file)
+                _log.debug("rank %d, step %s: %s has %s", file.rank, file.step, file.path, one.file)
     finally:
         reader.stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -96,8 +128,9 @@ def read_store(
 class _Reader:
     """Reads the slices of one call; threads share it."""
 
-    def __init__(self, store: Store, progress: Progress, *, from_device: bool, crc: bool) -> None:
+    def __init__(self, store: Store, progress: Progress, *, from_device: bool, crc: bool, read: Read) -> None:
         self._store, self._progress, self._from_device, self._crc = store, progress, from_device, crc
+        self._read_slice = read
         self._headers = KnownHeaders()
         self.stop = threading.Event()
 
@@ -120,22 +153,9 @@ class _Reader:
                 opened.name, header.contents, stop=self.stop.is_set, progress=self._progress, from_device=True
             )
         else:
-            digester = Digester(header.contents)
-            checked = self._crc and header.crc is not None and not header.problems
-            running = RunningCrc(header) if checked and header.kind == "ckpt" else None
-
-            def take(data: memoryview) -> None:
-                digester.update(data)
-                if running is not None:
-                    running.update(data)
-                self._progress(len(data))
-
-            opened.read_range(0, opened.size, take, self.stop.is_set)
-            digests = digester.digests()
-            if running is not None:
-                problem = running.problem()
-            elif checked:  # a CRC of parameters in another order than that of the file
-                problem = crc_problem(opened.read_at, opened.size, header, stop=self.stop.is_set)
+            digests, problem = self._read_slice(
+                opened, header, crc=self._crc, stop=self.stop.is_set, progress=self._progress
+            )
         opened.check_unchanged()
         if header.parameters != file.parameters:
             return _CHANGES
@@ -168,7 +188,3 @@ def _cause(error: BaseException) -> str:
     """Return the words of the operating system, else those of the error."""
     cause = error.__cause__ or error
     return (cause.strerror if isinstance(cause, OSError) else None) or str(error)
-
-
-def _ignore(count: int) -> None:
-    pass

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 
 BLOCK = 4 << 20
@@ -135,10 +135,12 @@ class DirectWriting:
         return count
 
 
-def aligned_buffer(size: int) -> memoryview:
-    """Return `size` bytes of memory that start at a huge page, in huge pages where the kernel has some."""
+def aligned_buffer(size: int, *, huge: bool = True) -> memoryview:
+    """Return `size` bytes of memory that start at a huge page, if `huge` in huge pages where the kernel has some."""
     memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    if huge:
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE_PAGE
     return memoryview(memory)[start : start + size]
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ms_recover.errors import FormatError, MissingInputError, MsRecoverError
 from ms_recover.model.actions import FileState
@@ -50,8 +50,12 @@ class LocalFile(OpenFile):
 
     def read(self, offset: int, into: memoryview) -> int:
         """Read some bytes; see `OpenFile.read`."""
+        return self.read_parts(offset, [into])
+
+    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> int:
+        """Read some bytes into several parts; see `OpenFile.read_parts`."""
         try:
-            return os.preadv(self._descriptor, [into], offset)
+            return os.preadv(self._descriptor, parts, offset)
         except OSError as error:
             raise from_os_error(error, "reading", self.name, _HINT) from error
 

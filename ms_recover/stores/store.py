@@ -154,6 +154,10 @@ class OpenFile(ABC):
         self.read_range(offset, min(offset + len(into), self.size), take, never)
         return count
 
+    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> int:
+        """Read some bytes from `offset` on into `parts`, one behind the other; result and errors as for `read`."""
+        return self.read(offset, next(part for part in parts if part))
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Read `length` bytes, fewer only where the file ends; errors as for `read_range`."""
         data = bytearray(max(0, min(length, self.size - offset)))

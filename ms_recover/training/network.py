@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,19 @@ from mindspore.experimental import MapParameter
 from mindspore.parallel._utils import _clear_auto_parallel_context, _init_auto_parallel_context
 from mindspore.parallel.auto_parallel import AutoParallel
 
-from ms_recover.errors import InputError, VerificationError
-from ms_recover.file_names import format_of
+from ms_recover.errors import InputError, MsRecoverError, StorageError, VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.formats.manifest import read_manifest
+from ms_recover.loading.contents import SliceContents
+from ms_recover.loading.slices import load_contents
+from ms_recover.loading.tensors import parameters_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import copy_values, digest_of, is_compiled_parallel, saved_parameters, values_of
+from ms_recover.training.snapshot import digest_of, is_compiled_parallel, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,27 +43,29 @@ class OwnSlice:
         return f"rank {self.rank}, step {self.step}, {self.path}"
 
 
-def load_slice(own: OwnSlice) -> dict[str, Any]:
-    """Read a slice's parameters into memory of their own; InputError when MindSpore cannot.
+def load_slice(own: OwnSlice, kept: SliceContents | None = None) -> dict[str, Any]:
+    """Return a slice's parameters, in memory of their own that is read once; `kept` if it was read to prove it.
 
-    MindSpore maps safetensors files instead of reading them, so that the parameters would change with the file.
+    Raises
+    ------
+    InputError
+        When it is no sound slice, or encrypted.
+    VerificationError
+        When its bytes are not those of its manifest, or of its CRC where it has no manifest.
     """
-    form = format_of(own.path) or "ckpt"
-    try:
-        parameters: dict[str, Any] = ms.load_checkpoint(own.path, format=form)
-        if form == "safetensors":
-            return {name: ms.Parameter(copy_values(value), name=name) for name, value in parameters.items()}
-    except TypeError as error:
-        raise InputError(
-            f"{own}: MindSpore cannot make its parameters ({error}); from safetensors it takes bfloat16 only with "
-            "numpy below 2: install that"
-        ) from error
-    except (ValueError, OSError) as error:
-        raise InputError(
-            f"{own}: MindSpore cannot load it ({error}); remove the file, so that another rank's slice or an older "
-            "step is used"
-        ) from error
-    return parameters
+    if kept is None:
+        try:
+            manifest = read_manifest(own.path + MANIFEST_SUFFIX)
+        except MsRecoverError:  # which `load_into` says
+            manifest = None
+        try:
+            kept = load_contents(LocalStore("/"), os.path.abspath(own.path)[1:], manifest)
+        except (InputError, StorageError) as error:
+            raise InputError(
+                f"{own}: MindSpore cannot load it ({error}); remove the file, so that another rank's slice or an older "
+                "step is used"
+            ) from error
+    return parameters_of(kept)
 
 
 def compile_network(model: Any, dataset: Any, epochs: int, sink: bool, sink_size: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
+from ms_recover.loading.contents import SliceContents
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import RunStep
@@ -29,6 +30,7 @@ from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
+from ms_recover.training.kept_slice import KeptSlice
 from ms_recover.training.network import OwnSlice
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class RankView:
     """Whether slices may have been written since the scan."""
     overlooked: str | None = None
     """Where the scan found no slice: why there may be some all the same."""
+    keeping: KeptSlice | None = None
+    """What was read of this rank's slice to prove it, where that is sound: it is not read again to load it."""
 
     @property
     def has_slices(self) -> bool:
@@ -144,6 +148,10 @@ class RankView:
         assert path is not None
         return OwnSlice(self.rank, step, os.path.join(self.inventory.root, path))
 
+    def take_contents(self, own: OwnSlice) -> SliceContents | None:
+        """Return what was read of a slice to prove it, once; None where it was not read, or was written since."""
+        return self.keeping.take(own.path) if self.keeping is not None else None
+
     def run_fingerprint(self, step: Step) -> int:
         """Return a 32-bit number that differs between runs, 0 when the run of the step's slices is unknown."""
         run_id = self.assessments[step].run_id
@@ -195,20 +203,28 @@ class RankView:
 
     def withdraw(self, step: Step, reason: str, *, outdated: bool = False) -> RankView:
         """Return the view in which a step is not available."""
-        return replace(self, withdrawn={**self.withdrawn, step: reason}, outdated=self.outdated or outdated)
+        withdrawn = {**self.withdrawn, step: reason}
+        return replace(self, withdrawn=withdrawn, outdated=self.outdated or outdated, keeping=None)
 
     def prove(self, step: Step) -> RankView:
         """Read the rank's own slice if a manifest describes it, otherwise every source without one, and judge again.
 
         Raises VerificationError when replicas differ, at this step or a newer one, and nothing shows which is right.
         """
-        view = self
+        view, keeping = replace(self, keeping=None), KeptSlice()
         while unread := view._unread(step):
-            contents = view.contents.merged(read_contents(view.inventory.root, unread))
+            root, path = view.inventory.root, view.verdict(step).path
+            own = [file for file in unread if (file.rank, file.path) == (view.rank, path)]
+            others = [file for file in unread if file not in own]
+            contents = view.contents.merged(read_contents(root, own, read=keeping.read)).merged(
+                read_contents(root, others)
+            )
             options = view.compared.facts.options
             compared = compare_slices(gather_facts(view.inventory, options, contents, view.known_runs))
             assessments = {**view.assessments, step: _assess(compared, step, view.rank)}
             view = replace(view, comparison=compared, contents=contents, assessments=assessments)
+        if view.verdict(step).verdict == "keep":
+            view = replace(view, keeping=keeping)
         for newer, assessment in view.assessments.items():
             if newer >= step and assessment.disagreements:
                 raise VerificationError(

@@ -207,7 +207,7 @@ def recover_train(
     def load() -> None:
         if state is not None and resumed.trained and not allow_dataset_change:
             check_order(state.order, dataset)
-        parameters = load_slice(own)
+        parameters = load_slice(own, found.take_contents())
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, last, sink and resumed.trained, sink_size)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.loading.contents import SliceContents
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
@@ -123,6 +124,10 @@ class Found:
         """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
         return find_run_state(self.own, self.view.inventory.root)
 
+    def take_contents(self) -> SliceContents | None:
+        """Return what was read of the slice to prove it, once, so that it is not read again to load it."""
+        return self.view.take_contents(self.own)
+
     @property
     def initial(self) -> tuple[str, ...]:
         """The parameters that keep the values of the network."""
@@ -191,7 +196,9 @@ def resume(
     state = found.state()
     if dataset is not None:
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
-    load_found(found, lambda: load_into(network, load_slice(found.own), found.own, found.initial))
+    load_found(
+        found, lambda: load_into(network, load_slice(found.own, found.take_contents()), found.own, found.initial)
+    )
     warn_of_operators(found.own, network, state)
     for doubt in loop_doubts(found.own.step, dataset, state) if dataset is not None else ():
         _log.warning("%s: %s", found.own, doubt)

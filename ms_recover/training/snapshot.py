@@ -138,15 +138,3 @@ def digest_of(values: memoryview) -> str:
     digester = Digester()
     digester.update(values)
     return digester.digests().file
-
-
-def copy_values(parameter: Any) -> Any:
-    """Return a parameter's values as a tensor in host memory that nothing else uses."""
-    try:
-        array = parameter.asnumpy()
-    except TypeError:  # a type that numpy does not have, such as bfloat16
-        from mindspore._c_expression import TensorPy  # as load_checkpoint does
-
-        data = ms.Tensor(parameter.data).get_bytes()
-        return ms.Tensor(TensorPy.convert_bytes_to_tensor(data, parameter.shape, parameter.dtype))
-    return ms.Tensor.from_numpy(array.copy())

@@ -85,8 +85,8 @@ def test_what_the_network_holds_is_proven_before_the_first_step(tmp_path, monkey
     caplog.set_level(logging.INFO)
     load = recover.load_slice
 
-    def altered(own):
-        parameters = load(own)
+    def altered(own, kept):
+        parameters = load(own, kept)
         parameters["0.weight"].asnumpy()[0, 0] += 1
         return parameters
 

@@ -44,7 +44,7 @@ def test_every_public_name_is_listed():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("room", ["splitting", "training", "worlds"])
+@pytest.mark.parametrize("room", ["loading", "splitting", "training", "worlds"])
 def test_importing_a_room_loads_none_of_its_modules_and_nothing_heavy(room):
     program = (
         f"import sys, ms_recover.{room} as room; dir(room)\n"
@@ -55,7 +55,7 @@ def test_importing_a_room_loads_none_of_its_modules_and_nothing_heavy(room):
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("room", ["splitting", "training", "worlds"])
+@pytest.mark.parametrize("room", ["loading", "splitting", "training", "worlds"])
 def test_the_public_names_of_a_room_are_those_it_says(room):
     package = importlib.import_module(f"ms_recover.{room}")
     assert list(package.__all__) == sorted(package.__all__)

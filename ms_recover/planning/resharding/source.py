@@ -25,6 +25,9 @@ from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica
 from ms_recover.planning.sourcing.settle import Settled, Settlement
 
 _MOST_HOLDERS = 4
+EVERY_PARAMETER = "every parameter of stage"
+"""What stands for the names of parameters that nothing knows any more, with the number of their stage."""
+
 _NOBODY = "no sound slice has it"
 
 
@@ -122,7 +125,7 @@ class _Part:
             if stage not in stages.layouts and stage not in self.index.by_stage:
                 first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
                 why = f"neither a sound slice nor a strategy file of ranks {first} to {last} is left"
-                gone.append(MissingRegion(f"every parameter of stage {stage}", (), 0, why))
+                gone.append(MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, why))
         return gone
 
     # parameters with a layout

@@ -1,0 +1,201 @@
+"""Whole parameters of one step as a mapping: put together out of the slices of all ranks when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import xxhash
+
+from ms_recover.errors import UnrecoverableError, UsageError
+from ms_recover.execution.bad_source import BadSourceError
+from ms_recover.execution.context import ActionContext
+from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.model.compose import ComposedParameter, MissingRegion
+from ms_recover.model.reshard import ReshardPlan
+from ms_recover.model.slices import Parameter
+from ms_recover.model.texts import list_some
+from ms_recover.planning.resharding.actions import action_of, source_names
+from ms_recover.planning.resharding.source import EVERY_PARAMETER
+from ms_recover.stores.digest import name_digest
+from ms_recover.stores.fill import take_memory
+from ms_recover.stores.urls import open_store
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["numpy", "mindspore"]
+"""What an access gives: an array, or a ``mindspore.Parameter``."""
+
+
+class FullParameters(Mapping[str, Any]):
+    """The whole parameters of one step: a mapping, and a context manager; threads may share it.
+
+    Each access reads and composes again: keep what is needed twice. Memory is that of one parameter, and 1 MiB for each
+    slice that it is taken from.
+
+    Attributes
+    ----------
+    root : str
+        The tree, or its URL without secrets.
+    step : Step
+        The step that is read.
+    missing : dict of str to tuple of MissingRegion
+        The parameters that nobody holds whole, with the regions that are lost; asking for one raises.
+    lost : tuple of MissingRegion
+        Pipeline stages of which nothing is left, not even the names of their parameters.
+    own : tuple of str
+        Parameters of which each rank has values of its own, such as random states; those of rank 0 are given.
+    rejected_steps : tuple of RejectedStep
+        Newer steps, and the reasons why this one was taken.
+    """
+
+    def __init__(self, plan: ReshardPlan, wanted: tuple[str, ...] | None, kind: Kind) -> None:
+        (file,) = plan.files
+        action = action_of(plan, file)
+        self.root, self.step, self.rejected_steps = plan.root, plan.step, plan.rejected_steps
+        self.lost = tuple(one for one in plan.missing if one.parameter.startswith(EVERY_PARAMETER))
+        missing: dict[str, tuple[MissingRegion, ...]] = {}
+        for one in plan.missing:
+            if one not in self.lost:
+                missing[one.parameter] = (*missing.get(one.parameter, ()), one)
+        known = {one.name: plan.transfers[one.transfer] for one in plan.parameters}
+        listed = list(wanted) if wanted is not None else [*known, *(name for name in missing if name not in known)]
+        self.missing = {name: missing.get(name, self.lost) for name in listed if name in missing or name not in known}
+        self._described = {name: (one.dtype, one.shape) for name, one in known.items()}
+        items = {item.parameter.name: item for item in action.parameters}
+        self._items = {name: None if name in self.missing else items[name] for name in listed}
+        self.own = tuple(name for name in plan.own if name in self._items)
+        self._kind = kind
+        self._said: set[str] = set()
+        self._lock, self._stack = threading.Lock(), ExitStack()
+        origin = self._stack.enter_context(open_store(plan.root))
+        context = ActionContext(root=plan.root, elsewhere={one.replica.path: origin for one in plan.sources})
+        self._reader: PieceReader | None = self._stack.enter_context(PieceReader(action, context, source_names(plan)))
+
+    def __enter__(self) -> FullParameters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the slices; what was given before stays. Asking for more is a UsageError then."""
+        with self._lock:
+            self._reader = None
+            self._stack.close()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a whole parameter; see `numpy` and `mindspore`."""
+        return self.mindspore(name) if self._kind == "mindspore" else self.numpy(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} whole parameters of step {self.step} of {self.root}>"
+
+    def dtype(self, name: str) -> str:
+        """Return MindSpore's name of a parameter's type, such as ``Float32``; nothing is read. A KeyError as usual."""
+        return self._description(name)[0]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the whole parameter; nothing is read. Errors as for `dtype`."""
+        return self._description(name)[1]
+
+    def _description(self, name: str) -> tuple[str, tuple[int, ...]]:
+        self._check(name)
+        if name not in self._described:
+            raise self._why_missing(name)
+        return self._described[name]
+
+    def numpy(self, name: str) -> Any:
+        """Return a parameter as a numpy array that nothing else uses, a string as str.
+
+        ``BFloat16`` becomes ``ml_dtypes.bfloat16`` where that package is installed, else ``float32`` with the same
+        values.
+
+        Raises
+        ------
+        KeyError
+            When there is no parameter of that name.
+        UnrecoverableError
+            When nobody holds all of it.
+        VerificationError
+            When slices are not what their manifests say, and no other slice holds the same.
+        StorageError
+            When they cannot be read.
+        UsageError
+            When this is closed.
+        """
+        from ms_recover.loading.arrays import numpy_of
+
+        return numpy_of(*self._composed(name))
+
+    def mindspore(self, name: str) -> Any:
+        """Return a ``mindspore.Parameter`` over memory that nothing else uses; errors as for `numpy`."""
+        from ms_recover.loading.tensors import value_of
+
+        return value_of(*self._composed(name))
+
+    def _composed(self, name: str) -> tuple[Parameter, memoryview]:
+        self._check(name)
+        item = self._items[name]
+        if item is None:
+            raise self._why_missing(name)
+        (memory,) = take_memory([item.parameter.nbytes])
+        with self._lock:
+            if self._reader is None:
+                raise UsageError(f"{name!r}: the parameters of {self.root} were closed; open them again with load_full")
+            try:
+                self._compose(self._reader, item, memory)
+            finally:
+                self._reader.try_again()
+        return item.parameter, memory
+
+    def _compose(self, reader: PieceReader, item: ComposedParameter, memory: memoryview) -> None:
+        """Fill memory with a parameter; another slice that holds the same takes the place of a bad one."""
+        while True:
+            at, digest = 0, xxhash.xxh3_128()
+            try:
+                for window in reader.contents(item):
+                    memory[at : at + len(window)] = window
+                    digest.update(window)
+                    at += len(window)
+                reader.check(item, name_digest(digest))
+                reader.check_unchanged()
+            except BadSourceError as failure:
+                if str(failure) not in self._said:
+                    _log.warning("%s", failure)
+                self._said.add(str(failure))
+                reader.drop(failure)
+            else:
+                return
+
+    def _check(self, name: str) -> None:
+        if name not in self._items:
+            more = f", or it is lost: {_texts(self.lost)}" if self.lost else ""
+            raise KeyError(f"{name!r}: there is no such parameter in step {self.step} of {self.root}{more}")
+
+    def _why_missing(self, name: str) -> UnrecoverableError:
+        return UnrecoverableError(
+            f"{self.root}, step {self.step}: nobody holds all of {name!r}: {_texts(self.missing[name])}; bring back a "
+            f"slice that holds it (recover-ckpt plan {self.root} names the ranks), or take an older step with step="
+        )
+
+
+def _texts(regions: Iterable[MissingRegion]) -> str:
+    found = []
+    for one in regions:
+        box = ", ".join(f"{start}:{stop}" for start, stop in one.region)
+        name = one.parameter if one.parameter.startswith(EVERY_PARAMETER) else f"region [{box}], {one.bytes} bytes"
+        found.append(f"{name} ({one.reason})")
+    return list_some(found, separator="; ")
