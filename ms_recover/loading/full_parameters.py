@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -70,10 +71,11 @@ class FullParameters(Mapping[str, Any]):
         self.own = tuple(name for name in plan.own if name in self._items)
         self._kind = kind
         self._said: set[str] = set()
-        self._lock, self._stack = threading.Lock(), ExitStack()
-        origin = self._stack.enter_context(open_store(plan.root))
+        self._lock, stack = threading.Lock(), ExitStack()
+        self._close = weakref.finalize(self, stack.close)  # also where nobody calls close
+        origin = stack.enter_context(open_store(plan.root))
         context = ActionContext(root=plan.root, elsewhere={one.replica.path: origin for one in plan.sources})
-        self._reader: PieceReader | None = self._stack.enter_context(PieceReader(action, context, source_names(plan)))
+        self._reader: PieceReader | None = stack.enter_context(PieceReader(action, context, source_names(plan)))
 
     def __enter__(self) -> FullParameters:
         return self
@@ -85,7 +87,7 @@ class FullParameters(Mapping[str, Any]):
         """Close the slices; what was given before stays. Asking for more is a UsageError then."""
         with self._lock:
             self._reader = None
-            self._stack.close()
+            self._close()
 
     def __getitem__(self, name: str) -> Any:
         """Return a whole parameter; see `numpy` and `mindspore`."""
@@ -188,7 +190,7 @@ class FullParameters(Mapping[str, Any]):
     def _why_missing(self, name: str) -> UnrecoverableError:
         return UnrecoverableError(
             f"{self.root}, step {self.step}: nobody holds all of {name!r}: {_texts(self.missing[name])}; bring back a "
-            f"slice that holds it (recover-ckpt plan {self.root} names the ranks), or take an older step with step="
+            f"slice that holds it (recover-ckpt plan {self.root} names the ranks), or take another step (step=...)"
         )
 
 

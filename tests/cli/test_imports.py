@@ -33,6 +33,7 @@ ROOMS = (
     "serving",
     "worlds",
     "engine",
+    "loading",
 )
 
 

@@ -3,7 +3,8 @@
 import gc
 import logging
 import os
-import sys
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,7 @@ from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.stores import fill
 from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.unprivileged import NOBODY
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
@@ -267,8 +269,18 @@ def test_paths_that_are_none(tmp_path, saved):
     assert contents(load_slice(f"file://{saved}")) == contents(load_slice(saved))
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_this_user_may_not_read(saved):
-    saved.chmod(0)
-    with pytest.raises(PermissionError, match="permission denied"):
-        load_slice(saved)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = os.path.join(folder, saved.name)
+        shutil.copyfile(saved, path)
+        os.chmod(path, 0)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(PermissionError, match=f"reading {path}: permission denied for user"):
+                load_slice(path)
+        finally:
+            if root:
+                os.seteuid(0)

@@ -99,12 +99,11 @@ def test_names_a_file_that_cannot_be_loaded(own, tmp_path, content):
 
 
 @pytest.mark.skipif(options._numpy_takes_bfloat16(), reason="this numpy takes bfloat16")
-def test_bfloat16_is_refused_before_training_and_when_loading(one_bfloat16, tmp_path):
+def test_bfloat16_is_refused_before_training_and_loads(one_bfloat16, tmp_path):
     training, path = one_bfloat16
     with pytest.raises(UsageError, match=r"cannot save b, which is bfloat16, .* format='ckpt', or install numpy"):
         training.begin()
-    with pytest.raises(InputError, match=r"rank 0, step 3_8, .*test-3_8.safetensors: .* numpy below 2"):
-        load_slice(OwnSlice(0, Step(3, 8), str(path)))
+    assert load_slice(OwnSlice(0, Step(3, 8), str(path)))["weight"].dtype == ms.bfloat16
 
 
 @pytest.fixture
