@@ -97,38 +97,25 @@ def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | 
                 f"{inventory.root}, step {step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "
                 f"recover-ckpt plan {inventory.root}"
             )
-        why = _why_not(plan, wanted)
-        if why is None:
+        known = {one.name for one in plan.parameters} | {one.parameter for one in plan.missing}
+        unknown = [name for name in wanted or () if name not in known]
+        if unknown and not any(one.parameter.startswith(EVERY_PARAMETER) for one in plan.missing):
+            has = f"step {step} of {inventory.root} has no {name_some(unknown)}; it has {name_some(sorted(known))}"
+            raise UsageError(f"names: {has}")
+        lost = [one for one in plan.missing if wanted is None or one.parameter in wanted]
+        if not unknown and not lost:
             shown = replace(plan, rejected_steps=tuple(rejected))
             break
         shown = shown or plan
-        rejected.append(RejectedStep(step, why))
+        gone = list(dict.fromkeys([*(one.parameter for one in lost), *unknown]))
+        why = lost[0].reason if lost else plan.missing[0].reason
+        rejected.append(RejectedStep(step, f"nobody holds all of {name_some(gone)} ({why})"))
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run: name a step with step=")
     for one in rejected:
         what = "taken all the same" if one.step == shown.step else f"step {shown.step} is taken"
         _log.warning("%s: step %s: %s; %s", shown.root, one.step, one.reason, what)
-    known = _known(shown)
-    unknown = [name for name in wanted or () if name not in known]
-    if unknown and not any(one.parameter.startswith(EVERY_PARAMETER) for one in shown.missing):
-        raise UsageError(
-            f"names: step {shown.step} of {shown.root} has no {name_some(unknown)}; it has {name_some(sorted(known))}"
-        )
     return shown
-
-
-def _known(plan: ReshardPlan) -> set[str]:
-    return {one.name for one in plan.parameters} | {one.parameter for one in plan.missing}
-
-
-def _why_not(plan: ReshardPlan, wanted: tuple[str, ...] | None) -> str | None:
-    """Return why the wanted parameters of a step cannot be had, None when they can."""
-    unknown = [name for name in wanted or () if name not in _known(plan)]
-    if unknown:
-        return f"no slice of it holds {name_some(unknown)}"
-    lost = [one for one in plan.missing if wanted is None or one.parameter in wanted]
-    names = list(dict.fromkeys(one.parameter for one in lost))
-    return f"nobody holds all of {name_some(names)} ({lost[0].reason})" if lost else None
 
 
 def _names(names: Any) -> tuple[str, ...] | None:

@@ -143,6 +143,8 @@ class _Filling:
             for other in others:
                 other.start()
             self._work()
+            for other in others:
+                other.join()
         except BaseException as error:
             self._error = self._error or error
             raise
@@ -152,6 +154,7 @@ class _Filling:
                     other.join()
         if self._error is not None:
             raise self._error
+        assert self._seen == len(self._blocks)
 
     def _work(self) -> None:
         try:

@@ -3,6 +3,7 @@
 import os
 import random
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import VerificationError
 from ms_recover.formats.header import parse_header
-from ms_recover.formats.image import safetensors_image
+from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.loading.contents import read_contents
 from ms_recover.model.slices import Parameter
 from ms_recover.stores import fill
@@ -107,6 +108,31 @@ def test_a_map_parameter_is_three_pieces_of_memory(tmp_path):
     path.write_bytes(first + second)
     _, found = load(path)
     assert [bytes(one) for one in found.values[0]] == [a + b for a, b in zip(held, more, strict=True)]
+
+
+@pytest.mark.parametrize("each", [300, 100 << 10, 5 << 20, 48 << 20])
+def test_no_more_memory_than_the_file_is_used(tmp_path, each):
+    count = min((48 << 20) // each, 2000)
+    listed = [Parameter(f"p{number}", "UInt8", (each,), each) for number in range(count)]
+    image = ckpt_image(listed, [default_pieces(each)] * count)
+    path = tmp_path / "test-1_1.ckpt"
+    with path.open("wb") as file:
+        for at, literal in image.literals:
+            os.pwrite(file.fileno(), literal, at)
+        file.truncate(image.size)
+    load(path)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    _, found = load(path)
+    most, kept = memory("VmHWM") - before, memory("VmRSS") - before
+    assert most < 1.1 * image.size + (4 << 20)
+    assert kept < 1.1 * image.size + (4 << 20)
+    assert len(found.values) == count
+
+
+def memory(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field)) << 10
 
 
 def test_a_file_that_changes_meanwhile_is_an_error(fixtures, tmp_path):
