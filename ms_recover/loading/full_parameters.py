@@ -34,8 +34,7 @@ Kind = Literal["numpy", "mindspore"]
 class FullParameters(Mapping[str, Any]):
     """The whole parameters of one step: a mapping, and a context manager; threads may share it.
 
-    Each access reads and composes again: keep what is needed twice. Memory is that of one parameter, and 1 MiB for each
-    slice that it is taken from.
+    Each access reads and composes again: keep what is needed twice. Beside the parameter that takes a few MiB.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.texts import name_some
 from ms_recover.stores.local_store import LocalStore
-from ms_recover.stores.urls import is_url, open_plain
+from ms_recover.stores.urls import is_url, open_plain, shown_url
 
 if TYPE_CHECKING:
     from ms_recover.stores.store import OpenFile, Store
@@ -65,12 +65,12 @@ def load_slice(path: str | os.PathLike[str], verify: bool = True) -> dict[str, A
     text = _checked(path)
     with _place(text) as (store, name):
         manifest = _manifest_of(store, name) if verify else None
-        contents = load_contents(store, name, manifest, crc=verify)
+        contents, shown = load_contents(store, name, manifest, crc=verify), f"{store.url.rstrip('/')}/{name}"
     from ms_recover.loading.tensors import parameters_of  # imports mindspore
 
     if verify and manifest is None:
         rest = "structure and the CRC of the slice" if contents.checked else "structure of the slice only"
-        _log.warning("%s: it has no manifest, so the loaded values rest on the %s", _where(text, None), rest)
+        _log.warning("%s: it has no manifest, so the loaded values rest on the %s", _where(shown, None), rest)
     return parameters_of(contents)
 
 
@@ -115,7 +115,7 @@ def _place(text: str) -> Iterator[tuple[Store, str]]:
         return
     folder, _, name = text.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise UsageError(f"{text}: it names no file; give the URL of a slice")
+        raise UsageError(f"{shown_url(text)}: it names no file; give the URL of a slice")
     with open_plain(folder) as store:
         yield store, name
 
