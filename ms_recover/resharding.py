@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover.comparing import compare_read
-from ms_recover.errors import MissingInputError
+from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -25,6 +25,7 @@ from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.planner import check_kind_of_step
 from ms_recover.planning.resharding.step_plan import plan_step, steps_to_try, why_incomplete
+from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
 
 if TYPE_CHECKING:
@@ -68,19 +69,24 @@ def plan_reshard(
         When a strategy file is damaged, or documents contradict each other.
     """
     target = read_target(wanted.strategy) if wanted.strategy is not None else None
+    if wanted.form is None and wanted.pattern is None and not wanted.full and inventory.iterations:
+        wanted = replace(wanted, form="mindformers")
+    if wanted.form == "mindformers" and wanted.pattern is not None:
+        raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
     shown: ReshardPlan | None = None
     rejected: list[RejectedStep] = []
     candidates = [options.step] if options.step is not None else list(steps_to_try(inventory, options))
     for step in candidates:
         parts = _compare(inventory, replace(options, step=step), jobs, progress)
-        plan = plan_step(parts, step, target, wanted, os.path.abspath(output))
+        values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
+        plan = plan_step(parts, step, target, wanted, os.path.abspath(output), inventory, values)
         if plan.complete or plan.disagreements:
             return replace(plan, rejected_steps=tuple(rejected))
         shown = shown or plan
         rejected.append(RejectedStep(step, why_incomplete(plan)))
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run: name a step with --step")
-    return replace(shown, rejected_steps=tuple(rejected))
+    return replace(shown, rejected_steps=tuple(one for one in rejected if one.step != shown.step))
 
 
 def _compare(inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None) -> list[Comparison]:

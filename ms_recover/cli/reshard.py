@@ -13,12 +13,25 @@ from ms_recover.cli.output import print_json, print_text, text_width
 from ms_recover.cli.tree import cores, scan_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
 
 _SIZE = re.compile(r"(\d{1,12})\s*(?:([KMGT])i?)?B?\Z", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _MOST_JOBS = 16
+_MEMBERS = (
+    "epoch_num",
+    "step_num",
+    "global_step",
+    "loss_scale",
+    "global_batch_size",
+    "consumed_samples",
+    "ckpt_status",
+)
+_COUNT = re.compile(r"\d{1,17}\Z", re.ASCII)
+_FRACTION = re.compile(r"\d{1,17}(\.\d{1,17})?\Z", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -27,6 +40,19 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no size: write for example 4GiB")
     return int(match[1]) << _UNITS[(match[2] or "").upper()]
+
+
+def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """Parse ``step_num=200`` and the like; ValueError when it is no number of a member of ``common.json``."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in _MEMBERS:
+            raise ValueError(f"--common {text}: it is none of {', '.join(_MEMBERS)}")
+        if not (_FRACTION if name == "loss_scale" else _COUNT).match(number):
+            raise ValueError(f"--common {text}: {number or 'nothing'} is not the number that {name} must be")
+        found[name] = float(number) if name == "loss_scale" else int(number)
+    return tuple(found.items())
 
 
 @click.command(
@@ -75,7 +101,21 @@ def parse_size(text: str) -> int:
     type=click.Path(file_okay=False, readable=False),
     help="Folder to write: a new one, an empty one, or one that this command began. Outside ROOT.",
 )
-@click.option("--format", "form", type=click.Choice(["ckpt", "safetensors"]), help="Default: that of ROOT.")
+@click.option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    type=click.Choice(["ckpt", "safetensors", "mindformers"]),
+    help="ckpt or safetensors, as MindSpore saves them, or mindformers, an iteration of its new format; default: that "
+    "of ROOT.",
+)
+@click.option(
+    "--common",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="For mindformers: a member of common.json that ROOT does not state, or that changes; step_num is "
+    "the iteration. Repeatable.",
+)
 @click.option(
     "--pattern",
     metavar="PATTERN",
@@ -180,6 +220,7 @@ def _options(
     shards: str | None,
     rename: tuple[str, ...],
     form: OutputFormat | None,
+    common: tuple[str, ...],
     pattern: str | None,
     shard_size: str,
 ) -> ReshardOptions:
@@ -195,6 +236,13 @@ def _options(
             raise click.UsageError(f"{name} goes with --axes alone", ctx)
     if full and pattern is not None:
         raise click.UsageError("--pattern is for the slices of ranks, and --full writes none", ctx)
+    sized = ctx.get_parameter_source("shard_size") is not click.core.ParameterSource.DEFAULT
+    if sized and (form == "mindformers" or not full):
+        raise click.UsageError("--shard-size goes with --full alone, and not with --format mindformers", ctx)
+    if pattern is not None and form == "mindformers":
+        raise click.UsageError("--pattern: MindFormers' format has its own names for files", ctx)
+    if common and form not in (None, "mindformers"):
+        raise click.UsageError("--common goes with --format mindformers alone", ctx)
     try:
         return ReshardOptions(
             strategy=to,
@@ -206,6 +254,7 @@ def _options(
             rename=parse_rules(rename),
             form=form,
             pattern=pattern,
+            common=parse_members(common),
         )
     except ValueError as error:
         raise click.UsageError(str(error), ctx) from None

@@ -64,6 +64,11 @@ def run_reshard(
     """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.api.reshard`."""
     if not plan.complete and not partial:
         raise UnrecoverableError(f"{plan.root} cannot be cut anew whole by this plan; it names what nobody holds")
+    if plan.form == "mindformers" and not plan.complete:
+        raise UsageError(
+            "MindFormers leaves a parameter that is not there at its initial value without a word, so that nothing is "
+            "written in its format while something is missing: choose --format safetensors"
+        )
     check_output(plan)
     documents = document_bytes(plan)
     files = [file for file in plan.files if plan.parts_of(file)]
@@ -135,7 +140,7 @@ class _Run:
         self._context = ActionContext(
             root=plan.output,
             elsewhere={one.replica.path: origin for one in plan.sources},
-            step=plan.step,
+            step=plan.written_step,
             world_size=plan.ranks,
             run_id=plan.run_id,
             verify=verify,
@@ -236,14 +241,14 @@ class _Run:
             run_id=plan.run_id or "",
             rank=file.rank,
             world_size=plan.ranks,
-            step=plan.step,
+            step=plan.written_step,
             cumulative_step=first.cumulative_step if first is not None else None,
             file=os.path.basename(action.target),
             size=image.size,
             digests=digests,
             parameters=image.parameters,
             group=file.group,
-            strategy_digest=self._strategies[file.stage] if self._strategies else None,
+            strategy_digest=self._strategies[file.stage] if self._strategies and plan.metadata is None else None,
             provenance=Provenance(
                 kind="resharded",
                 evidence="manifest" if all(proven[one.path] for one in sources) else "layout",

@@ -7,8 +7,17 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 
-from ms_recover.file_names import GROUP_INFO_NAME, STRATEGY_FOLDER, STRATEGY_NAME
+from ms_recover.file_names import (
+    COMMON_NAME,
+    GROUP_INFO_NAME,
+    METADATA_NAME,
+    STRATEGY_FOLDER,
+    STRATEGY_NAME,
+    TRACKER_NAME,
+)
+from ms_recover.formats.common_info import encode_common, encode_tracker
 from ms_recover.formats.group_info import encode_restore_list
+from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.planning.resharding.places import FULL_STEM
@@ -19,10 +28,17 @@ def document_bytes(plan: ReshardPlan) -> Mapping[str, bytes]:
 
     Strategy files and rank lists lie beside the slices; where ranks share a directory, under names with the rank in
     a folder of their own. A full checkpoint of several files gets the index that loaders of Hugging Face's models
-    read.
+    read. In MindFormers' format it is ``metadata.json`` and ``common.json``, and the tracker last.
     """
     if plan.full:
         return _index(plan)
+    if plan.metadata is not None and plan.common is not None:
+        folder = os.path.dirname(plan.files[0].target)
+        return {
+            os.path.join(folder, METADATA_NAME): b"".join(encode_metadata(plan.metadata)),
+            os.path.join(folder, COMMON_NAME): encode_common(plan.common),
+            TRACKER_NAME: encode_tracker(plan.written_step.step),
+        }
     folders = {file.rank: os.path.dirname(file.target) for file in plan.files}
     shared = Counter(folders.values())
     strategies = [encode_strategy(one) for one in plan.strategies]

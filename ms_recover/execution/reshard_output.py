@@ -66,7 +66,9 @@ def prepare_output(plan: ReshardPlan, documents: Collection[str]) -> None:
 def identity_of(plan: ReshardPlan) -> str:
     """Return a digest of everything that decides the bytes of the output."""
     digest = xxhash.xxh3_128()
-    digest.update(repr((plan.root, plan.form, plan.step, plan.run_id, plan.full, plan.strategies)).encode())
+    digest.update(
+        repr((plan.root, plan.form, plan.step, plan.run_id, plan.full, plan.strategies, plan.common)).encode()
+    )
     for source in plan.sources:
         digest.update(repr((source.replica, source.digests)).encode())
     for transfer in plan.transfers:

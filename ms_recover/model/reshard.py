@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, Literal, get_args
 
+from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import Replica
 from ms_recover.model.axes import DEFAULT_ORDER, Axes
 from ms_recover.model.compose import MissingRegion, Runs
 from ms_recover.model.inventory import Note
 from ms_recover.model.plan import RejectedStep
+from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
@@ -21,7 +23,8 @@ RESHARD_VERSION: Final = 1
 Box = tuple[tuple[int, int], ...]
 """First index and the one behind the last, for each dimension of a global tensor."""
 
-OutputFormat = Literal["ckpt", "safetensors"]
+OutputFormat = Literal["ckpt", "safetensors", "mindformers"]
+"""A file a rank as MindSpore saves it, or an iteration of MindFormers' format "weights 2.0"."""
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 
@@ -50,6 +53,8 @@ class ReshardOptions:
         The format of the files; None for that of the source.
     pattern : str or None
         Where slices lie below the output, with ``{rank} {prefix} {epoch} {step}``; None for the places of the source.
+    common : tuple of (str, float)
+        For MindFormers' format: members of ``common.json``, and their values in the place of those of the source.
     """
 
     strategy: str | None = None
@@ -61,6 +66,7 @@ class ReshardOptions:
     rename: tuple[tuple[str, str], ...] = ()
     form: OutputFormat | None = None
     pattern: str | None = None
+    common: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +163,8 @@ class TargetFile:
     """The ranks that hold the same slice."""
     lacks: bool = False
     """Whether it lacks parameters of which not even the shape is known."""
+    part: WeightKind | None = None
+    """In MindFormers' format, whether it is the rank's model file or its optimizer file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,6 +197,10 @@ class ReshardPlan:
     """Parameters of the source that the target does not name."""
     rejected_steps: tuple[RejectedStep, ...] = ()
     """Newer steps that cannot be had whole."""
+    metadata: ShardMetadata | None = None
+    """The ``metadata.json`` of an output in MindFormers' format; None for others, and while something is missing."""
+    common: CommonInfo | None = None
+    """The ``common.json`` beside it."""
     warnings: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -196,6 +208,12 @@ class ReshardPlan:
     def complete(self) -> bool:
         """Whether every part of every file has a source."""
         return not self.missing and not self.disagreements
+
+    @property
+    def written_step(self) -> Step:
+        """The step as the output names it."""
+        number = self.common.step_num if self.common is not None else None
+        return self.step if number is None else Step.iteration(number)
 
     @property
     def own(self) -> tuple[str, ...]:

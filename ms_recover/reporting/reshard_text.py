@@ -82,7 +82,8 @@ def _answer(plan: ReshardPlan) -> str:
     if not names:
         return f"UNRECOVERABLE as {what}: replicas differ, and nothing settles which are right"
     named = name_some(names)
-    return f"UNRECOVERABLE as {what}: of {named} nobody holds all ({size_text(gone)}); --partial writes the rest"
+    how = "--format safetensors --partial" if plan.form == "mindformers" else "--partial"
+    return f"UNRECOVERABLE as {what}: of {named} nobody holds all ({size_text(gone)}); {how} writes the rest"
 
 
 def _headline(outcome: ReshardOutcome) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mindformers_loader import SCALARS, MindFormers, copy_tree, digests, true_contents
+from tests.support.mindformers_loader import copy_tree, digests, tensors, true_contents
 from tests.support.mindformers_tree import make_mindformers_tree
 
 pytest.importorskip("mindspore", minversion="2.10")  # what MindFormers 2.0 asks for
@@ -16,21 +16,6 @@ pytestmark = [pytest.mark.packaging, pytest.mark.mindspore, pytest.mark.timeout(
 
 NEW = ("dp2_mp4", "dp4_mp2_opt2", "dp2_mp2_pp2")
 CHECKPOINTS = Path("output", "checkpoint")
-
-
-@pytest.fixture(scope="module", params=os.environ.get("MS_RECOVER_MINDFORMERS", "2.0.0").split(","))
-def mindformers(request, tmp_path_factory):
-    """2.1.0 is written for a MindSpore that is not on the index yet; its loader runs with 2.10 all the same."""
-    release = MindFormers(tmp_path_factory.mktemp("mindformers"), request.param)
-    yield release
-    release.close()
-
-
-def tensors(answer):
-    """The digest of each parameter that each rank loaded, without the scalars."""
-    assert "error" not in answer, answer["error"]
-    loaded = answer["tensors"].items()
-    return {rank: {name: value for name, value in own.items() if name not in SCALARS} for rank, own in loaded}
 
 
 @pytest.mark.parametrize("name", NEW)

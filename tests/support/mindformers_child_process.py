@@ -42,8 +42,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(value.asnumpy().tobytes()).hexdigest()
 
 
-def resume_new(root: str, ranks: int, output: str) -> Any:
-    """Resume every rank from a tree of weights 2.0: what ``load_checkpoint`` does, up to the network."""
+def resume_new(root: str, ranks: int, output: str, target: str | None = None) -> Any:
+    """Resume every rank from a tree of weights 2.0: what ``load_checkpoint`` does, up to the network.
+
+    A job is the one that saved the tree, or that of another metadata.json, the `target`.
+    """
     checkpoint = importlib.import_module("mindformers.checkpoint.checkpoint")
     metadata = importlib.import_module("mindformers.checkpoint.metadata")
     reshard = importlib.import_module("mindformers.checkpoint.reshard")
@@ -52,9 +55,10 @@ def resume_new(root: str, ranks: int, output: str) -> Any:
         act_as(rank, ranks, output)
         iteration = checkpoint.get_checkpoint_path(root)
         sources, files = metadata.get_metadata_of_checkpoint(iteration)
+        wanted = sources if target is None else metadata.load_metadata(target)[0]
         own = {
             name: pieces[0]
-            for name, pieces in sources.items()
+            for name, pieces in wanted.items()
             if "accu_grads" not in name
             and (pieces[0].layout is None or rank in pieces[0].layout.to_dict()["rank_list"])
         }

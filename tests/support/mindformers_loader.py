@@ -74,9 +74,9 @@ class MindFormers:
         ready = self._answers.get(timeout=120)
         assert ready == "ready\n", (home / "log").read_text()[-2000:]
 
-    def resume_new(self, root: Path, ranks: int) -> Any:
-        """Resume all ranks from a tree of weights 2.0, or return the error."""
-        return self._ask(format="new", root=str(root), ranks=ranks)
+    def resume_new(self, root: Path, ranks: int, target: Path | None = None) -> Any:
+        """Resume all ranks from a tree of weights 2.0, or return the error; of the job of a `target` metadata.json."""
+        return self._ask(format="new", root=str(root), ranks=ranks, target=str(target) if target else None)
 
     def resume_legacy(self, checkpoints: Path, ranks: int, form: str) -> Any:
         """Resume all ranks from the directory that holds the ``rank_N`` of a legacy tree, or return the error."""
@@ -130,3 +130,10 @@ def digests(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each parameter's contents in a file, without the scalars."""
     values = safetensors.numpy.load_file(path).items()
     return {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in values if name not in SCALARS}
+
+
+def tensors(answer: Any) -> dict[str, dict[str, str]]:
+    """Return the digest of each parameter that each rank loaded, without the scalars."""
+    assert "error" not in answer, answer["error"]
+    loaded = answer["tensors"].items()
+    return {rank: {name: value for name, value in own.items() if name not in SCALARS} for rank, own in loaded}

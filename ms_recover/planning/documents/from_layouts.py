@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from ms_recover.file_names import WeightKind, WeightsName, weights_name
@@ -52,11 +53,12 @@ def metadata_from_layouts(
         layouts = {layout.parameter: layout for layout in strategy.layouts}
         listed: dict[str, tuple[WeightKind, Parameter]] = {}
         for kind in kinds:
-            lists = {
-                frozenset(files[file].parameters)
+            held_by = (
+                files[file].parameters
                 for file, name in named.items()
                 if name.kind == kind and first <= name.file_index < first + size
-            }
+            )
+            lists = {frozenset(held) for held in {id(held): held for held in held_by}.values()}
             if len(lists) != 1:
                 what = "do not list the same parameters" if lists else "are all missing or damaged"
                 return _refused(f"the {kind} files of ranks {first} to {first + size - 1} {what}")
@@ -68,9 +70,13 @@ def metadata_from_layouts(
             layout = saved_layout(layouts[name], first) if name in layouts else None
             if not layout or len(layout.counts) != len(one.shape):
                 return _refused(f"{source} has no layout of {name!r} that metadata.json could state")
-            if name in parameters:
-                return _refused(f"several pipeline stages have {name!r}")
             layout = known.setdefault(layout, layout)
+            if name in parameters:
+                joined = _joined(parameters[name], stored[name], _parameter(one, layout), _files(names[kind], layout))
+                if joined is None:
+                    return _refused(f"several pipeline stages have {name!r} and cut it differently")
+                stored[name] = joined
+                continue
             parameters[name] = _parameter(one, layout)
             stored[name] = files_of.setdefault((kind, layout), _files(names[kind], layout))
     words = f"{source}, with which {len(named)} of {world * len(kinds)} files agree"
@@ -119,6 +125,24 @@ def _files(name: WeightsName, layout: SavedLayout) -> tuple[tuple[StoredShard, .
         tuple(StoredShard(name._replace(file_index=rank).name, rank, group) for rank in group)
         for group in layout.holders.values()
     )
+
+
+def _joined(
+    first: ShardedParameter,
+    held: tuple[tuple[StoredShard, ...], ...],
+    other: ShardedParameter,
+    more: tuple[tuple[StoredShard, ...], ...],
+) -> tuple[tuple[StoredShard, ...], ...] | None:
+    """Return the files of a parameter that another stage holds, too; None where that one cuts it differently."""
+    if first.layout is None or other.layout is None:
+        return None
+    if replace(other, layout=replace(other.layout, rank_list=first.layout.rank_list)) != first:
+        return None
+    joined = []
+    for one, another in zip(held, more, strict=True):
+        group = (*one[0].rank_group, *another[0].rank_group)
+        joined.append(tuple(replace(item, rank_group=group) for item in (*one, *another)))
+    return tuple(joined)
 
 
 def _refused(problem: str) -> RebuiltMetadata:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from ms_recover.errors import UsageError
-from ms_recover.file_names import PARTIAL_MARK, marked
+from ms_recover.file_names import PARTIAL_MARK, WeightKind, marked
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.reshard import (
     MovedParameter,
@@ -18,12 +18,14 @@ from ms_recover.model.reshard import (
     TargetPart,
     Transfer,
 )
+from ms_recover.model.shard_metadata import CommonInfo
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.model.texts import name_some
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED
 from ms_recover.planning.redundancy.regions import Box, cover, runs_of
 from ms_recover.planning.resharding.grid import Grid
+from ms_recover.planning.resharding.iteration import metadata_of, saved_parameters, split_parameters, weights_path
 from ms_recover.planning.resharding.places import full_name, name_of
 from ms_recover.planning.resharding.rename import Rule, rename_all
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter
@@ -39,11 +41,12 @@ def make_plan(
     output: str,
     form: OutputFormat,
     pattern: str,
-    prefix: str,
+    prefix: str | None,
     step: Step,
     run_id: str | None,
     world_size: int,
     shard_size: int = 0,
+    common: CommonInfo | None = None,
 ) -> ReshardPlan:
     """Return the plan for one step.
 
@@ -59,6 +62,8 @@ def make_plan(
         Of the source.
     shard_size : int
         For a full checkpoint: bytes of contents of a file at most, 0 for no limit.
+    common : CommonInfo, optional
+        For MindFormers' format, its ``common.json``.
 
     Raises
     ------
@@ -67,17 +72,20 @@ def make_plan(
     """
     names = rename_all(list(source.parameters), rules)
     wanted, left_out = _wanted(source, target, names)
+    kinds = split_parameters(source) if common is not None else dict.fromkeys(source.parameters)
+    if common is not None:
+        wanted = [saved_parameters(listed, kinds) for listed in wanted]
     cuts = TargetCuts(target)
     numbers: dict[object, int] = {}
     transfers: list[Transfer] = []
     parameters: list[MovedParameter] = []
-    lists: list[list[int]] = []
-    groups: list[list[tuple[int, ...]]] = []
+    lists: list[dict[WeightKind | None, list[int]]] = []
+    groups: list[dict[WeightKind | None, list[tuple[int, ...]]]] = []
     lacking = set(range(len(wanted))) if source.lost else set()
     missing: dict[MissingRegion, None] = {}
     for stage, listed in enumerate(wanted):
-        mine: list[int] = []
-        used: list[TargetCut] = []
+        mine: dict[WeightKind | None, list[int]] = {}
+        used: dict[WeightKind | None, list[TargetCut]] = {}
         for one in listed:
             missing.update(dict.fromkeys(one.missing))
             if not one.known:
@@ -89,11 +97,13 @@ def make_plan(
             if key not in numbers:
                 numbers[key] = len(transfers)
                 transfers.append(_transfer(one, cut))
-            mine.append(len(parameters))
-            used.append(cut)
+            mine.setdefault(kinds[one.name], []).append(len(parameters))
+            used.setdefault(kinds[one.name], []).append(cut)
             parameters.append(MovedParameter(name, one.name, numbers[key], one.own))
+        if not mine:
+            mine, used = {None: []}, {None: []}
         lists.append(mine)
-        groups.append(groups_of(used, target.devices))
+        groups.append({kind: groups_of(cuts_of, target.devices) for kind, cuts_of in used.items()})
     missing.update(dict.fromkeys(source.lost))
     plan = ReshardPlan(
         root=root,
@@ -103,34 +113,43 @@ def make_plan(
         run_id=run_id,
         world_size=world_size,
         ranks=target.ranks,
-        full=target.full,
+        full=target.full and common is None,
         sources=source.slices,
         transfers=tuple(transfers),
         parameters=tuple(parameters),
-        strategies=() if target.full else tuple(_strategies(target, wanted, names)),
+        strategies=() if target.full and common is None else tuple(_strategies(target, wanted, names)),
         devices=target.devices,
         missing=tuple(missing),
         disagreements=source.disagreements,
         left_out=tuple(left_out),
+        common=common,
     )
-    if target.full:
-        files = _full_files(plan, lists[0], shard_size, lacks=bool(lacking))
+    if plan.full:
+        files = _full_files(plan, lists[0].get(None, []), shard_size, lacks=bool(lacking))
     else:
         files = [
             TargetFile(
                 rank=stage * target.devices + place,
-                target=name_of(pattern, stage * target.devices + place, step, prefix, form),
+                target=(
+                    name_of(pattern, stage * target.devices + place, step, prefix or "checkpoint", form)
+                    if common is None
+                    else weights_path(common, prefix, part or "model", stage * target.devices + place, target.ranks)
+                ),
                 parameters=tuple(mine),
                 place=place,
                 stage=stage,
-                group=tuple(stage * target.devices + other for other in groups[stage][place]),
+                group=tuple(stage * target.devices + other for other in groups[stage][part][place]),
                 lacks=stage in lacking,
+                part=part,
             )
-            for stage, mine in enumerate(lists)
+            for stage, held in enumerate(lists)
+            for part, mine in sorted(held.items(), key=lambda one: one[0] or "")
             for place in range(target.devices)
         ]
     plan = replace(plan, files=tuple(files))
-    return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files)) if not plan.complete else plan
+    if not plan.complete:
+        return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files))
+    return replace(plan, metadata=metadata_of(plan, prefix, target.source)) if common is not None else plan
 
 
 def _as_it_can_be(plan: ReshardPlan, file: TargetFile) -> TargetFile:

@@ -44,7 +44,9 @@ def find_source(parts: Sequence[tuple[Comparison, Step, str | None]]) -> Source:
     parameters: dict[str, SourceParameter] = {}
     for finder in finders:
         finder.number_slices(slices)
-        parameters |= finder.parameters()
+        part = finder.facts.inventory.part
+        kind = part.name if part is not None else None
+        parameters |= {name: replace(one, part=kind) for name, one in finder.parameters().items()}
     lost = [one for finder in finders for one in finder.lost_stages()]
     disputes = [text for finder in finders for _, text in sorted(finder.index.judgement.disagreements.items())]
     disputes += [text for finder in finders for text in finder.disputes]
@@ -67,6 +69,7 @@ class _Part:
 
     def __init__(self, compared: Comparison, step: Step, run_id: str | None) -> None:
         self.facts: Facts = compared.facts
+        self.step = step
         runs = self.facts.runs(step)
         run = next((one for one in runs if run_id is not None and one.run_id == run_id), runs[0])
         judgement = judge_step(compared, step, run)
@@ -120,8 +123,12 @@ class _Part:
         stages, world = self.index.stages, self.facts.world.ranks
         if not stages.devices:
             return []
+        part = self.facts.inventory.part
+        named = part.expected.get(self.step) if part is not None else None
         gone = []
         for stage in range(world // stages.devices):
+            if named is not None and not named.keys() & set(stages.ranks(stage)):
+                continue  # no file of this part is of it
             if stage not in stages.layouts and stage not in self.index.by_stage:
                 first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
                 why = f"neither a sound slice nor a strategy file of ranks {first} to {last} is left"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from ms_recover.file_names import WeightKind
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.reshard import Box, HeldRegion, ReshardSource
 from ms_recover.model.slices import Parameter
@@ -28,6 +29,8 @@ class SourceParameter:
         Each rank has its own values.
     known : bool
         Whether the shape is that of the whole tensor.
+    part : WeightKind or None
+        In a tree of MindFormers' format, whether model files or optimizer files hold it.
     """
 
     name: str
@@ -40,6 +43,7 @@ class SourceParameter:
     stages: frozenset[int] = frozenset()
     own: bool = False
     known: bool = True
+    part: WeightKind | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import format_of
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
+from ms_recover.model.shard_metadata import NEVER_SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resharding.axes import target_of_axes
+from ms_recover.planning.resharding.iteration import common_of, prefix_of
 from ms_recover.planning.resharding.make_plan import make_plan
 from ms_recover.planning.resharding.places import pattern_like
 from ms_recover.planning.resharding.rename import rename_all
 from ms_recover.planning.resharding.source import check_layouts_known, find_source
 from ms_recover.planning.resharding.source_parameters import Source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
+
+NO_VALUES: Mapping[str, float] = MappingProxyType({})
 
 
 def steps_to_try(inventory: Inventory, options: PlanOptions) -> Iterator[Step]:
@@ -37,9 +42,18 @@ def steps_to_try(inventory: Inventory, options: PlanOptions) -> Iterator[Step]:
 
 
 def plan_step(
-    parts: Sequence[Comparison], step: Step, target: Target | None, wanted: ReshardOptions, output: str
+    parts: Sequence[Comparison],
+    step: Step,
+    target: Target | None,
+    wanted: ReshardOptions,
+    output: str,
+    inventory: Inventory | None = None,
+    values: Mapping[str, float] = NO_VALUES,
 ) -> ReshardPlan:
     """Plan one step; without a target it follows from the axes that are wanted, or is the full checkpoint.
+
+    For an output in MindFormers' format, `inventory` is the whole tree, and `values` what its slices hold of the
+    progress of training, by name.
 
     Raises
     ------
@@ -67,6 +81,11 @@ def plan_step(
     elif target is None:
         target = _target_of_axes(held, source, wanted)
     form = wanted.form or _form_of(files)
+    common = None
+    if form == "mindformers":
+        common = common_of(inventory or facts.inventory, step, files, values, wanted.common)
+    elif wanted.common:
+        raise UsageError(f"common.json is of MindFormers' format alone, and slices are written as {form}")
     plan = make_plan(
         source,
         target,
@@ -75,12 +94,16 @@ def plan_step(
         output=output,
         form=form,
         pattern=wanted.pattern or pattern_like(files[0]),
-        prefix=files[0].prefix or "checkpoint",
+        prefix=prefix_of(files[0]) if common is not None else files[0].prefix,
+        common=common,
         step=step,
         run_id=run.run_id,
         world_size=max(compared.facts.world.ranks for compared in held),
         shard_size=wanted.shard_size if wanted.full else 0,
     )
+    unsaved = [name for name in source.parameters if name.startswith(NEVER_SAVED)] if common is not None else []
+    if unsaved:
+        plan = replace(plan, warnings=(f"MindFormers' format has no place for {name_some(unsaved)}: left out",))
     return replace(plan, notes=facts.notes)
 
 
