@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.comparing import compare_read
 from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.formats.cast import check_castable
 from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
@@ -69,6 +70,8 @@ def plan_reshard(
         When a strategy file is damaged, or documents contradict each other.
     """
     target = read_target(wanted.strategy) if wanted.strategy is not None else None
+    if wanted.dtype is not None:
+        check_castable()
     if wanted.form is None and wanted.pattern is None and not wanted.full and inventory.iterations:
         wanted = replace(wanted, form="mindformers")
     if wanted.form == "mindformers" and wanted.pattern is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ms_recover.model.options import PlanOptions, ScanOptions
-    from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
+    from ms_recover.model.reshard import CastType, OutputFormat, ReshardOptions, ReshardPlan
 
 _SIZE = re.compile(r"(\d{1,12})\s*(?:([KMGT])i?)?B?\Z", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -115,6 +115,13 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
     multiple=True,
     help="For mindformers: a member of common.json that ROOT does not state, or that changes; step_num is "
     "the iteration. Repeatable.",
+)
+@click.option(
+    "--dtype",
+    metavar="TYPE",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="Cast floating-point parameters of the network: bfloat16, float16 or float32, rounded to the nearest. "
+    "Default: as in ROOT. Optimizer states keep their type.",
 )
 @click.option(
     "--pattern",
@@ -221,6 +228,7 @@ def _options(
     rename: tuple[str, ...],
     form: OutputFormat | None,
     common: tuple[str, ...],
+    dtype: CastType | None,
     pattern: str | None,
     shard_size: str,
 ) -> ReshardOptions:
@@ -255,6 +263,7 @@ def _options(
             form=form,
             pattern=pattern,
             common=parse_members(common),
+            dtype=dtype,
         )
     except ValueError as error:
         raise click.UsageError(str(error), ctx) from None

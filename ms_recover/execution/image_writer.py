@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
 
 import xxhash
 
+from ms_recover.errors import UsageError
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.formats.cast import Caster
 from ms_recover.formats.ckpt import TRAILER
 from ms_recover.formats.encrypted import TRAILER_MARK
 from ms_recover.model.compose import ComposeAction, ComposedParameter
@@ -18,12 +22,20 @@ from ms_recover.stores.digest import name_digest
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.transfer import Writing
 
+NO_CASTS: Mapping[str, str] = MappingProxyType({})
+
 
 class ImageWriter:
-    """Write an image with its contents, front to back, and digest what is written."""
+    """Write an image with its contents, front to back, and digest what is written.
 
-    def __init__(self, descriptor: int, image: SliceImage, context: ActionContext) -> None:
+    `casts` has the type that each parameter of another type is cast to, by its name.
+    """
+
+    def __init__(
+        self, descriptor: int, image: SliceImage, context: ActionContext, casts: Mapping[str, str] = NO_CASTS
+    ) -> None:
         self._image = image
+        self._casts = casts
         self._context = context
         self._literals = dict(image.literals)
         self._file = xxhash.xxh3_128()
@@ -53,8 +65,13 @@ class ImageWriter:
         return Digests(name_digest(self._file), tuple(digests))
 
     def _parameter(self, item: ComposedParameter, ranges: tuple[ByteRange, ...], reader: PieceReader) -> str:
-        digest = xxhash.xxh3_128()
+        digest = source = xxhash.xxh3_128()
         windows = reader.contents(item)
+        wanted = self._casts.get(item.parameter.name)
+        caster = Caster(item.parameter.dtype, wanted) if wanted is not None else None
+        if caster is not None:
+            source = xxhash.xxh3_128()
+            windows = _cast(windows, caster, source)
         data = memoryview(b"")
         for place in ranges:
             self._put_literal()
@@ -66,7 +83,12 @@ class ImageWriter:
                 self._put(part)
                 data, left = data[len(part) :], left - len(part)
         windows.close()
-        reader.check(item, name_digest(digest))
+        reader.check(item, name_digest(source))
+        if caster is not None and caster.lost is not None:
+            raise UsageError(
+                f"{item.parameter.name!r} holds {caster.lost:g}, which {wanted} cannot hold: it would become infinite; "
+                "choose another --dtype"
+            )
         return name_digest(digest)
 
     def _put_literal(self) -> None:
@@ -81,3 +103,11 @@ class ImageWriter:
             self._crc = zlib.crc32(data, self._crc)
         self._writing.write(data)
         self._at += len(data)
+
+
+def _cast(
+    windows: Generator[memoryview, None, None], caster: Caster, digest: xxhash.xxh3_128
+) -> Generator[memoryview, None, None]:
+    for window in windows:
+        digest.update(window)
+        yield caster.cast(window)

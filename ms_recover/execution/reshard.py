@@ -149,6 +149,7 @@ class _Run:
             syncs=self.syncs,
         )
         self._origin = origin
+        self._casts = plan.casts
 
     def one(self, file: TargetFile) -> Written:
         """Write one file; an error is its end, and does not keep the others from being written."""
@@ -191,7 +192,7 @@ class _Run:
             with context.new_file(action.target, action.sources[model].path) as temporary:
                 with explained("writing", temporary.path):
                     allocate(temporary.descriptor, image.size)
-                    digests = ImageWriter(temporary.descriptor, image, context).write(action, reader)
+                    digests = ImageWriter(temporary.descriptor, image, context, self._casts).write(action, reader)
                     temporary.settle(reader.opened(model).form())
                 header = parse_header(pread(temporary.descriptor), image.size, name=action.target)
                 if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
@@ -258,6 +259,11 @@ class _Run:
             tool=TOOL,
             training=replace(training.of_recovered(), rank_local=()) if training is not None else None,
             ranges=tuple(sorted(ranges, key=lambda one: (one[0], one[2].target))),
+            cast=tuple(
+                (one.parameter.name, one.parameter.dtype)
+                for one in action.parameters
+                if one.parameter.name in self._casts
+            ),
         )
         write_manifest(self._context.path(action.target), manifest, self.syncs)
 
@@ -275,7 +281,7 @@ def _there(file: TargetFile, action: ComposeAction, digests: Digests, names: Ite
 
 def _image(plan: ReshardPlan, action: ComposeAction, model: SliceHeader | None) -> SliceImage:
     """Lay a file out; a ``.ckpt`` of sources with a CRC gets one."""
-    parameters = [item.parameter for item in action.parameters]
+    parameters = plan.written(item.parameter for item in action.parameters)
     if plan.form == "ckpt":
         crc = model is not None and model.kind == "ckpt" and model.crc is not None
         return ckpt_image(parameters, [default_pieces(one.nbytes) for one in parameters], crc=crc)

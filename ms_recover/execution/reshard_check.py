@@ -11,12 +11,14 @@ from ms_recover.errors import MsRecoverError
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.formats.cast import Caster
 from ms_recover.formats.header import parse_header
 from ms_recover.model.actions import FileState, Replica
 from ms_recover.model.compose import ComposedParameter
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.planning.resharding.actions import CutBack, cut_back
 from ms_recover.stores.digest import digest_file, name_digest
+from ms_recover.stores.gather import WINDOW, Contents
 from ms_recover.stores.store import Store
 from ms_recover.stores.threads import in_threads
 from ms_recover.system_errors import explained
@@ -50,11 +52,15 @@ def compare_back(
         count = total = 0
         problems = []
         try:
-            action, names = cut_back(back, source, lambda number: _replica(plan, number))
+            action, names, casts = cut_back(back, source, lambda number: _replica(plan, number))
             with PieceReader(action, context, names) as reader:
                 for item in action.parameters:
                     name = item.parameter.name
-                    expected = plan.sources[source].digest_of(name) or _read(plan, source, name, origin)
+                    known = plan.sources[source].digest_of(name)
+                    if name in casts:
+                        expected = _read_cast(plan, source, name, origin, Caster(*casts[name]), known)
+                    else:
+                        expected = known or _read(plan, source, name, origin)
                     if _digest(reader, item) != expected:
                         where = os.path.join(plan.root, plan.sources[source].replica.path)
                         problems.append(f"{name!r} of {where} does not come back out of {plan.output}")
@@ -96,6 +102,24 @@ def _read(plan: ReshardPlan, source: int, name: str, origin: Store) -> str:
             opened.read_range(piece.start, piece.end, digest.update, lambda: False)
         opened.check_unchanged()
     return name_digest(digest)
+
+
+def _read_cast(plan: ReshardPlan, source: int, name: str, origin: Store, caster: Caster, known: str | None) -> str:
+    """Return the digest of a parameter of the source after it is cast; of a source that has changed that of nothing."""
+    replica = plan.sources[source].replica
+    with origin.open(replica.path, replica.state) as opened:
+        header = parse_header(opened.read_at, opened.size, name=opened.name)
+        place = next(number for number, one in enumerate(header.parameters) if one.name == name)
+        contents = Contents(opened.read, header.contents[place])
+        buffer = memoryview(bytearray(min(WINDOW, contents.bytes)))
+        before, after = xxhash.xxh3_128(), xxhash.xxh3_128()
+        for offset in range(0, contents.bytes, WINDOW):
+            window = buffer[: min(WINDOW, contents.bytes - offset)]
+            contents.read(offset, window)
+            before.update(window)
+            after.update(caster.cast(window))
+        opened.check_unchanged()
+    return name_digest(after) if known in (None, name_digest(before)) else ""
 
 
 def _unequal(plan: ReshardPlan, back: CutBack, digests: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

@@ -126,6 +126,9 @@ def encode(manifest: Manifest) -> bytes:
             (parameter, source, runs.source, runs.target, runs.length, runs.loops)
             for parameter, source, runs in manifest.ranges
         ]
+    if manifest.cast:
+        types = sorted({dtype for _, dtype in manifest.cast})
+        head["cast"] = {dtype: [name for name, one in manifest.cast if one == dtype] for dtype in types}
     return f'{codec.json_text(head, 1)[:-2]},\n "parameters": [{rows}\n ]\n}}\n'.encode()
 
 
@@ -157,6 +160,7 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
         provenance=_provenance(fields),
         training=_training(fields.training),
         ranges=(),
+        cast=(),
     )
 
 

@@ -58,6 +58,7 @@ class ReshardPlanFields(Fields):
     disagreements: tuple[str, ...]
     left_out: tuple[str, ...]
     own_values: tuple[str, ...]
+    cast: dict[str, str]
     rejected_steps: tuple[RejectedFields, ...]
     warnings: tuple[str, ...]
 
@@ -118,6 +119,7 @@ def reshard_plan_to_json(plan: ReshardPlan, reads: Mapping[int, int]) -> dict[st
             files=files,
             missing=tuple(GoneFields(one.parameter, one.region, one.bytes, one.reason) for one in plan.missing),
             own_values=plan.own,
+            cast=dict(plan.casts),
             rejected_steps=rejected_fields(plan.rejected_steps),
         )
     )

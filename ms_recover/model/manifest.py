@@ -96,6 +96,10 @@ class Manifest:
     """Of a slice that was cut anew: number of the parameter, number of the source, and the bytes that were taken from
     it. Manifests are written with them and read without: they are for people.
     """
+    cast: tuple[tuple[str, str], ...] = ()
+    """Of the same: the parameters whose values were rounded to the type they have here, and the source's type. Their
+    ranges count bytes in the source's type.
+    """
 
     @property
     def recovered(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from ms_recover.file_names import WeightKind
@@ -25,6 +26,16 @@ Box = tuple[tuple[int, int], ...]
 
 OutputFormat = Literal["ckpt", "safetensors", "mindformers"]
 """A file a rank as MindSpore saves it, or an iteration of MindFormers' format "weights 2.0"."""
+CastType = Literal["bfloat16", "float16", "float32"]
+"""The types that parameters can be cast to."""
+CAST_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {"bfloat16": ("BFloat16", 2), "float16": ("Float16", 2), "float32": ("Float32", 4)}
+)
+"""MindSpore's name of each, and bytes per element."""
+_SIZES = dict(CAST_TYPES.values())
+FLOATS = ("Float16", "BFloat16", "Float32", "Float64")
+"""The types whose values can be cast."""
+
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 
@@ -55,6 +66,8 @@ class ReshardOptions:
         Where slices lie below the output, with ``{rank} {prefix} {epoch} {step}``; None for the places of the source.
     common : tuple of (str, float)
         For MindFormers' format: members of ``common.json``, and their values in the place of those of the source.
+    dtype : CastType or None
+        The type that floating-point parameters of the network are cast to; None for that of the source.
     """
 
     strategy: str | None = None
@@ -67,6 +80,7 @@ class ReshardOptions:
     form: OutputFormat | None = None
     pattern: str | None = None
     common: tuple[tuple[str, float], ...] = ()
+    dtype: CastType | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +161,12 @@ class MovedParameter:
     """Index into the transfers of the plan."""
     own: bool = False
     """Each rank has its own values: the target's rank r gets those of rank r modulo the ranks of the source."""
+    cast: str | None = None
+    """The type that its values are cast to; None where they stay as they are."""
+
+    def item_size(self, transfer: Transfer) -> int:
+        """Return the bytes of an element in the output."""
+        return _SIZES[self.cast] if self.cast is not None else transfer.item_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +240,27 @@ class ReshardPlan:
         """The parameters of which each rank has its own values."""
         return tuple(one.name for one in self.parameters if one.own)
 
+    @property
+    def casts(self) -> Mapping[str, str]:
+        """The type that each parameter is cast to, by its name; those that stay as they are left out."""
+        return {one.name: one.cast for one in self.parameters if one.cast is not None}
+
+    def written(self, parameters: Iterable[Parameter]) -> list[Parameter]:
+        """Return parameters as the output lists them, with the type that they are cast to."""
+        casts = self.casts
+        return [
+            replace(one, dtype=casts[one.name], nbytes=prod(one.shape) * _SIZES[casts[one.name]])
+            if one.name in casts
+            else one
+            for one in parameters
+        ]
+
     def listed(self, file: TargetFile) -> tuple[Parameter, ...]:
         """Return the parameters that a file lists; those that cannot be had whole are left out."""
         found = []
         for one, part, transfer in self.parts_of(file):
             shape = part.shape
-            found.append(Parameter(one.name, transfer.dtype, shape, prod(shape) * transfer.item_size))
+            found.append(Parameter(one.name, one.cast or transfer.dtype, shape, prod(shape) * one.item_size(transfer)))
         return tuple(found)
 
     def parts_of(self, file: TargetFile) -> Sequence[tuple[MovedParameter, TargetPart, Transfer]]:
@@ -245,7 +280,7 @@ class ReshardPlan:
 
     def bytes_of(self, file: TargetFile) -> int:
         """Return the bytes of contents of a file."""
-        return sum(prod(part.shape) * transfer.item_size for _, part, transfer in self.parts_of(file))
+        return sum(prod(part.shape) * one.item_size(transfer) for one, part, transfer in self.parts_of(file))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

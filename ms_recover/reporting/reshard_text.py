@@ -41,6 +41,10 @@ def reshard_plan_text(plan: ReshardPlan, width: int | None, *, next_command: str
     lines += section(
         title, ("rank", "file", "parameters", "bytes"), files, width, right=("rank", "parameters", "bytes")
     )
+    casts = plan.casts
+    if casts:
+        how = f"Cast to {next(iter(casts.values()))}, rounded to the nearest: {name_some(list(casts))}"
+        lines += ["", f"{how}. Optimizer states and single values keep their type"]
     lines += note_lines(plan.notes, width)
     if plan.complete and next_command:
         lines += ["", f"Next: {next_command}"]

@@ -139,7 +139,7 @@ class CutBack:
 
 def cut_back(
     back: CutBack, source: int, replica_of: Callable[[int], Replica]
-) -> tuple[ComposeAction, Mapping[str, str]]:
+) -> tuple[ComposeAction, Mapping[str, str], Mapping[str, tuple[str, str]]]:
     """Return how the parameters that were taken from a source are put together again out of the output.
 
     Returns
@@ -148,20 +148,24 @@ def cut_back(
         Its sources are files of the output, its parameters those of the source.
     names : mapping of str to str
         The names of the parameters in the output.
+    casts : mapping of str to (str, str)
+        The types of those that were cast, in the source and in the output, by their names in the source.
     """
     plan = back.plan
     numbers: dict[int, int] = {}
-    parameters, names = {}, {}
+    parameters, names, casts = {}, {}, {}
     for one, box, parts in back.of(source):
         transfer = plan.transfers[one.transfer]
-        item = transfer.item_size
+        item = one.item_size(transfer)
         pieces = [
             Piece(numbers.setdefault(file, len(numbers)), runs_of(part, there, box, item), volume(there) * item)
             for file, part, there in parts
         ]
         pieces.sort(key=lambda piece: piece.runs.target)
         shape = tuple(stop - start for start, stop in box)
-        listed = Parameter(one.source_name, transfer.dtype, shape, volume(box) * item)
+        listed = Parameter(one.source_name, one.cast or transfer.dtype, shape, volume(box) * item)
+        if one.cast is not None:
+            casts[one.source_name] = (transfer.dtype, one.cast)
         parameters[one.source_name] = ComposedParameter(listed, tuple(pieces))
         names[one.source_name] = one.name
     action = ComposeAction(
@@ -173,7 +177,7 @@ def cut_back(
         replaces=None,
         reason="",
     )
-    return action, names
+    return action, names, casts
 
 
 def bytes_read(plan: ReshardPlan) -> dict[int, int]:

@@ -159,7 +159,8 @@ def metadata_of(plan: ReshardPlan, prefix: str | None, source: str) -> ShardMeta
                 if uneven or saved_layout(layout, first) is None:
                     raise UsageError(f"{source} cuts {one.name!r} in a way that metadata.json cannot state: {_INSTEAD}")
                 held.setdefault(one.name, []).append((stage, transfer))
-                listed.append(Parameter(one.name, transfer.dtype, part.shape, prod(part.shape) * transfer.item_size))
+                nbytes = prod(part.shape) * one.item_size(transfer)
+                listed.append(Parameter(one.name, one.cast or transfer.dtype, part.shape, nbytes))
             same = ListedFile(parameters=ParameterList(listed))
             for rank in range(first, first + plan.devices):
                 files[WeightsName(prefix, kind, rank, plan.ranks).name] = same

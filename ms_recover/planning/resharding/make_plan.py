@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import PARTIAL_MARK, WeightKind, marked
@@ -47,6 +48,7 @@ def make_plan(
     world_size: int,
     shard_size: int = 0,
     common: CommonInfo | None = None,
+    casts: Mapping[str, str] = MappingProxyType({}),
 ) -> ReshardPlan:
     """Return the plan for one step.
 
@@ -64,6 +66,8 @@ def make_plan(
         For a full checkpoint: bytes of contents of a file at most, 0 for no limit.
     common : CommonInfo, optional
         For MindFormers' format, its ``common.json``.
+    casts : mapping of str to str
+        The types that parameters are cast to, by their names in the source.
 
     Raises
     ------
@@ -99,7 +103,7 @@ def make_plan(
                 transfers.append(_transfer(one, cut))
             mine.setdefault(kinds[one.name], []).append(len(parameters))
             used.setdefault(kinds[one.name], []).append(cut)
-            parameters.append(MovedParameter(name, one.name, numbers[key], one.own))
+            parameters.append(MovedParameter(name, one.name, numbers[key], one.own, casts.get(one.name)))
         if not mine:
             mine, used = {None: []}, {None: []}
         lists.append(mine)
@@ -233,7 +237,9 @@ def _full_files(plan: ReshardPlan, numbers: Sequence[int], shard_size: int, *, l
     shards: list[list[int]] = [[]]
     held = 0
     for number in numbers:
-        size = plan.transfers[plan.parameters[number].transfer].nbytes
+        one = plan.parameters[number]
+        transfer = plan.transfers[one.transfer]
+        size = prod(transfer.shape) * one.item_size(transfer)
         if shard_size and shards[-1] and held + size > shard_size:
             shards.append([])
             held = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import format_of
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.reshard import OutputFormat, ReshardOptions, ReshardPlan
+from ms_recover.model.reshard import CAST_TYPES, FLOATS, CastType, OutputFormat, ReshardOptions, ReshardPlan
 from ms_recover.model.shard_metadata import NEVER_SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
@@ -19,7 +20,7 @@ from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resharding.axes import target_of_axes
-from ms_recover.planning.resharding.iteration import common_of, prefix_of
+from ms_recover.planning.resharding.iteration import common_of, prefix_of, split_parameters
 from ms_recover.planning.resharding.make_plan import make_plan
 from ms_recover.planning.resharding.places import pattern_like
 from ms_recover.planning.resharding.rename import rename_all
@@ -96,6 +97,7 @@ def plan_step(
         pattern=wanted.pattern or pattern_like(files[0]),
         prefix=prefix_of(files[0]) if common is not None else files[0].prefix,
         common=common,
+        casts=casts_of(source, wanted.dtype) if wanted.dtype is not None else {},
         step=step,
         run_id=run.run_id,
         world_size=max(compared.facts.world.ranks for compared in held),
@@ -105,6 +107,22 @@ def plan_step(
     if unsaved:
         plan = replace(plan, warnings=(f"MindFormers' format has no place for {name_some(unsaved)}: left out",))
     return replace(plan, notes=facts.notes)
+
+
+def casts_of(source: Source, dtype: CastType) -> dict[str, str]:
+    """Return the parameters whose values are cast, and the type.
+
+    These are the floating-point parameters of the network. States of the optimizer keep their type, and so do single
+    values without a layout: they count, scale and schedule the training.
+    """
+    name, _ = CAST_TYPES[dtype]
+    kinds = split_parameters(source)
+    return {
+        one.name: name
+        for one in source.parameters.values()
+        if one.dtype in FLOATS and one.dtype != name
+        if kinds[one.name] == "model" and (one.cut or prod(one.shape) != 1)
+    }
 
 
 def why_incomplete(plan: ReshardPlan) -> str:
