@@ -83,6 +83,12 @@ def plan_reshard(
         parts = _compare(inventory, replace(options, step=step), jobs, progress)
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
         plan = plan_step(parts, step, target, wanted, os.path.abspath(output), inventory, values)
+        if plan.overlaps:
+            from ms_recover.execution.reshard_overlaps import find_unequal
+
+            unequal = find_unequal(plan)
+            if unequal:
+                plan = plan_step(parts, step, target, wanted, os.path.abspath(output), inventory, values, unequal)
         if plan.complete or plan.disagreements:
             return replace(plan, rejected_steps=tuple(rejected))
         shown = shown or plan

@@ -244,7 +244,7 @@ def _options(
             raise click.UsageError(f"{name} goes with --axes alone", ctx)
     if full and pattern is not None:
         raise click.UsageError("--pattern is for the slices of ranks, and --full writes none", ctx)
-    sized = ctx.get_parameter_source("shard_size") is not click.core.ParameterSource.DEFAULT
+    sized = ctx.get_parameter_source("shard_size") is click.core.ParameterSource.COMMANDLINE
     if sized and (form == "mindformers" or not full):
         raise click.UsageError("--shard-size goes with --full alone, and not with --format mindformers", ctx)
     if pattern is not None and form == "mindformers":

@@ -108,6 +108,17 @@ class HeldRegion:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two regions of one parameter that pipeline stages cut differently; where they overlap they must be equal."""
+
+    parameter: str
+    dtype: str
+    item_size: int
+    one: HeldRegion
+    other: HeldRegion
+
+
+@dataclass(frozen=True, slots=True)
 class TakenPiece:
     """What one held region gives to one part of the target."""
 
@@ -215,6 +226,8 @@ class ReshardPlan:
     """Sources that differ, with nothing to settle who is right."""
     left_out: tuple[str, ...] = ()
     """Parameters of the source that the target does not name."""
+    overlaps: tuple[Overlap, ...] = ()
+    """What only contents can show to be equal."""
     rejected_steps: tuple[RejectedStep, ...] = ()
     """Newer steps that cannot be had whole."""
     metadata: ShardMetadata | None = None

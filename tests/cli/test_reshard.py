@@ -311,3 +311,24 @@ def test_a_counter_that_differs_is_no_counter(tmp_path, root, arrays):
     done = run(root, "--full", "-o", tmp_path / "output", code=4)
     assert f"'{COUNTER}'" in done.out
     assert "it differs from rank to rank" in done.out
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_stages_that_cut_a_shared_parameter_differently_are_compared_where_they_overlap(quick, tmp_path, arrays):
+    """Stage 0 has four parts of the rows, stage 1 four of the columns: no two regions are the same."""
+    saved = Job(4, [{"rows": cut_layout("rows", (4,), (0,), ())}, {"rows": cut_layout("rows", (4,), (), (0,))}])
+    saved.stages[1]["columns"] = cut_layout("columns", (4,), (), (0,))
+    root = make_job_tree(tmp_path / "saved", saved, arrays)
+    words = (root, "--full", "--format", "safetensors", *(["--quick"] if quick else []))
+    run(*words, "-o", tmp_path / "output")
+    assert contents_of(tmp_path / "output" / "model.safetensors")["rows"][1] == arrays["rows"].tobytes()
+    changed = arrays | {"rows": arrays["rows"].copy()}
+    changed["rows"][15, 11] += 1
+    other = make_job_tree(tmp_path / "other", saved, changed)
+    for rank in range(4, 8):
+        path = root / f"ckpt_dir{rank}" / NAME
+        path.write_bytes((other / f"ckpt_dir{rank}" / NAME).read_bytes())
+    done = run(*words, "-o", tmp_path / "third", code=5)
+    assert "DISPUTED: 'rows': pipeline stages hold different contents of it where they overlap" in done.out
+    run(*words, "-o", tmp_path / "third", "--partial", code=5)
+    assert contents_of(tmp_path / "third" / "model.partial.safetensors").keys() == {"columns", COUNTER}

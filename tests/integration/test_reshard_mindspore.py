@@ -109,3 +109,42 @@ def test_fixtures_are_cut_as_transform_checkpoints_cuts_them(name: str, axes, fi
         found = contents_of(ours / f"ckpt_dir{rank}" / f"test-{plan.step}.ckpt")
         assert found.keys() == expected.keys()
         assert found == expected, rank
+
+
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+@pytest.mark.parametrize(("name", "axes"), [("dp2_mp4", "dp=1,tp=4"), ("dp4_mp2_opt2", "dp=2,tp=2")])
+def test_a_tree_without_redundancy_is_cut_as_the_whole_one(name: str, axes: str, form: str, fixtures, tmp_path) -> None:
+    """Dealt out by MindSpore's own code for ``remove_redundancy=True``, and saved by it."""
+    from mindspore.train._utils import get_parameter_redundancy, remove_param_redundancy
+
+    from ms_recover.model.axes import Axes
+
+    wanted = ReshardOptions(axes=Axes.parse(axes), optimizer_shards=-1 if "opt" in name else 0, form="ckpt")
+    plan = resharding.plan_reshard(api.scan(fixtures / name), tmp_path / "whole", wanted)
+    assert resharding.reshard(plan, verify=False).exit_code == 0
+    root = tmp_path / "dealt"
+    layouts = fixtures / name / "ckpt_dir0" / "strategy.ckpt"
+    redundancy = get_parameter_redundancy(str(layouts), initial_rank=0)
+    kept = remove_param_redundancy(redundancy)
+    listed = 0
+    for rank in range(8):
+        folder = root / f"ckpt_dir{rank}"
+        folder.mkdir(parents=True)
+        for document in ("strategy.ckpt", "group_info.pb"):
+            (folder / document).write_bytes((fixtures / name / folder.name / document).read_bytes())
+        values = ms.load_checkpoint(str(fixtures / name / folder.name / f"test-{plan.step}.ckpt"))
+        mine = [
+            {"name": one, "data": value} for one, value in values.items() if one in kept[rank] or one not in redundancy
+        ]
+        listed += len(mine) < len(values)
+        ms.save_checkpoint(mine, str(folder / f"test-{plan.step}"), format=form)
+    assert listed == 8
+    dealt = resharding.plan_reshard(api.scan(root), tmp_path / "ours", wanted)
+    assert dealt.complete
+    assert resharding.reshard(dealt, verify=False, compare=True).exit_code == 0
+    for rank in range(plan.ranks):
+        path = Path(f"ckpt_dir{rank}", f"test-{plan.step}.ckpt")
+        assert contents_of(tmp_path / "ours" / path) == contents_of(tmp_path / "whole" / path), rank
+    next((root / "ckpt_dir3").glob("test-*")).unlink()
+    gone = resharding.plan_reshard(api.scan(root), tmp_path / "gone", wanted)
+    assert {one.parameter for one in gone.missing} == kept[3]

@@ -127,6 +127,7 @@ def make_plan(
         disagreements=source.disagreements,
         left_out=tuple(left_out),
         common=common,
+        overlaps=tuple(overlap for listed in wanted for one in listed if one.known for overlap in one.overlaps),
     )
     if plan.full:
         files = _full_files(plan, lists[0].get(None, []), shard_size, lacks=bool(lacking))

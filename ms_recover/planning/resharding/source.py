@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.compose import MissingRegion
-from ms_recover.model.reshard import HeldRegion, ReshardSource
+from ms_recover.model.reshard import HeldRegion, Overlap, ReshardSource
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED, Cell, shape_at
-from ms_recover.planning.redundancy.regions import cover, volume
+from ms_recover.planning.redundancy.regions import cover, intersect, volume
+from ms_recover.planning.resharding.grid import Grid
 from ms_recover.planning.resharding.source_lists import stated_lists
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
 from ms_recover.planning.sourcing.choose import sound_slices
@@ -268,6 +269,7 @@ class _Part:
                 return lost_parameter(
                     one.name, why, Parameter(one.name, one.dtype, one.shape, prod(one.shape) * one.item_size)
                 )
+        one = replace(one, overlaps=(*one.overlaps, *_overlaps(one, other)))
         if not one.missing:
             return one
         more = tuple(region for region in other.regions if region.box not in known)
@@ -356,6 +358,31 @@ class _Part:
                 refuted = f"{path} names too few of the parameters of its slices to be of the same network"
             self._refusals[stage] = refuted
         return self._refusals[stage]
+
+
+def _overlaps(one: SourceParameter, other: SourceParameter) -> Iterator[Overlap]:
+    """Yield the pairs of regions that are not the same and share something."""
+    grid = Grid([region.box for region in other.regions])
+    for mine in one.regions:
+        for number in grid.near(mine.box):
+            region = other.regions[number]
+            if mine.holders and region.holders and mine.box != region.box and intersect(mine.box, region.box):
+                yield Overlap(one.name, one.dtype, one.item_size, mine, region)
+
+
+def disputed(source: Source, names: Collection[str]) -> Source:
+    """Return a source without some parameters, of which stages hold different contents."""
+    why = "pipeline stages hold different contents of it where they overlap, and nothing settles which is right"
+    gone = {
+        name: lost_parameter(name, why, Parameter(name, one.dtype, one.shape, prod(one.shape) * one.item_size))
+        for name, one in source.parameters.items()
+        if name in names
+    }
+    return replace(
+        source,
+        parameters=source.parameters | gone,
+        disagreements=(*source.disagreements, *(f"{name!r}: {why}" for name in gone)),
+    )
 
 
 def check_layouts_known(facts: Facts) -> None:

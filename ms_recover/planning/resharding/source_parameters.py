@@ -7,7 +7,7 @@ from math import prod
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.compose import MissingRegion
-from ms_recover.model.reshard import Box, HeldRegion, ReshardSource
+from ms_recover.model.reshard import Box, HeldRegion, Overlap, ReshardSource
 from ms_recover.model.slices import Parameter
 
 
@@ -31,6 +31,8 @@ class SourceParameter:
         Whether the shape is that of the whole tensor.
     part : WeightKind or None
         In a tree of MindFormers' format, whether model files or optimizer files hold it.
+    overlaps : tuple of Overlap
+        Regions that several stages hold and cut differently.
     """
 
     name: str
@@ -44,6 +46,7 @@ class SourceParameter:
     own: bool = False
     known: bool = True
     part: WeightKind | None = None
+    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

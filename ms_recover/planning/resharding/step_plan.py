@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from ms_recover.planning.resharding.iteration import common_of, prefix_of, split
 from ms_recover.planning.resharding.make_plan import make_plan
 from ms_recover.planning.resharding.places import pattern_like
 from ms_recover.planning.resharding.rename import rename_all
-from ms_recover.planning.resharding.source import check_layouts_known, find_source
+from ms_recover.planning.resharding.source import check_layouts_known, disputed, find_source
 from ms_recover.planning.resharding.source_parameters import Source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
 
@@ -50,11 +50,12 @@ def plan_step(
     output: str,
     inventory: Inventory | None = None,
     values: Mapping[str, float] = NO_VALUES,
+    unequal: Collection[str] = (),
 ) -> ReshardPlan:
     """Plan one step; without a target it follows from the axes that are wanted, or is the full checkpoint.
 
     For an output in MindFormers' format, `inventory` is the whole tree, and `values` what its slices hold of the
-    progress of training, by name.
+    progress of training, by name. `unequal` are parameters of which stages were found to hold different contents.
 
     Raises
     ------
@@ -74,6 +75,8 @@ def plan_step(
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
     run = facts.runs(step)[0]
     source = find_source([(compared, step, run.run_id) for compared in held])
+    if unequal:
+        source = disputed(source, unequal)
     maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]
     if maps:
         raise UsageError(f"{name_some(maps)} are map parameters, which cannot be cut anew")
