@@ -15,7 +15,7 @@ from ms_recover.stores.network_store import NetworkStore
 from ms_recover.stores.store import FileInfo, Stop, changed_error
 
 BLOCK = 4 << 20
-"""Bytes of one request."""
+"""Bytes of one request, where a store says nothing else."""
 
 IN_FLIGHT = 4
 """Requests of one file on their way at a time."""
@@ -29,6 +29,9 @@ class RangedFile(DistantFile):
     VerificationError
         When it is not as `expected`, where that is given.
     """
+
+    block = BLOCK
+    """Bytes of one request."""
 
     mode = 0o600
     """Permissions of a copy, where the store knows none: those of a private file."""
@@ -54,7 +57,7 @@ class RangedFile(DistantFile):
         try:
             while begun or ahead < end:
                 while ahead < end and len(begun) < IN_FLIGHT:
-                    first, ahead = ahead, min(ahead + BLOCK, end)
+                    first, ahead = ahead, min(ahead + self.block, end)
                     begun.append((first, ahead, self._store.begin(self.fetch, first, ahead)))
                 first, last, future = begun.popleft()
                 data = self._store.finish(future, "reading", self._path, self.fetch, first, last, stop=stop)

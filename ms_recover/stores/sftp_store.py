@@ -39,6 +39,8 @@ _KINDS: Mapping[int, EntryKind] = {
 _BROKEN = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.SFTPBadMessage, asyncssh.DisconnectError)
 _NO_LOGIN = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed)
 _CLIENT = {"connect_timeout": 10, "login_timeout": 20, "keepalive_interval": 10, "keepalive_count_max": 2}
+_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+"""Tried first where nothing is configured: asyncssh's first choice takes a third more time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,7 +96,7 @@ class SftpStore(NetworkStore):
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._session is None:
-                connection = await asyncssh.connect(**self._options)
+                connection = await asyncssh.connect(**self._options, **self._quick_ciphers())
                 try:
                     sftp = await connection.start_sftp_client(path_errors="surrogateescape")
                 except BaseException:
@@ -102,6 +104,12 @@ class SftpStore(NetworkStore):
                     raise
                 self._session = Session(connection, sftp)
             return self._session
+
+    def _quick_ciphers(self) -> dict[str, str]:
+        """Return the option for `_CIPHERS`; none where ``Ciphers`` in ``~/.ssh/config``, or an option, says others."""
+        given = asyncssh.SSHClientConnectionOptions(**{"config": (), **self._options}).encryption_algs
+        usual = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None).encryption_algs
+        return {"encryption_algs": _CIPHERS} if list(given) == list(usual) else {}
 
     async def _drop(self, session: Session | None) -> None:
         if session is not None and self._session is session:

@@ -316,6 +316,20 @@ class TestSftp:
         assert "fingerprint" in text
         assert known.read_text() == before
 
+    @pytest.mark.parametrize(
+        ("config", "cipher"),
+        [("", "aes128-gcm@openssh.com"), ("Host other\nCiphers aes192-ctr", "aes128-gcm@openssh.com")]
+        + [("Ciphers aes192-ctr", "aes192-ctr"), ("Host 127.*\nCiphers aes192-ctr", "aes192-ctr")],
+    )
+    def test_the_cipher_is_a_quick_one_unless_others_are_configured(self, files, sftp, config, cipher):
+        _, store = files()
+        (sftp.home / ".ssh" / "config").write_text(config)
+        try:
+            store.list("")
+            assert store._session.connection.get_extra_info("send_cipher") == cipher
+        finally:
+            (sftp.home / ".ssh" / "config").unlink()
+
     def test_a_host_with_another_key_is_refused(self, files, sftp, opened, proxy):
         other = proxy(sftp.port)
         known = sftp.home / ".ssh" / "known_hosts"
