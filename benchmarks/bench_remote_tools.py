@@ -39,7 +39,8 @@ median of {rounds} rounds (lowest and highest in brackets), each ratio to the me
 after. The time that the tool takes for an empty file is taken off: a program takes it to start and connect, and ours is
 connected already.
 
-- S3: moto {moto}'s server, which keeps objects in memory, beside `aws s3 cp` of aws-cli {aws}. The server is written in
+- S3: moto {moto}'s server, which keeps objects in memory and copies the whole one for each range, beside `aws s3 cp` of
+  aws-cli {aws}. The server is written in
   Python and takes most of the time on either side: the ratios compare two clients of it, not the speed of S3.
 - SFTP: sshd beside `sftp` with `get` and `put -f`, {ssh}.
   `sftp` takes the cipher {cipher}, ours {ours}: each its own default.
@@ -139,7 +140,7 @@ def cipher_of_ssh(server: Server) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=256, help="size of the slice")
+    parser.add_argument("--mib", type=int, default=64, help="size of the slice; moto copies all of it for each range")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--aws", default=shutil.which("aws"), help="the program of aws-cli; it may be in an own venv")
     parser.add_argument("--folder", type=Path, help="where the files lie; default: a temporary one")

@@ -15,7 +15,7 @@ import distributed
 from distributed.security import Security
 
 from ms_recover import __version__
-from ms_recover.engine.dask_worker import chunks_at_work, report
+from ms_recover.engine.dask_worker import ALL_WORKERS, chunks_at_work, report
 from ms_recover.engine.engine import DASK, DASK_TLS
 from ms_recover.engine.packing import unpack
 from ms_recover.engine.workers import WorkerReport
@@ -75,7 +75,7 @@ class Cluster:
         """
         try:
             found = self.client.sync(
-                self.client.scheduler.identity, n_workers=-1, callback_timeout=min(self.timeout, ANSWER_SECONDS)
+                self.client.scheduler.identity, **ALL_WORKERS, callback_timeout=min(self.timeout, ANSWER_SECONDS)
             )
         except Exception as error:
             raise StorageError(f"{self.url}: the scheduler does not answer: {error or type(error).__name__}") from error

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class DaskEngine(Engine):
     """The workers of the cluster whose scheduler is at a URL, ``dask://HOST:PORT`` or ``dask:///FILE`` of a scheduler.
 
-    TLS is used where the configuration of dask has certificates, and always with ``dask+tls://``. One thread owns the
+    TLS is used where the configuration of dask has certificates, and always with ``tls://``. One thread owns the
     calls; others pass it events. Each call is pinned to a worker of its node, and given to another one when that is
     lost; errors and parameters are those of `ms_recover.engine.engine.open_engine`.
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as WaitTimeoutError
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import distributed
@@ -34,6 +35,8 @@ _REPORT_SECONDS = 0.25
 _POLL_SECONDS = 0.2
 _REPLY_SECONDS = 30.0
 _LOOK_SECONDS = 2.0
+ALL_WORKERS = {"n_workers": -1} if "n_workers" in signature(distributed.Scheduler.identity).parameters else {}
+"""Argument of ``identity``: newer releases name five workers without it, older ones know no number and name all."""
 _ALIVE = (Status.running, Status.paused, Status.closing_gracefully)
 
 _at_work: Counter[str] = Counter()
@@ -193,7 +196,7 @@ async def _send(worker: Any, address: str, request: Request) -> Reply | Exceptio
     asked = asyncio.ensure_future(getattr(worker.rpc(address), HANDLER)(request=pack(request)))
     try:
         while not (await asyncio.wait({asked}, timeout=_LOOK_SECONDS))[0]:
-            identity = await worker.scheduler.identity(n_workers=-1)
+            identity = await worker.scheduler.identity(**ALL_WORKERS)
             if address not in identity["workers"]:  # connecting to it would be tried for half a minute
                 raise ConnectionError(f"{address} is gone")
         answered = asked.result()
@@ -213,7 +216,7 @@ async def _find(worker: Any, node: Node) -> list[str]:
     """Return the addresses of workers that see the tree of a node now."""
     names = {one.name for one in node.workers}
     hosts = {_host(one.address) for one in node.workers}
-    identity = await worker.scheduler.identity(n_workers=-1)
+    identity = await worker.scheduler.identity(**ALL_WORKERS)
     found = []
     for address, one in identity["workers"].items():
         if str(one["name"]) not in names and _host(address) not in hosts:

@@ -12,7 +12,7 @@ from ms_recover.errors import UsageError
 
 LOCAL = "local"
 DASK = "dask://"
-DASK_TLS = "dask+tls://"
+DASK_TLS = "tls://"
 _POLL_SECONDS = 0.2
 _T = TypeVar("_T")
 
@@ -101,7 +101,7 @@ def _cancel(futures: Iterable[Future[_T]]) -> None:
 
 
 def open_engine(text: str, *, timeout: float = 60.0) -> Engine:
-    """Open an engine: ``local``, or ``dask://HOST:PORT`` for the scheduler of a dask cluster.
+    """Open an engine: ``local``, or ``dask://HOST:PORT`` for the scheduler of a dask cluster, ``tls://`` with TLS only.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def open_engine(text: str, *, timeout: float = 60.0) -> Engine:
 
         return LocalEngine()
     if not text.startswith((DASK, DASK_TLS)):
-        raise UsageError(f"--engine {text}: write local, or dask://HOST:PORT")
+        raise UsageError(f"--engine {text}: write local, dask://HOST:PORT, or tls://HOST:PORT")
     try:
         from ms_recover.engine.dask_engine import DaskEngine
     except ImportError as error:

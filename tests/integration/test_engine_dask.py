@@ -208,8 +208,8 @@ def test_a_worker_of_another_version_or_without_the_package_takes_no_part(whole,
     try:
         done = run("verify", f"node://*/data/{name}", cluster=cluster)
         assert done.code == 3
-        words = "cannot run ms_recover" if broken else "has ms_recover 0.0.1, and this host"
-        assert f"worker old: {words}" in done.err
+        words = ("cannot run ms_recover", "has no ms_recover") if broken else ("has ms_recover 0.0.1, and this host",)
+        assert any(f"worker old: {one}" in done.err for one in words), done.err  # the release of dask decides
         assert run("verify", f"node://{{n1,n2,n3,n4}}/data/{name}", cluster=cluster).code == 0
     finally:
         cluster.kill("old")

@@ -15,9 +15,12 @@ ENVIRONMENT = {
 
 
 class DaskCluster:
-    """Nodes ``n1`` and so on: each has a folder of this host, which its worker sees as ``/data``."""
+    """Nodes ``n1`` and so on: each has a folder of this host, which its worker sees as ``/data``.
 
-    def __init__(self, folder, nodes=4, *, threads=2, nanny=False, port=0):
+    With `certificates`, a folder of `make_certificates`, all sides use TLS; `tls` is the configuration of a client.
+    """
+
+    def __init__(self, folder, nodes=4, *, threads=2, nanny=False, port=0, certificates=None):
         self.folder = Path(folder)
         self.folder.mkdir(exist_ok=True)
         self.names = [f"n{number + 1}" for number in range(nodes)]
@@ -25,6 +28,15 @@ class DaskCluster:
         self.file = self.folder / "scheduler.json"
         self.url = f"dask://{self.file}"
         self.processes = {}
+        self.tls, self.environment = {}, {}
+        if certificates is not None:
+            files = {"ca-file": certificates / "ours.ca", "{}.cert": certificates / "node1.pem"}
+            files |= {"{}.key": certificates / "node1.key"}
+            self.tls = {f"distributed.comm.tls.{key.format('client')}": str(file) for key, file in files.items()}
+            for key, file in files.items():
+                for role in ("scheduler", "worker"):
+                    name = f"distributed.comm.tls.{key.format(role)}".replace("-", "_").replace(".", "__")
+                    self.environment[f"DASK_{name.upper()}"] = str(file)
         for name in self.names:
             self.disk(name).mkdir(parents=True, exist_ok=True)
 
@@ -58,6 +70,7 @@ class DaskCluster:
             "scheduler",
             *("dask_scheduler", "--scheduler-file", str(self.file), "--host", "127.0.0.1"),
             *("--port", str(self.port), "--no-dashboard"),
+            *(("--protocol", "tls") if self.tls else ()),
         )
         self._until(lambda: self.file.exists() and self.file.stat().st_size > 0, "scheduler")
 
@@ -69,6 +82,7 @@ class DaskCluster:
             *("dask_worker", "--scheduler-file", str(self.file), "--name", label or name, "--host", "127.0.0.1"),
             *("--nthreads", str(self.threads), "--no-dashboard", "--memory-limit", "0"),
             *("--local-directory", str(self.folder / "scratch")),
+            *(("--protocol", "tls") if self.tls else ()),
             *(() if self.nanny else ("--no-nanny",)),
             *options,
             environment={"MS_RECOVER_NODE_ROOTS": roots, **(environment or {})},
@@ -82,7 +96,13 @@ class DaskCluster:
                 [sys.executable, "-m", f"distributed.cli.{module}", *arguments],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **ENVIRONMENT, **(environment or {})},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    **ENVIRONMENT,
+                    **self.environment,
+                    **(environment or {}),
+                },
                 cwd=self.folder,
             )
 
