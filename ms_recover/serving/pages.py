@@ -20,6 +20,8 @@ class Row:
     size: int | None
     mtime_ns: int
     etag: str | None = None
+    digest: str | None = None
+    """Where it was worked out."""
 
 
 def wants_json(accept: str, query: str) -> bool:
@@ -33,7 +35,7 @@ def wants_json(accept: str, query: str) -> bool:
 
 
 def listing_json(rows: Sequence[Row]) -> bytes:
-    """Return a folder as nginx writes it with ``autoindex_format json``, with times in nanoseconds and tags as well."""
+    """Return a folder as nginx writes it with ``autoindex_format json``; times in nanoseconds, tags and digests too."""
     entries: list[dict[str, Any]] = []
     for row in rows:
         entry: dict[str, Any] = {
@@ -43,7 +45,7 @@ def listing_json(rows: Sequence[Row]) -> bytes:
             "mtime_ns": row.mtime_ns,
         }
         if row.size is not None:
-            entry |= {"size": row.size, "etag": row.etag}
+            entry |= {"size": row.size, "etag": row.etag, **({"digest": row.digest} if row.digest else {})}
         entries.append(entry)
     return (json.dumps(entries, indent=0) + "\n").encode()
 

@@ -165,8 +165,9 @@ class ServedTree:
                     if path in self._folders and stat.S_ISDIR(status.st_mode):
                         rows.append(Row(name=name, size=None, mtime_ns=status.st_mtime_ns))
                     elif path in self._known and stat.S_ISREG(status.st_mode):
-                        etag = self.etag(path, status)
-                        rows.append(Row(name=name, size=status.st_size, mtime_ns=status.st_mtime_ns, etag=etag))
+                        state = FileState(status.st_size, status.st_mtime_ns)
+                        etag, digest = self.etag(path, status), self.worked_out(path, state)
+                        rows.append(Row(name=name, size=state.bytes, mtime_ns=state.mtime_ns, etag=etag, digest=digest))
             return rows
         finally:
             os.close(descriptor)

@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import unquote
 
-from ms_recover.stores.store import Entry, EntryKind
+from ms_recover.stores.store import Entry, EntryKind, FileInfo
 
 MOST_BYTES = 64 << 20
 """Longest listing that is read."""
@@ -22,7 +23,7 @@ _KINDS: dict[object, EntryKind] = {"file": "file", "directory": "folder"}
 
 
 def parse_listing(data: bytes, content_type: str) -> list[Entry]:
-    """Return the entries of a folder, sorted by name.
+    """Return the entries of a folder, sorted by name; with their state where recover-ckpt serve lists them.
 
     Raises
     ------
@@ -58,8 +59,21 @@ def _from_json(data: bytes) -> list[Entry]:
         name = row.get("name") if isinstance(row, dict) else None
         if not isinstance(name, str):
             raise ValueError("it has a file without a name")
-        entries.append(Entry(name=name, kind=_KINDS.get(row.get("type"), "other")))
+        kind = _KINDS.get(row.get("type"), "other")
+        entries.append(Entry(name=name, kind=kind, info=_info(row) if kind == "file" else None))
     return entries
+
+
+def _info(row: dict[str, Any]) -> FileInfo | None:
+    """Return what recover-ckpt serve says of a file; None of another server, whose times have whole seconds."""
+    size, mtime_ns, etag, digest = (row.get(key) for key in ("size", "mtime_ns", "etag", "digest"))
+    if type(size) is not int or type(mtime_ns) is not int or size < 0:
+        return None
+    return FileInfo(size=size, mtime_ns=mtime_ns, version=_text(etag), digest=_text(digest))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _from_html(text: str) -> list[Entry]:

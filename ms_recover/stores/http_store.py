@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -34,6 +34,7 @@ from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store, neve
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_REDIRECTS = (301, 302, 307, 308)
 _HELPERS = 4
 _AHEAD = 3
 _MOST_INVENTORY = 256 << 20
@@ -136,6 +137,16 @@ class HttpStore(Store):
             raise StorageError(f"{self.shown(path)}: the server does not say how long it is, so it cannot be read")
         return HttpFile(self, path, version.size, version, None)
 
+    def read_small(self, path: str, what: str, limit: int) -> bytes:
+        """Request a file with one request, or as others where that breaks; see `Store.read_small`."""
+        quoted = self.quoted(check_path(path))
+        with suppress(BreakError), self.client.ask_once("GET", quoted, accept=_REDIRECTS) as response:
+            if response.status not in _REDIRECTS and response.length is not None:
+                self.check_status(response, path, (200,))
+                if response.length <= limit:
+                    return response.read_all(limit)
+        return super().read_small(path, what, limit)
+
     def head(self, path: str) -> Version:
         """Return what the server says of a file; errors as for `stat`."""
         with self._head(path) as response:
@@ -143,11 +154,11 @@ class HttpStore(Store):
             return Version.of(response.headers, response.length)
 
     def _head(self, path: str) -> Response:
-        response = self.client.ask("HEAD", self.quoted(path), accept=(301, 302, 307, 308))
+        response = self.client.ask("HEAD", self.quoted(path), accept=_REDIRECTS)
         if response.status != 200 and response.headers.get("Location", "").endswith("/"):
             with response:
                 raise FormatError(f"{self.shown(path)} is no regular file but a folder: check the path")
-        if response.status in (301, 302, 307, 308):
+        if response.status in _REDIRECTS:
             with response:
                 pass
             return self.client.ask("HEAD", self.quoted(path))

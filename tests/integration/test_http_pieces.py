@@ -4,13 +4,15 @@ import time
 
 import pytest
 
+from ms_recover import api
 from ms_recover.stores import http_file
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.http_store import HttpStore
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import never
+from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.fault_proxy import FaultProxy
-from tests.support.serving import Nginx
+from tests.support.serving import Nginx, serving
 
 DATA = bytes(range(256)) * (160 << 10) + b"end"
 
@@ -21,6 +23,24 @@ def nginx(tmp_path):
     (tmp_path / "tree" / "data").write_bytes(DATA)
     with Nginx(tmp_path / "tree", tmp_path / "nginx") as server:
         yield server
+
+
+@pytest.mark.parametrize("manifests", [True, False])
+def test_a_scan_of_our_server_makes_one_request_for_each_slice(tmp_path, manifests):
+    """Its lists have what is asked of each file; a manifest, or the header without one, comes with one request."""
+    tree = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=2)
+    if manifests:
+        save_manifests(tree)
+    here = api.scan(tree)
+    with serving(tree) as [server], FaultProxy(server.port, rewrite=lambda _, head: head) as proxy:
+        found = api.scan(f"http://{proxy.address}")
+    assert [file.path for file in found.slices] == [file.path for file in here.slices]
+    assert [file.mtime_ns for file in found.slices] == [file.mtime_ns for file in here.slices]
+    lists = [line for line in proxy.requests if line.split()[1].endswith("/")]
+    files = [line for line in proxy.requests if ".ckpt" in line]
+    assert len(lists) == 7
+    assert len(files) == len(found.slices)
+    assert all(line.startswith("GET") for line in proxy.requests)
 
 
 @pytest.mark.parametrize("quick", [0, 10**15])

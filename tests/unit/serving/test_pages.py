@@ -6,6 +6,7 @@ import pytest
 
 from ms_recover.serving.pages import Row, listing_html, listing_json, wants_json
 from ms_recover.stores.http_listing import parse_listing
+from ms_recover.stores.store import FileInfo
 
 NAMES = [
     "a b.bin",
@@ -30,6 +31,13 @@ def test_a_listing_is_read_as_it_was_written(kind):
     assert [(one.name, one.kind) for one in found] == sorted(
         [("ckpt_dir0", "folder"), *((name, "file") for name in NAMES)]
     )
+
+
+def test_a_listing_has_what_a_scan_asks_of_each_file():
+    rows = [Row(name="f", size=3, mtime_ns=10**18 + 7, etag='"t"', digest="d"), Row(name="x", size=None, mtime_ns=5)]
+    first, second = parse_listing(listing_json(rows), "application/json")
+    assert first.info == FileInfo(size=3, mtime_ns=10**18 + 7, version='"t"', digest="d")
+    assert second.info is None
 
 
 def test_json_is_that_of_nginx_and_more():

@@ -51,6 +51,22 @@ def test_json_of_nginx():
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        '"size":1, "mtime":"Sun, 09 Sep 2001 01:46:40 GMT"',
+        '"size":-1, "mtime_ns":1',
+        '"size":true, "mtime_ns":1',
+        '"size":1, "mtime_ns":1.5',
+        '"size":"1", "mtime_ns":1',
+        '"mtime_ns":1',
+    ],
+)
+def test_a_state_that_is_not_exact_is_asked_for(row):
+    [found] = parse_listing(f'[{{"name":"f", "type":"file", {row}}}]'.encode(), JSON)
+    assert (found.name, found.kind, found.info) == ("f", "file", None)
+
+
+@pytest.mark.parametrize(
     ("data", "kind"),
     [
         (NGINX[:200], HTML),
