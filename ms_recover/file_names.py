@@ -52,6 +52,10 @@ JOURNAL_NAME = ".ms_recover.journal"
 RESHARD_NAME = ".ms_recover.reshard.json"
 """In the root of a tree that was cut anew: what it was cut from."""
 
+RESHARDED_FOLDER = "resharded_from"
+"""In the root: trees of slices that a training on other ranks was resumed from, each as a whole in a folder of its own.
+"""
+
 LOCK_NAME = ".ms_recover.lock"
 """In the directory of a rank, where directories cannot be locked: locked by the training that saves to it."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ms_recover import api
-from ms_recover.errors import InputError, UsageError
+from ms_recover.errors import UsageError
 from ms_recover.evidence import plan_with_evidence
 from ms_recover.model.contents import Contents
 from ms_recover.model.explanation import Explanation
@@ -23,8 +23,7 @@ from ms_recover.planning.explain import explain_planned
 from ms_recover.planning.planner import refuse_older_step
 from ms_recover.planning.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents, read_store
-from ms_recover.scanning.scan import scan_store
-from ms_recover.scanning.sent_inventory import decode_inventory
+from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
 from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Access, reaches_loopback
 from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
@@ -191,25 +190,3 @@ class SeveralTrees:
         holders = {**planned.union.lenders, **planned.union.holders}
         away = {path: self.stores[number] for path, number in holders.items()}
         return api.apply(planned.plan, sources=away, **options)
-
-
-def inventory_of(store: Store, *, any_server: bool = True) -> Inventory:
-    """Return what a store has: what recover-ckpt serve says that it scanned, or what a scan finds.
-
-    Raises
-    ------
-    InputError
-        When `any_server` is false and something else than recover-ckpt serve answers.
-    MsRecoverError
-        When the store cannot be reached, or scanned.
-    """
-    if isinstance(store, HttpStore):
-        data = store.inventory()
-        if data is not None:
-            return decode_inventory(data, store.url)
-        if not any_server:
-            raise InputError(
-                f"{store.url} is no recover-ckpt serve of this version: write http:// or https:// before it, if it is "
-                "another web server that lists folders"
-            )
-    return scan_store(store)

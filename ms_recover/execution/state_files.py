@@ -71,6 +71,14 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
         raise FormatError(f"{path} is not a state file that can be read: {error}") from None
 
 
+def read_state_in(store: Store, slice_path: str, digest: str) -> dict[str, StateValue]:
+    """Read the state file beside a slice of a store; errors as for `read_state`, and those of the store."""
+    data = store.read_small(slice_path + STATE_SUFFIX, "a state file", _MOST_BYTES)
+    if _digest(data) != digest:
+        raise VerificationError(f"{store.url}/{slice_path}{STATE_SUFFIX}: it is not what the slice's manifest names")
+    return decode_state(data)
+
+
 def _digest(data: bytes) -> str:
     digester = Digester()
     digester.update(memoryview(data))

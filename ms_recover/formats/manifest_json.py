@@ -74,6 +74,7 @@ class TrainingFields(Fields):
     state_digest: Digest | None
     host: HostName | UnsetType = UNSET
     machine: HostName | UnsetType = UNSET
+    resharded_from: Rank | UnsetType = UNSET
 
 
 class VersionFields(Fields):
@@ -170,7 +171,15 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
     before = training.resumed_from
     resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
     host, machine = codec.unless_empty(training.host), codec.unless_empty(training.machine)
-    return codec.fill(TrainingFields, training, resumed_from=resumed_from, host=host, machine=machine)
+    resharded_from = codec.unless_empty(training.resharded_from)
+    return codec.fill(
+        TrainingFields,
+        training,
+        resumed_from=resumed_from,
+        host=host,
+        machine=machine,
+        resharded_from=resharded_from,
+    )
 
 
 def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
@@ -181,7 +190,15 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
         RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
     )
     host, machine = (one if isinstance(one, str) else None for one in (fields.host, fields.machine))
-    return codec.make_with(TrainingRecord, fields, resumed_from=resumed_from, host=host, machine=machine)
+    resharded_from = fields.resharded_from if isinstance(fields.resharded_from, int) else None
+    return codec.make_with(
+        TrainingRecord,
+        fields,
+        resumed_from=resumed_from,
+        host=host,
+        machine=machine,
+        resharded_from=resharded_from,
+    )
 
 
 def _provenance(fields: ManifestFields) -> Provenance:

@@ -57,6 +57,8 @@ class TrainingRecord:
     """Name of the host on which the rank ran, None where it is not known."""
     machine: str | None = None
     """Id of that host's kernel since it was booted, None where it is not known or `host` was chosen by somebody."""
+    resharded_from: int | None = None
+    """How many ranks saved the slices of `resumed_from`, where these were cut anew for this training."""
 
     def of_recovered(self) -> TrainingRecord:
         """Return the record for a slice that was recovered from this one; nothing about its state file or host is."""

@@ -8,6 +8,7 @@ the files of the training away. MindSpore has no hook around a compile, so that 
 from __future__ import annotations
 
 import os
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from ms_recover.stores.atomic import write_small
 VARIABLE = "GROUP_INFO_FILE"
 
 _OWN_STRATEGY = "_save_strategy_file_path"
+_OWN_CONFIG = (_OWN_STRATEGY, "_only_trainable_params")
 """Of an AutoParallel, which sets the parallel context by itself where no ``Model`` does."""
 
 
@@ -144,6 +146,56 @@ def _no_files(cell: Any) -> Iterator[None]:
         context.set_strategy_ckpt_save_file(strategy)
         if own:
             setattr(cell, _OWN_STRATEGY, own)
+
+
+@dataclass(frozen=True)
+class CapturedFiles:
+    """What a compile wrote instead of the files that it was to write."""
+
+    strategy: bytes | None
+    files: dict[str, bytes]
+    """The contents of those files, by their paths."""
+
+
+@contextmanager
+def captured_files(model: Any) -> Iterator[Callable[[], CapturedFiles]]:
+    """Have compiles in a block write elsewhere: in the directory of a rank may lie the files of another world.
+
+    The strategy is written in any case, and names optimizer states. Yields a function that returns what was written.
+    """
+    context = auto_parallel_context()
+    before, variable = context.get_strategy_ckpt_config(), os.environ.get(VARIABLE)
+    wrapped = getattr(model, "_network", None)
+    own = {name: getattr(wrapped, name) for name in _OWN_CONFIG if hasattr(wrapped, name)}
+    wanted = own.get(_OWN_STRATEGY) or before["save_file"]
+    with tempfile.TemporaryDirectory(prefix="ms_recover.") as folder:
+        group_info, strategy = os.path.join(folder, "group_info.pb"), os.path.join(folder, "strategy.ckpt")
+        context.set_strategy_ckpt_config({"save_file": strategy, "only_trainable_params": False})
+        for name, value in zip(_OWN_CONFIG, (strategy, False), strict=True):
+            if name in own:
+                setattr(wrapped, name, value)
+        if variable is not None:
+            os.environ[VARIABLE] = group_info
+            context.set_group_ckpt_save_file(group_info)
+
+        def captured() -> CapturedFiles:
+            files = {}
+            for path, place in ((strategy, wanted), (group_info, variable)):
+                if place:
+                    with suppress(OSError):
+                        files[place] = Path(path).read_bytes()
+            data = Path(strategy).read_bytes() if os.path.isfile(strategy) else None
+            return CapturedFiles(data, files)
+
+        try:
+            yield captured
+        finally:
+            context.set_strategy_ckpt_config(before)
+            for name, value in own.items():
+                setattr(wrapped, name, value)
+            if variable is not None:
+                os.environ[VARIABLE] = variable
+                context.set_group_ckpt_save_file("")
 
 
 def _wrap_executor() -> None:

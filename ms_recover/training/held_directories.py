@@ -38,3 +38,8 @@ def hold_directories(folders: Iterable[str]) -> bool:
     for folder in sorted(folders):
         _held[-1].callback(lock_directory(folder, sleep=wait).release)
     return bool(waits)
+
+
+def at_end(close: Callable[[], object]) -> None:
+    """Call `close` when `holding_directories` ends."""
+    _held[-1].callback(close)

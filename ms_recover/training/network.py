@@ -30,6 +30,8 @@ from ms_recover.training.snapshot import digest_of, is_compiled_parallel, saved_
 
 _log = logging.getLogger(__name__)
 
+_OTHER_LAYOUT = "; where only the parallel layout is another one, reshard=True cuts the slices anew"
+
 
 @dataclass(frozen=True)
 class OwnSlice:
@@ -111,7 +113,7 @@ def _advice(network: Any, same: str) -> str:
             "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it before, with "
             "Model.build or by its first step"
         )
-    return f"resume with {same} that the slice was saved from"
+    return f"resume with {same} that the slice was saved from{_OTHER_LAYOUT}"
 
 
 def load_into_network(
@@ -191,7 +193,12 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Coll
     """
     names = (parameter.name for parameter in manifest.parameters)
     expected = dict(zip(names, manifest.digests.parameters, strict=True))
-    loaded = [one for one in saved_parameters(network) if one.name in expected and one.name not in initial]
+    return check_values(network, {name: one for name, one in expected.items() if name not in initial}, own)
+
+
+def check_values(network: Any, expected: Mapping[str, str], own: OwnSlice) -> int:
+    """Compare the values in the train network with digests by name; result and errors as for `check_network`."""
+    loaded = [one for one in saved_parameters(network) if one.name in expected]
     wrong = [parameter.name for parameter in loaded if digest_of(values_of(parameter.data)) != expected[parameter.name]]
     if wrong:
         raise VerificationError(

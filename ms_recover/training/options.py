@@ -75,11 +75,11 @@ def restore_ranks(
 
     Raises UsageError when the group is not one of this rank.
     """
-    sharded = _optimizer_is_shared_out()
+    sharded = optimizer_is_shared_out()
     if group is None and layouts is None:
         if sharded or job.size == 1:
             return [job.rank]
-        return list(range(job.size)) if _is_data_parallel() else None
+        return list(range(job.size)) if is_data_parallel() else None
     alike = None if layouts is None else same_slice(layouts, job.rank, job.size)
     ranks = _checked_group(group, alike, job) if group is not None else alike
     assert ranks is not None
@@ -109,17 +109,18 @@ def _checked_group(group: Collection[int], alike: Collection[int] | None, job: T
     return ranks
 
 
-def _is_data_parallel() -> bool:
+def is_data_parallel() -> bool:
+    """Whether all ranks hold the same parameters, whose gradients MindSpore averages."""
     return bool(ms.get_auto_parallel_context("parallel_mode") == ms.ParallelMode.DATA_PARALLEL)
 
 
-def _optimizer_is_shared_out() -> bool:
+def optimizer_is_shared_out() -> bool:
     """Whether MindSpore shares the parameters out among the data-parallel ranks for the optimizer to update.
 
     Each rank then updates the optimizer states of its own parameters only, and the weights alone are exchanged: see
     ``Optimizer._use_parallel_optimizer`` and ``_get_parameter_group_id`` (``mindspore/nn/optim/optimizer.py``).
     """
-    return _is_data_parallel() and bool(ms.get_auto_parallel_context("enable_parallel_optimizer"))
+    return is_data_parallel() and bool(ms.get_auto_parallel_context("enable_parallel_optimizer"))
 
 
 _NUMBERS = ("Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float16", "Float32", "Float64")

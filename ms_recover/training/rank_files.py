@@ -41,6 +41,8 @@ class RankFiles:
     ----------
     directory, group_info : Path
         The directory, and the rank list in it.
+    layouts, stated_group
+        What the program stated.
 
     Raises
     ------
@@ -56,8 +58,9 @@ class RankFiles:
         self._job = job
         self.directory = Path(directory.replace("{rank}", str(job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
-        self._layouts = listed_layouts(layouts, job.size)
+        self.layouts = self._layouts = listed_layouts(layouts, job.size)
         self._group = restore_ranks(group, self._layouts, job)
+        self.stated_group = frozenset(self._group) if group is not None and self._group is not None else None
         self._compiled: CompiledFiles | None = None
         with self._explained():
             check_place(self.directory)

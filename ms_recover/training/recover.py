@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 from mindspore.dataset import Dataset
@@ -15,6 +15,7 @@ from mindspore.train import Callback
 from ms_recover.errors import InputError, UsageError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
@@ -22,20 +23,17 @@ from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
-from ms_recover.training.network import compile_network, load_slice
-from ms_recover.training.position import Feed, find_position
-from ms_recover.training.resuming import (
-    Found,
-    Fresh,
-    Paths,
-    Resumption,
-    find_slice,
-    load_found,
-    load_into,
-    make_search,
-)
+from ms_recover.training.network import compile_network
+from ms_recover.training.position import Feed
+from ms_recover.training.resuming import Found, Resumption, find_any, load_found
 from ms_recover.training.run import forget_resumed
+from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change
+from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
+from ms_recover.training.slice_checkpoint import SliceCheckpoint
+
+if TYPE_CHECKING:
+    from ms_recover.training.resharding import Resharded
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +63,10 @@ def recover_train(
     fresh: Fresh = "refuse",
     rank_local: RankLocalChoice = "refuse",
     allow_dataset_change: bool = False,
+    reshard: bool = False,
+    sources: Paths = (),
+    layouts: Iterable[Layout] | None = None,
+    accumulate: int = 1,
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -146,6 +148,19 @@ def recover_train(
         the shuffled dataset another seed.
         A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
         are passed over as were trained.
+    reshard : bool
+        Resume on another number of ranks too, or with other layouts than those of the slices: each rank puts exactly
+        its own slice together in memory, out of pieces of any sound slices that hold them, each compared with its
+        digest. Where the slices fit as they are, nothing else happens than without. Before the first save the slices
+        of the other ranks are set aside as a whole, below ``resharded_from`` in `root`.
+    sources : path or URL, or list of them
+        With `reshard`: other trees that hold slices of that training, such as those that ``recover-ckpt serve`` shows.
+    layouts : iterable of Layout, optional
+        With `reshard`: how the parameters of this job are cut, as `SliceCheckpoint` takes it; by default those of a
+        `SliceCheckpoint` among the callbacks, or what MindSpore's compiler does.
+    accumulate : int
+        Steps of the dataset that make up one update of the weights, where lost ranks are made up for so. The samples of
+        an update over all ranks must stay as many as they were.
 
     Returns
     -------
@@ -178,6 +193,7 @@ def recover_train(
     listed = _checked(model, dataset, callbacks, sink_mode, sink_size)
     check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
     frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
+    cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     job = current_job()
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
     target = device_target()
@@ -190,37 +206,46 @@ def recover_train(
         options |= {"valid_dataset": valid_dataset, "valid_dataset_sink_mode": valid_sink}
         options["valid_frequency"] = frequency
 
-    found = find_slice(job, search.choosing(step, ckpt_file))
+    found = find_any(job, search.choosing(step, ckpt_file), cut, _savers_of(listed), model.train_network)
     if found is None:
         train(limit, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, limit, True)
     own = found.own
     feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
-    batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change)
-    last = limit if epochs is not None else -(-done // batch_num) + limit
     state = agree_state(job, own, found.state())
+    batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change, dataset, state)
+    last = limit if epochs is not None else -(-done // batch_num) + limit
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= last * batch_num:
         ended = f"all {last} epochs are done"
-    resumed = Resumption(own.step, own.path, found.source_rank, last, ended is None, found.lost)
+    resumed = Resumption(
+        own.step,
+        own.path,
+        found.source_rank,
+        last,
+        ended is None,
+        found.lost,
+        resharded_from=found.resharded_from,
+        accumulate=found.micro_batches(dataset, state),
+    )
 
-    def load() -> None:
-        if state is not None and resumed.trained and not allow_dataset_change:
-            check_order(state.order, dataset)
-        parameters = load_slice(own, found.take_contents())
+    def compile_it() -> None:
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
             dataset.set_init_step(done)
         compile_network(model, dataset, last, sink and resumed.trained, sink_size)
+
+    def load() -> None:
+        if state is not None and resumed.trained and not allow_dataset_change:
+            check_order(state.order, dataset, shared_out=found.resharded_from is not None)
         compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
-        load_into(as_cell(model.train_network), parameters, own, found.initial, in_place=not compiled)
+        found.load(lambda: as_cell(model.train_network), compile_it, in_place=not compiled, model=model)
 
     with _position_kept(dataset):
         load_found(found, load, aside=resumed.trained)
         if not resumed.trained:
             _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
             return resumed
-        changes = doubts_of_change(state.order, dataset) if state is not None else []
-        for doubt in (*changes, *doubts(dataset, done, batch_num)):
+        for doubt in (*_changes(found, dataset, state), *doubts(dataset, done, batch_num)):
             _log.warning("%s: %s", own, doubt)
         _log.info("%s: training goes on behind %d steps", own, done)
         dataset.set_init_step(done)
@@ -232,6 +257,15 @@ def recover_train(
             **options,
         )
     return resumed
+
+
+def _changes(found: Found | Resharded, dataset: Any, state: RunState | None) -> list[str]:
+    shared_out = found.resharded_from is not None
+    return doubts_of_change(state.order, dataset, shared_out=shared_out) if state is not None else []
+
+
+def _savers_of(callbacks: Iterable[Any]) -> list[Any]:
+    return [one.saver for one in callbacks if isinstance(one, SliceCheckpoint)]
 
 
 def _checked(model: Any, dataset: Any, callbacks: Any, sink_mode: Any, sink_size: Any) -> list[Callback]:
@@ -272,7 +306,9 @@ def _position_kept(dataset: Any) -> Iterator[None]:
         dataset.set_init_step(before)
 
 
-def agree_position(found: Found, feed: Feed, allow_change: bool) -> int:
+def agree_position(
+    found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
+) -> int:
     """Return the number of steps of the dataset that are not trained again; all ranks call it together.
 
     Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
@@ -282,7 +318,7 @@ def agree_position(found: Found, feed: Feed, allow_change: bool) -> int:
 
     def find() -> int:
         try:
-            position = find_position(own.step, found.manifest, feed, allow_change=allow_change)
+            position = found.position(feed, dataset, state, allow_change)
         except InputError as error:
             raise InputError(f"{own}: {error}") from error
         if position.change is not None:

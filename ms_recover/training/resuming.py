@@ -6,38 +6,39 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.loading.contents import SliceContents
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
-from ms_recover.planning.lineage import RUN, Lineage, find_lineage, follow_choice, texts_of_aside
-from ms_recover.training.arguments import check_type, path_text, path_texts, texts
-from ms_recover.training.background import wait_for_tasks
+from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
+from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
+from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.cells import as_cell
-from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
 from ms_recover.training.generators import restore_generators
 from ms_recover.training.held_directories import hold_directories, holding_directories
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
-from ms_recover.training.position import Feed, check_feed
+from ms_recover.training.other_world import naming_reshard
+from ms_recover.training.position import Feed, Position, check_feed, find_position
 from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run import forget_resumed, note_resumed
+from ms_recover.training.run import note_resumed
 from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
 from ms_recover.training.sample_order import check_order, loop_doubts
+from ms_recover.training.search import Fresh, Paths, ReshardArguments, Search, make_search, prepare_search
 from ms_recover.training.set_aside import bring_back
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from ms_recover.training.resharding import Resharded
 
-Fresh = Literal["refuse", "start"]
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,40 +59,11 @@ class Resumption:
     """Parameters whose values were this rank's own and are lost with its slice; see `rank_local` of `recover_train`."""
     extra: Mapping[str, Any] | None = None
     """Of `resume`: what the program gave to `SliceSaver.save`; None when that was nothing, or when it is lost."""
-
-
-@dataclass(frozen=True)
-class Search:
-    """Where slices and evidence are looked for, and how they are chosen."""
-
-    root: str
-    scanning: ScanOptions
-    judging: PlanOptions
-    fresh: Fresh
-    rank_local: RankLocalChoice = "refuse"
-    from_environment: bool = False
-    """Whether the run was chosen by a variable, which stays when the training is started again."""
-    step: Step | None = None
-    """The step that was chosen; None for the newest one."""
-    ckpt_file: str | None = None
-    """The slice that it was chosen by, whose run is resumed."""
-
-    def choosing(self, step: Any, ckpt_file: Any) -> Search:
-        """Return the search for one step; UsageError when an argument is invalid."""
-        if ckpt_file is None:
-            return replace(self, step=step_of(step))
-        if step is not None or self.judging.run is not None:
-            raise UsageError("ckpt_file names the step and the run to resume: leave step and run out")
-        return replace(self, step=step_in_name(ckpt_file), ckpt_file=path_text("ckpt_file", ckpt_file))
-
-    def agreed(self, job: TrainingJob) -> Search:
-        """Return the search in the run of the chosen slice; all ranks call it together."""
-        run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
-        return self if run is None else self.in_run(run)
-
-    def in_run(self, run: str) -> Search:
-        """Return the search in another run."""
-        return replace(self, judging=replace(self.judging, run=run), from_environment=False)
+    resharded_from: int | None = None
+    """With ``reshard=True``: how many ranks saved the slices, where they were cut anew; None where they fit."""
+    accumulate: int = 1
+    """With ``reshard=True`` and a dataset: how many micro-batches, each as large as one of a rank before, a rank trains
+    now for an update of the weights, so that they make up for lost ranks."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +105,33 @@ class Found:
         """The parameters that keep the values of the network."""
         return self.lost if self.view.rank_local == "initial" else ()
 
+    def load(
+        self, network: Callable[[], Any], compile_it: Callable[[], None], *, in_place: bool = True, model: Any = None
+    ) -> None:
+        """Read the slice, compile the network where its compiler cuts it, and load it; errors as for `load_into`."""
+        parameters = load_slice(self.own, self.take_contents())
+        compile_it()
+        load_into(network(), parameters, self.own, self.initial, in_place=in_place)
+
+    @property
+    def resharded_from(self) -> None:
+        """See `Resumption.resharded_from`."""
+
+    def position(self, feed: Feed, dataset: Any, state: RunState | None, allow_change: bool) -> Position:
+        """Return the position in the dataset; errors are those of `find_position`."""
+        return find_position(self.own.step, self.manifest, feed, allow_change=allow_change)
+
+    def micro_batches(self, dataset: Any, state: RunState | None) -> int:
+        """See `Resumption.accumulate`."""
+        return accumulation()
+
+    def finish(self, *, aside: bool = True) -> None:
+        """Set newer slices `aside`, and note that the next run goes on from this one; all ranks call it together."""
+        if aside:
+            step = self.own.step
+            self.job.run_together("renaming newer slices", lambda: supersede_newer_slices(self.view, step))
+            note_resumed(self.view.run_of(step))
+
 
 @holding_directories()
 def resume(
@@ -150,6 +149,10 @@ def resume(
     fresh: Fresh = "refuse",
     rank_local: RankLocalChoice = "refuse",
     dataset: Any = None,
+    reshard: bool = False,
+    sources: Paths = (),
+    layouts: Iterable[Layout] | None = None,
+    accumulate: int = 1,
 ) -> Resumption:
     """Load the newest step that every rank has or can get, for a training loop without ``Model``.
 
@@ -171,6 +174,8 @@ def resume(
         The dataset of the loop, not yet used, where the `SliceSaver` was given its own: another length of an epoch,
         batch size, shuffle or seed is refused, and what keeps its samples from going on exactly is named. The loop
         itself passes over the samples that were trained (``dataset.set_init_step``).
+    reshard, sources, layouts, accumulate
+        As for `recover_train`. Of a network that MindSpore's compiler cuts give the `layouts`.
 
     Returns
     -------
@@ -190,17 +195,18 @@ def resume(
     """
     job, network = current_job(), as_cell(parameters)
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
-    found = find_slice(job, search.choosing(step, ckpt_file))
+    search = search.choosing(step, ckpt_file)
+    cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+    found = find_any(job, search, cut, (), network)
     if found is None:
         return Resumption(None, None, None)
     state = found.state()
     if dataset is not None:
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
-    load_found(
-        found, lambda: load_into(network, load_slice(found.own, found.take_contents()), found.own, found.initial)
-    )
+    load_found(found, lambda: found.load(lambda: network, lambda: None))
     warn_of_operators(found.own, network, state)
-    for doubt in loop_doubts(found.own.step, dataset, state) if dataset is not None else ():
+    shared_out = found.resharded_from is not None
+    for doubt in loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else ():
         _log.warning("%s: %s", found.own, doubt)
     if state is not None:
         restore_generators(state.generators)
@@ -210,53 +216,52 @@ def resume(
         found.source_rank,
         rank_local_lost=found.lost,
         extra=state.extra if state is not None else None,
+        resharded_from=found.resharded_from,
+        accumulate=found.micro_batches(dataset, state) if dataset is not None else 1,
     )
 
 
-def _check_dataset(found: Found, dataset: Any, state: RunState | None) -> None:
+def _check_dataset(found: Found | Resharded, dataset: Any, state: RunState | None) -> None:
     try:
-        check_feed(found.manifest, Feed.of(dataset))
+        if found.resharded_from is None:
+            check_feed(found.manifest, Feed.of(dataset))
+        else:
+            found.position(Feed.of(dataset), dataset, state, False)
     except InputError as error:
         raise InputError(f"{found.own}: {error}") from error
     if state is not None:
-        check_order(state.order, dataset, "without a dataset for resume(), which then compares nothing")
+        otherwise = "without a dataset for resume(), which then compares nothing"
+        check_order(state.order, dataset, otherwise, shared_out=found.resharded_from is not None)
 
 
-def make_search(
-    job: TrainingJob,
-    root: str | os.PathLike[str],
-    pattern: str | None,
-    group_info: Paths,
-    strategy: Paths,
-    run: str | None,
-    newest: bool,
-    tolerate: str | Iterable[str],
-    fresh: Fresh,
-    rank_local: RankLocalChoice,
-) -> Search:
-    """Check the arguments of `resume`; UsageError when one is invalid."""
-    if pattern is not None:
-        check_type("pattern", pattern, str, "a text")
-    if run is not None:
-        check_type("run", run, str, "a text")
-    check_type("newest", newest, bool, "True or False")
-    if fresh not in ("refuse", "start"):
-        raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
-    if rank_local not in get_args(RankLocalChoice):
-        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
-    named = os.environ.get(RUN, "")
-    return Search(
-        path_text("root", root),
-        ScanOptions(
-            pattern=pattern,
-            group_info=path_texts("group_info", group_info),
-            strategy=path_texts("strategy", strategy),
-        ),
-        PlanOptions(world_size=job.size, run=run or named or None, newest=newest, tolerate=texts("tolerate", tolerate)),
-        fresh,
-        rank_local,
-        from_environment=run is None,
-    )
+def find_any(
+    job: TrainingJob, search: Search, cut: ReshardArguments, savers: Iterable[Any], network: Any
+) -> Found | Resharded | None:
+    """Find what to resume from, cut anew where that is asked for and needed; errors are those of `find_slice`.
+
+    All ranks call it together. `savers` are those of the program, which may state how its parameters are cut.
+    """
+    given = [flag for (flag,) in job.gather([cut.reshard])]
+    if len(set(given)) > 1:
+        with_it = [rank for rank, flag in enumerate(given) if flag]
+        raise UsageError(
+            f"reshard=True was given on rank(s) {list_some(with_it)} alone: give all {job.size} ranks the same "
+            "arguments"
+        )
+    set_accumulation(cut.accumulate)
+    if cut.reshard:
+        from ms_recover.training.reshard_target import StatedCut
+        from ms_recover.training.resharding import find_resharded
+
+        stated = job.run_together("reading the layouts", lambda: StatedCut.of(cut.layouts, savers, job))
+        search = prepare_search(job, search)
+        everywhere = replace(search, judging=replace(search.judging, world_size=None))
+        resharded = find_resharded(job, everywhere, cut.sources, stated, network)
+        if resharded is not None:
+            return resharded
+        return find_slice(job, search)
+    with naming_reshard(job, search):
+        return find_slice(job, search)
 
 
 def find_slice(job: TrainingJob, search: Search) -> Found | None:
@@ -266,10 +271,7 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     and nothing said that this is right.
     """
     top = search.root
-    if wait_for_tasks():
-        _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
-    forget_resumed()
-    search = search.agreed(job)
+    search = prepare_search(job, search)
     view, own = obtain_resume_slice(job, _look(job, search), top)
     if own is not None:
         _warn_of_newer_steps(view, own)
@@ -354,13 +356,10 @@ def _refuse_overlooked(view: RankView) -> None:
         )
 
 
-def load_found(found: Found, load: Callable[[], None], *, aside: bool = True) -> None:
+def load_found(found: Found | Resharded, load: Callable[[], None], *, aside: bool = True) -> None:
     """Have all ranks `load` their slices, then set newer ones `aside`; if it fails on one rank, it fails on all."""
-    step = found.own.step
-    found.job.run_together(f"loading the slice of step {step}", load)
-    if aside:
-        found.job.run_together("renaming newer slices", lambda: supersede_newer_slices(found.view, step))
-        note_resumed(found.view.run_of(step))
+    found.job.run_together(f"loading the slice of step {found.own.step}", load)
+    found.finish(aside=aside)
 
 
 def load_into(

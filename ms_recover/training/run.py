@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ms_recover.model.manifest import RunStep
+from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.lineage import RunRecord
 from ms_recover.training.job import TrainingJob
@@ -42,6 +43,8 @@ class TrainingRun:
     resumed_from: RunStep | None
     owner: object
     """What the run belongs to: savers of one owner share it."""
+    resharded_from: int | None = None
+    """How many ranks saved the slices that it was resumed from, where they were cut anew."""
     newest: Step = NO_STEP
     """The newest step that was to be saved."""
     users: int = 0
@@ -65,20 +68,60 @@ class TrainingRun:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherWorld:
+    """Slices of other ranks that a training was resumed from; those of the training must not be mixed with them.
+
+    Parameters
+    ----------
+    root : str
+        The tree.
+    scanning : ScanOptions
+        Where its slices lie.
+    ranks : int
+        How many ranks saved them.
+    newest_start : int
+        When the last run that saved slices anywhere was started, 0 where nothing states it.
+    files : mapping of str to bytes
+        What the compiler would have written beside the slices, by path.
+    """
+
+    root: str
+    scanning: ScanOptions
+    ranks: int
+    newest_start: int = 0
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
 @dataclass
 class _Process:
     run: TrainingRun | None = None
     resumed: RunStep | None = None
     resumes: int = 0
+    other: OtherWorld | None = None
+    resharded_from: int | None = None
+    newest_start: int = 0
 
 
 _process = _Process()
 
 
-def note_resumed(step: RunStep) -> None:
-    """Remember the step that this process has just loaded: the next run goes on from it."""
-    _process.resumed = step
+def note_resumed(step: RunStep, other: OtherWorld | None = None) -> None:
+    """Remember the step that this process has just loaded, and that it was cut anew: the next run goes on from it."""
+    _process.resumed, _process.other = step, other
+    _process.resharded_from = None if other is None else other.ranks
+    _process.newest_start = 0 if other is None else other.newest_start
     _process.resumes += 1
+
+
+def other_world() -> OtherWorld | None:
+    """Return the slices of other ranks that have to be set aside before the next run saves one."""
+    return _process.other
+
+
+def forget_other_world() -> None:
+    """Forget them: they are set aside."""
+    _process.other = None
 
 
 def resumes() -> int:
@@ -88,7 +131,8 @@ def resumes() -> int:
 
 def forget_resumed() -> None:
     """Forget what was loaded: the next run begins by itself."""
-    _process.resumed = None
+    _process.resumed = _process.other = _process.resharded_from = None
+    _process.newest_start = 0
 
 
 def begin_run(
@@ -104,9 +148,15 @@ def begin_run(
     run = _process.run
     goes_back = owner is None and run is not None and first < run.newest
     if run is None or run is but_not or _process.resumed is not None or goes_back or run.owner is not owner:
-        run_id, started = agree_run_id(job), agree_start(job, known)
-        run = TrainingRun(run_id=run_id, started=started, resumed_from=_process.resumed, owner=owner)
-        _process.run, _process.resumed = run, None
+        run_id, started = agree_run_id(job), agree_start(job, max(known, _process.newest_start))
+        run = TrainingRun(
+            run_id=run_id,
+            started=started,
+            resumed_from=_process.resumed,
+            resharded_from=_process.resharded_from,
+            owner=owner,
+        )
+        _process.run, _process.resumed, _process.resharded_from = run, None, None
     run.users += 1
     return run
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.errors import MsRecoverError, UsageError
-from ms_recover.execution.state_files import read_state
+from ms_recover.execution.state_files import read_state, read_state_in
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.texts import list_some
+from ms_recover.stores.store import Store
 from ms_recover.training.generators import generator_states, random_operators
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.state_values import from_state, to_state
@@ -94,6 +95,11 @@ def find_run_state(own: OwnSlice, root: str) -> RunState | None:
         problem = str(error)
     _log.warning("%s: the state of random generators and callbacks is not restored, they start anew (%s)", own, problem)
     return None
+
+
+def run_state_in(store: Store, path: str, digest: str) -> RunState:
+    """Return the state that was saved with a slice of a store; errors as for `read_state_in`."""
+    return _decoded(read_state_in(store, path, digest))
 
 
 def _state_of_source(path: str, manifest: Manifest) -> RunState | None:

@@ -7,6 +7,7 @@ instead, but for sharded sources, whose order always comes from the configured s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,8 +17,11 @@ from mindspore.dataset.engine.samplers import DistributedSampler
 from ms_recover.errors import InputError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.training.accumulation import accumulation
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_memory import SampleMemory, called_by_threads, nodes
+
+_OF_SHARDS = re.compile(r"(?:num_shards|batch_size|num_samples)=\d+(?:, )?")
 
 UNSEEDED = 5489
 """``std::mt19937::default_seed``."""
@@ -30,17 +34,45 @@ _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "UniformAug
 
 def sample_order(dataset: Any) -> dict[str, Any]:
     """Return what decides the samples and their order: the configured seed, whether it matters, and the operations."""
-    return {"seed": ds.config.get_seed(), "shuffled": _is_shuffled(dataset), "made": made_by(dataset)}
+    return {
+        "seed": ds.config.get_seed(),
+        "shuffled": _is_shuffled(dataset),
+        "made": made_by(dataset),
+        "shards": shards_of(dataset),
+        "accumulate": accumulation(),
+    }
 
 
-def check_order(saved: Mapping[str, Any], dataset: Any, otherwise: str = "with allow_dataset_change=True") -> None:
-    """Raise InputError when the training that is resumed had its samples in another order; `otherwise` it may go on."""
+def shards_of(dataset: Any) -> int:
+    """Return into how many shards the samples of a dataset are dealt; 1 where every rank reads the same."""
+    counts = [1]
+    for node in nodes(dataset) if dataset is not None else ():
+        counts += [getattr(one, "num_shards", None) or 1 for one in (node, *_samplers(node))]
+    return int(max(counts))
+
+
+def check_order(
+    saved: Mapping[str, Any],
+    dataset: Any,
+    otherwise: str = "with allow_dataset_change=True",
+    *,
+    shared_out: bool = False,
+) -> None:
+    """Raise InputError when the training that is resumed had its samples in another order; `otherwise` it may go on.
+
+    Where the dataset is `shared_out` anew, updates of the weights were compared already.
+    """
     now = sample_order(dataset)
     if saved and saved["shuffled"] != now["shuffled"]:
         raise InputError(
             f"the dataset is {'' if now['shuffled'] else 'not '}shuffled, and was "
             f"{'' if saved['shuffled'] else 'not '}when the slice was saved, so other samples would follow: give the "
             f"dataset of that training, or go on {otherwise}"
+        )
+    if saved and (saved.get("accumulate") or 1) != now["accumulate"] and not shared_out:
+        raise InputError(
+            f"accumulate={now['accumulate']}, and it was {saved['accumulate']} when the slice was saved: give that, or "
+            f"go on {otherwise}"
         )
     if now["shuffled"] and saved and saved["seed"] != now["seed"]:
         raise InputError(
@@ -81,7 +113,7 @@ def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
     return found
 
 
-def loop_doubts(step: Step, dataset: Any, state: RunState | None) -> list[str]:
+def loop_doubts(step: Step, dataset: Any, state: RunState | None, *, shared_out: bool = False) -> list[str]:
     """Return why a loop that was resumed behind a step may see other samples than the interrupted one."""
     epoch_steps = dataset.get_dataset_size()
     found = doubts(dataset, (step.epoch - 1) * epoch_steps + step.step, epoch_steps)
@@ -94,12 +126,17 @@ def loop_doubts(step: Step, dataset: Any, state: RunState | None) -> list[str]:
             "goes on otherwise than in the interrupted training; it is exact with a dataset that is made anew, and "
             "mindspore.dataset.config.set_fast_recovery(False), where one thread draws"
         )
-    return [*doubts_of_change(state.order, dataset), *found]
+    return [*doubts_of_change(state.order, dataset, shared_out=shared_out), *found]
 
 
-def doubts_of_change(saved: Mapping[str, Any], dataset: Any) -> list[str]:
-    """Return how a dataset is made otherwise than that of the training that is resumed."""
+def doubts_of_change(saved: Mapping[str, Any], dataset: Any, *, shared_out: bool = False) -> list[str]:
+    """Return how a dataset is made otherwise than that of the training that is resumed.
+
+    Where it is `shared_out` anew, not by numbers of shards and batches: these were compared.
+    """
     before, now = list(saved.get("made") or ()), made_by(dataset)
+    if shared_out:
+        before, now = ([_OF_SHARDS.sub("", text) for text in made] for made in (before, now))
     if not before or before == now:
         return []
     text = "the dataset is made otherwise than when the slice was saved, so other samples may follow"

@@ -27,6 +27,7 @@ from ms_recover.training.headline import Headline
 from ms_recover.training.host import this_host
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.options import check_options, check_parameters
+from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import Feed
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
@@ -168,6 +169,11 @@ class SliceSaver:
         """The last step that this rank has committed in this run, None before the first."""
         return None if self._committed == NO_STEP else self._committed
 
+    @property
+    def stated(self) -> tuple[tuple[Layout, ...] | None, frozenset[int] | None]:
+        """The layouts and the group that the program stated."""
+        return self._files.layouts, self._files.stated_group
+
     def begin(
         self,
         parameters: Any = None,
@@ -194,6 +200,7 @@ class SliceSaver:
         self._places, self._replaced = {}, False
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
+        set_other_world_aside(self._job, str(self.directory))
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
@@ -203,6 +210,7 @@ class SliceSaver:
         self._training = TrainingRecord(
             started=run.started,
             resumed_from=run.resumed_from,
+            resharded_from=run.resharded_from,
             epoch_steps=feed.epoch_steps if feed is not None else None,
             batch_size=feed.batch_size if feed is not None else None,
             host=host,

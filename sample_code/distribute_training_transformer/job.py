@@ -46,7 +46,7 @@ class LossLog(Callback):
     path : Path
         File to append to.
     micro : int
-        Micro batches of a step, whose losses MindSpore adds up.
+        Micro batches of a pipeline, whose losses MindSpore adds up.
     """
 
     def __init__(self, path: Path, micro: int) -> None:
@@ -126,7 +126,7 @@ def prepare(options: argparse.Namespace) -> Job:
             network = nn.PipelineCell(network, micro)
         model = Model(network, optimizer=optimizer)
     else:
-        model = Model(ExplicitTrainStep(network, optimizer, layout))
+        model = Model(ExplicitTrainStep(network, optimizer, layout, micro))
 
     checkpoint = SliceCheckpoint(
         directory=f"{directory}/ckpt_dir{{rank}}",
@@ -137,7 +137,7 @@ def prepare(options: argparse.Namespace) -> Job:
         layouts=None if semi_auto else layout.layouts(),
         format=options.format,
     )
-    loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl", micro)
+    loss_log = LossLog(directory / f"ckpt_dir{rank}" / f"loss{rank}.jsonl", micro if semi_auto else 1)
     dataset = create_dataset(pairs, options.batch_size, shards, shard, options.seed)
     print(f"rank {rank} of {ranks}: mp {layout.mp}, dp {layout.dp}, {options.device_target}", flush=True)
     return Job(model, dataset, [loss_log, checkpoint], sink_mode=semi_auto)

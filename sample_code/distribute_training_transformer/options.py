@@ -46,7 +46,12 @@ def parse_options(description: str, arguments: list[str] | None = None, *, resum
         help="with --enable_parallel_optimizer 1: shards, a divisor of the data-parallel ranks; 0: one for each",
     )
     add("--pipeline_stage", type=int, default=1, help="pipeline stages (more than 1: Ascend only)")
-    add("--micro_batch_num", type=int, default=0, help="micro batches of the pipeline; 0: one per stage")
+    add(
+        "--micro_batch_num",
+        type=int,
+        default=0,
+        help="micro batches of the pipeline; 0: one per stage; on CPU parts of a rank's batch, trained in turn",
+    )
     add(
         "--epochs",
         type=int,
@@ -75,6 +80,11 @@ def parse_options(description: str, arguments: list[str] | None = None, *, resum
             default=None,
             help="slice to resume from, of any rank, such as ckpt_dir0/test-2_77.ckpt, relative to where the job was "
             "launched or to --output_dir; None: the newest that all ranks have",
+        )
+        add(
+            "--reshard",
+            action="store_true",
+            help="resume on another number of ranks, or with another --mp or optimizer sharding: slices are cut anew",
         )
     options = parser.parse_args(arguments)
     if resumes and options.ckpt_file:
@@ -119,7 +129,7 @@ def _problem(options: argparse.Namespace, ranks: int) -> str | None:
     if options.optimizer_shards < 0 or (options.optimizer_shards and dp % options.optimizer_shards):
         return f"--optimizer_shards {options.optimizer_shards} does not divide {dp} data-parallel rank(s)"
     micro = options.micro_batch_num or options.pipeline_stage
-    if micro > 1 and options.pipeline_stage == 1:
+    if micro > 1 and options.pipeline_stage == 1 and options.device_target != "CPU":
         return f"--micro_batch_num {micro} needs --pipeline_stage above 1: micro batches are those of a pipeline"
     if micro < options.pipeline_stage:
         return f"--micro_batch_num {micro} is smaller than --pipeline_stage {options.pipeline_stage}"

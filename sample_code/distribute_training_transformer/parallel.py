@@ -141,10 +141,15 @@ class ExplicitTrainStep(nn.TrainOneStepCell):
     Gradients are averaged over the data group, unless `GatherRows` did it already; the parallel mode stays
     stand-alone, because data-parallel mode would average over all ranks and mix the slices. The loss returned is the
     average over the data group too: the loss of the whole batch.
+
+    With `micro` batches a step goes through so many parts of its rows, one behind the other, and adds their gradients
+    up before the update, so that a rank can make up for others that are gone. Part j has the rows j, j + micro, and so
+    on, which are those that data-parallel rank j of `micro` would have read.
     """
 
-    def __init__(self, network: nn.Cell, optimizer: nn.Optimizer, layout: Layout) -> None:
+    def __init__(self, network: nn.Cell, optimizer: nn.Optimizer, layout: Layout, micro: int = 1) -> None:
         super().__init__(network, optimizer)
+        self.micro = micro
         self.share = 1.0 / layout.dp
         self.replicated = layout.dp > 1
         if self.replicated:
@@ -153,10 +158,41 @@ class ExplicitTrainStep(nn.TrainOneStepCell):
 
     def construct(self, *inputs: Tensor) -> Tensor:
         """Update the parameters with one batch and return its loss."""
-        loss = self.network(*inputs)
-        grads = self.grad_reducer(self.grad_no_sens(self.network, self.weights)(*inputs))
+        rows = self.rows(inputs, 0)
+        loss = self.network(*rows)
+        grads = self.grad_no_sens(self.network, self.weights)(*rows)
+        for part in range(1, self.micro):
+            rows = self.rows(inputs, part)
+            loss = loss + self.network(*rows)
+            grads = self.add(grads, self.grad_no_sens(self.network, self.weights)(*rows))
+        if self.micro > 1:
+            loss, grads = loss * (1.0 / self.micro), self.scale(grads)
+        grads = self.grad_reducer(grads)
         loss = ops.depend(loss, self.optimizer(grads))
         return self.reduce_loss(loss) * self.share if self.replicated else loss
+
+    def rows(self, inputs: tuple[Tensor, ...], part: int) -> tuple[Tensor, ...]:
+        """Return one part of the rows of a batch."""
+        if self.micro == 1:
+            return inputs
+        found = ()
+        for one in inputs:
+            found = (*found, one[part :: self.micro])
+        return found
+
+    def add(self, grads: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the sums of gradients."""
+        found = ()
+        for index in range(len(grads)):
+            found = (*found, grads[index] + more[index])
+        return found
+
+    def scale(self, grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the means of gradients over the micro-batches."""
+        found = ()
+        for one in grads:
+            found = (*found, one * (1.0 / self.micro))
+        return found
 
 
 def initial(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -28,10 +28,13 @@ def main() -> int:
             ckpt_file=options.ckpt_file,
             callbacks=job.callbacks,
             sink_mode=job.sink_mode,
+            reshard=options.reshard,
         )
     except MsRecoverError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    if resumed.resharded_from is not None:
+        print(f"cut anew from slices of {resumed.resharded_from} ranks", flush=True)
     if resumed.trained:
         print(f"resumed from step {resumed.step}, trained up to epoch {resumed.epochs}", flush=True)
     else:

@@ -202,6 +202,25 @@ def test_a_restored_rank_list_does_not_break_the_compile_cache(jobs, tmp_path):
     assert jobs(1, tmp_path, "cache:mp4", **cache)["groups"] == first
 
 
+@pytest.mark.parametrize(
+    ("layout", "rank", "rows"),
+    [
+        ("mp2", 0, 16),
+        pytest.param("mp2", 1, 16, marks=more),
+        pytest.param("mp2-optimizer", 0, 8, marks=more),
+        pytest.param("mp2-optimizer", 3, 8, marks=more),
+    ],
+)
+def test_slices_of_four_tensor_parallel_ranks_load_into_a_network_of_two(start, tmp_path, layout, rank, rows):
+    (tmp_path / layout).mkdir()
+    start(rank, tmp_path, "tests.support.ascend.rank", tmp_path, f"reshard:{layout}", size=4)
+    after = found(tmp_path, layout, "reshard", rank)
+    assert (after["step"], after["from"]) == ("1_4", 4)
+    assert after["digests"] == after["expected"]
+    assert after["shapes"]["front.up"] == after["shapes"]["moment1.front.up"] == [rows, 16]
+    assert after["kept"] is after["now"] is (True if rank == 0 else None)
+
+
 @more
 @pytest.mark.parametrize(
     "options", [(), ("--enable_parallel_optimizer", 1), ("--pipeline_stage", 2)], ids=["mp", "optimizer", "stages"]

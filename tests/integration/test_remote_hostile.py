@@ -14,7 +14,7 @@ import pytest
 from ms_recover.errors import InputError, MissingInputError, UsageError, VerificationError
 from ms_recover.model.actions import FileState
 from ms_recover.model.steps import Step
-from ms_recover.several_trees import inventory_of
+from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.http_store import HttpStore
 from ms_recover.stores.local import StoppedError

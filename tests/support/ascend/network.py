@@ -18,6 +18,8 @@ LAYOUTS = {
     "mp4-optimizer-in-2": {"enable_parallel_optimizer": True, "parallel_optimizer_config": IN_TWO},
     "2-stages": {"pipeline_stages": 2},
     "2-stages-optimizer": {"pipeline_stages": 2, **SHARED_OUT},
+    "mp2": {},
+    "mp2-optimizer": SHARED_OUT,
 }
 """The parallel context of each layout, beside semi-auto parallel."""
 
@@ -25,14 +27,14 @@ LAYOUTS = {
 class Block(nn.Cell):
     """Two matrix products: the first weight is split by rows, the second one by columns."""
 
-    def __init__(self, name, dp):
+    def __init__(self, name, dp, mp=MP):
         super().__init__()
         self.up = Parameter(Tensor(np.ones((2 * WIDTH, WIDTH), np.float32)), name=f"{name}.up")
         self.down = Parameter(Tensor(np.ones((WIDTH, 2 * WIDTH), np.float32)), name=f"{name}.down")
         self.bias = Parameter(Tensor(np.ones(WIDTH, np.float32)), name=f"{name}.bias")
-        self.first = ops.MatMul(transpose_b=True).shard(((dp, 1), (MP, 1)))
-        self.relu = ops.ReLU().shard(((dp, MP),))
-        self.second = ops.MatMul(transpose_b=True).shard(((dp, MP), (1, MP)))
+        self.first = ops.MatMul(transpose_b=True).shard(((dp, 1), (mp, 1)))
+        self.relu = ops.ReLU().shard(((dp, mp),))
+        self.second = ops.MatMul(transpose_b=True).shard(((dp, mp), (1, mp)))
         self.add = ops.Add().shard(((dp, 1), (1,)))
 
     def construct(self, x):
@@ -42,9 +44,9 @@ class Block(nn.Cell):
 class Network(nn.Cell):
     """Two blocks, on two stages where there are two, and a sum as the loss."""
 
-    def __init__(self, dp, stages=1):
+    def __init__(self, dp, stages=1, mp=MP):
         super().__init__()
-        self.front, self.back = Block("front", dp), Block("back", dp)
+        self.front, self.back = Block("front", dp, mp), Block("back", dp, mp)
         self.total = ops.ReduceSum().shard(((dp, 1),))
         if stages > 1:
             self.front.pipeline_stage, self.back.pipeline_stage = 0, 1
@@ -96,7 +98,8 @@ def make_model(layout, strategy):
         **LAYOUTS[layout],
     )
     stages = LAYOUTS[layout].get("pipeline_stages", 1)
-    network = Network(get_group_size() // MP // stages, stages)
+    mp = 2 if layout.startswith("mp2") else MP
+    network = Network(get_group_size() // mp // stages, stages, mp)
     optimizer = nn.Adam(network.trainable_params(), 0.01)
     trained = nn.PipelineCell(network, MICRO) if stages > 1 else network
     return Model(
@@ -106,6 +109,12 @@ def make_model(layout, strategy):
         eval_indexes=[0, 1, 2],
         metrics={"nothing": Nothing()},
     )
+
+
+def whole_value(parameter, shape):
+    """Return known values for a whole parameter."""
+    numbers = np.random.default_rng(sum(parameter.name.encode())).integers(0, 1 << 20, shape)
+    return numbers.astype(ms.dtype_to_nptype(parameter.dtype))
 
 
 def known_values(network):
@@ -119,9 +128,7 @@ def known_values(network):
     for parameter in network.get_parameters():
         layout = network.parameter_layout_dict.get(parameter.name)
         shape = tuple(layout[6]) if layout and len(layout) > 6 and layout[6] else tuple(parameter.shape)
-        seed = sum(parameter.name.encode())
-        numbers = np.random.default_rng(seed).integers(0, 1 << 20, shape)
-        whole = Tensor(numbers.astype(ms.dtype_to_nptype(parameter.dtype)))
+        whole = Tensor(whole_value(parameter, shape))
         part = _load_tensor_by_layout(whole, layout, get_rank()) if layout else whole
         values[parameter.name] = Tensor(part.asnumpy().copy())
     return values

@@ -17,9 +17,11 @@ from mindspore.train import Callback, Model
 from ms_recover import SliceCheckpoint, recover_train, resume
 from ms_recover.errors import MsRecoverError
 from ms_recover.formats.group_info import read_group_info
+from ms_recover.model.steps import Step
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.snapshot import digest_of, saved_parameters, values_of
-from tests.support.ascend.network import known_values, make_model, rows
+from tests.support.ascend.network import STEPS, known_values, make_model, rows, whole_value
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 FILES = ("group_info.pb", "strategy.ckpt")
 
@@ -142,6 +144,31 @@ def cache(folder, layout):
     model = model_of(folder, layout)
     model.train(1, rows(), callbacks=[checkpoint(folder)], dataset_sink_mode=True)
     return {"groups": [list(one.ranks) for one in read_group_info(own(folder) / "group_info.pb").groups]}
+
+
+def reshard(folder, layout):
+    """Resume from slices of four tensor-parallel ranks, one rank saving and the others not."""
+    model = model_of(folder, layout)
+    tensors = {}
+    for one in model.train_network.get_parameters():
+        last = one.name.rpartition(".")[2]
+        axes = {"up": ((0,), ()), "down": ((), (0,))}.get(last)
+        cut = cut_layout(one.name, (4,), *axes) if axes is not None and one.ndim == 2 else None
+        tensors[one.name] = CutTensor(str(one.dtype), whole_value(one, tuple(one.shape)), cut)
+    make_cut_tree(folder, tensors, 4, steps=[Step(1, STEPS)], manifests=True)
+    before = (folder / "ckpt_dir0" / "strategy.ckpt").read_bytes()
+    callbacks = [checkpoint(folder)] if get_rank() == 0 else []
+    resumed = recover_train(model, rows(), folder, 2, callbacks=callbacks, reshard=True)
+    aside = folder / "resharded_from" / f"4_ranks_{resumed.step}" / "ckpt_dir0" / "strategy.ckpt"
+    return {
+        "step": str(resumed.step),
+        "from": resumed.resharded_from,
+        "digests": digests_of(model.train_network),
+        "expected": {name: digest_of(values_of(value)) for name, value in known_values(model.train_network).items()},
+        "shapes": {one.name: list(one.shape) for one in saved_parameters(model.train_network)},
+        "kept": aside.read_bytes() == before if callbacks else None,
+        "now": (own(folder) / "strategy.ckpt").read_bytes() != before if callbacks else None,
+    }
 
 
 def stand_in_for_results():

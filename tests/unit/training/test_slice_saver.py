@@ -43,7 +43,7 @@ def ranks(monkeypatch):
     """Run a function for each of some ranks, in threads, each of which has the job of its rank."""
     own, one_at_a_time, load = threading.local(), threading.Lock(), resuming.load_into
 
-    def load_into(*arguments):
+    def load_into(*arguments, **options):
         with one_at_a_time:  # MindSpore computes in one thread of a process
             load(*arguments)
 

@@ -1,0 +1,313 @@
+"""Set the slices of other ranks aside as a whole, before the training that was resumed from them saves its first one.
+
+Slices that other ranks saved, or that are cut differently, with their rank lists and strategy files make up a tree of
+their own. They stay that tree: below ``resharded_from`` in the root, with every path as it was. It is made of hard
+links under a temporary name, renamed when it is whole, and only then the names in place are removed. So at every
+moment one of the two is whole, and a killed start is gone on with by the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ms_recover import api
+from ms_recover.errors import (
+    InputError,
+    MissingInputError,
+    MsRecoverError,
+    StorageError,
+    UnrecoverableError,
+    UsageError,
+)
+from ms_recover.file_names import (
+    GROUP_INFO_NAME,
+    META_NAME,
+    RESHARDED_FOLDER,
+    SLICE_FORMATS,
+    SUPERSEDED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    temporary_name,
+)
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import ScanOptions
+from ms_recover.planning.world_size import find_world_size
+from ms_recover.scanning.naming import strategy_rank
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import make_directory, sync_directory
+from ms_recover.system_errors import explained
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.run import OtherWorld, forget_other_world, other_world
+
+if TYPE_CHECKING:
+    from ms_recover.training.search import Search
+
+_log = logging.getLogger(__name__)
+
+_OF_SLICE = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})(?=\.|\Z)", re.ASCII)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
+
+def set_other_world_aside(job: TrainingJob, directory: str) -> None:
+    """Set aside what a training was resumed from, if its slices lie where this rank or another one is to save.
+
+    All ranks call it together, with their own directories. Nothing happens where nothing was cut anew.
+
+    Raises
+    ------
+    StorageError
+        When the file system refuses, or has no hard links; nothing is lost then.
+    MsRecoverError
+        When another rank could not.
+    """
+    other = other_world()
+    if other is None:
+        return
+    if not any(inside for (inside,) in job.gather([_is_in(directory, other.root)])):
+        _log.warning(
+            "rank %d: slices are saved to %s, which is not below %s: name where they are saved when this training is "
+            "resumed",
+            job.rank,
+            directory,
+            other.root,
+        )
+        return
+    first = -1
+    while (rank := _first_with_slices(job, other)) is not None:
+        if rank == first:
+            raise StorageError(f"{other.root}: slices of {other.ranks} ranks lie there still: move them away yourself")
+        first = rank
+        work = partial(_act, other) if job.rank == rank else _leave
+        job.run_together("setting slices of other ranks aside", work)
+    job.run_together("writing what was compiled", lambda: _write_files(other))
+    forget_other_world()
+
+
+def aside_roots(root: str) -> list[str]:
+    """Return the trees that were set aside below a root, the last one first."""
+    folder = os.path.join(root, RESHARDED_FOLDER)
+    try:
+        names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    paths = [os.path.join(folder, name) for name in names]
+    return sorted(filter(os.path.isdir, paths), key=lambda path: (os.stat(path).st_mtime_ns, path), reverse=True)
+
+
+@contextmanager
+def naming_reshard(job: TrainingJob, search: Search) -> Iterator[None]:
+    """Where slices cannot be resumed from as they are, and those of other ranks are there, name ``reshard=True``."""
+    try:
+        yield
+    except (UnrecoverableError, InputError, UsageError) as error:
+        hint = why_reshard(search.root, search.scanning, job.size)
+        if hint is None:
+            raise
+        raise type(error)(f"{hint}. Without it: {error}") from error
+
+
+def why_reshard(root: str, scanning: ScanOptions, ranks: int) -> str | None:
+    """Return that slices of other ranks are there, and how they are resumed from; None where there are none."""
+    try:
+        inventory = api.scan(root, replace(scanning, crc=False, may_be_empty=True))
+        before = find_world_size(inventory).ranks if inventory.slices else 0
+    except MsRecoverError:
+        before = 0
+    aside = aside_roots(root)
+    if before not in (0, ranks):
+        return (
+            f"the slices under {root} are those of {before} ranks, and this job has {ranks}: reshard=True cuts them "
+            "anew for it"
+        )
+    if aside:
+        return f"{aside[0]} holds slices that a training on other ranks began from: reshard=True resumes from these too"
+    return None
+
+
+def _act(other: OtherWorld) -> None:
+    while (inventory := _scan(other)) is not None:  # a scan shows one of several equal slices
+        move_world(inventory)
+
+
+def _leave() -> None:
+    """Have another rank do it."""
+
+
+def _first_with_slices(job: TrainingJob, other: OtherWorld) -> int | None:
+    """Return the first rank that sees slices in place: ranks need not share a file system."""
+    left = job.run_together("looking for slices of other ranks", lambda: _scan(other) is not None)
+    return next((rank for rank, (flag,) in enumerate(job.gather([left])) if flag), None)
+
+
+def _is_in(directory: str, root: str) -> bool:
+    return os.path.realpath(directory).startswith(os.path.join(os.path.realpath(root), ""))
+
+
+def _scan(other: OtherWorld) -> Inventory | None:
+    """Return what lies in place; None without a slice."""
+    options = ScanOptions(pattern=other.scanning.pattern, crc=False, may_be_empty=True)
+    try:
+        inventory = api.scan(other.root, options)
+    except MissingInputError:
+        return None
+    return inventory if inventory.slices or inventory.set_aside else None
+
+
+def move_world(inventory: Inventory) -> str | None:
+    """Set everything aside that makes up the tree in place; return the new tree, None where it was there already.
+
+    Raises
+    ------
+    StorageError
+        When the file system refuses, or has no hard links.
+    """
+    root = inventory.root
+    paths = _paths(inventory)
+    left = [path for path in paths if not _is_there(root, path)]
+    made = None
+    if any(_OF_SLICE.search(os.path.basename(path)) for path in left):
+        made = _make(inventory, paths)
+        _log.warning(
+            "%s: %d files, the slices of %d ranks up to step %s, are set aside as they are in %s: this training was "
+            "resumed from slices of other ranks. They are needed until it has saved whole steps of its own; nothing "
+            "removes them",
+            root,
+            len(paths),
+            find_world_size(inventory).ranks,
+            _newest(inventory),
+            made,
+        )
+    for path in sorted(paths, key=_slices_first):
+        with explained("removing", os.path.join(root, path)), suppress(FileNotFoundError):
+            if made is None and not _is_there(root, path):
+                continue
+            os.unlink(os.path.join(root, path))
+    for folder in sorted({os.path.dirname(path) for path in paths}):
+        with explained("syncing", os.path.join(root, folder)), suppress(FileNotFoundError):
+            sync_directory(os.path.join(root, folder))
+    return made
+
+
+def _slices_first(path: str) -> tuple[bool, str]:
+    """Order names for removal: slices before their manifests, so that none is left that seems to have had none."""
+    return not path.endswith(tuple(SLICE_FORMATS)), path
+
+
+def _newest(inventory: Inventory) -> str:
+    steps = [*inventory.steps, *(one.step for one in inventory.set_aside)]
+    return str(max(steps, default="none"))
+
+
+def _paths(inventory: Inventory) -> list[str]:
+    """Return the files that make up the tree, relative to its root."""
+    root, named = inventory.root, [one.path for one in inventory.slices]
+    named += [one.aside for one in inventory.set_aside] + [one.path for one in inventory.orphans]
+    named += [one.path for one in inventory.group_files] + [one.path for one in inventory.strategy_files]
+    folders = {os.path.dirname(path) for path in named if not os.path.isabs(path)}
+    found = []
+    for folder in sorted(folders):
+        with explained("reading", os.path.join(root, folder)):
+            names = sorted(os.listdir(os.path.join(root, folder)))
+        found += [os.path.join(folder, name) for name in names if _belongs(os.path.join(root, folder), name)]
+    return found
+
+
+def _belongs(folder: str, name: str) -> bool:
+    if name.startswith(".") or not os.path.isfile(os.path.join(folder, name)):
+        return False
+    small = name in (GROUP_INFO_NAME, META_NAME) or strategy_rank(name.removesuffix(SUPERSEDED_SUFFIX)) is not None
+    return small or _OF_SLICE.search(name) is not None
+
+
+def _is_there(root: str, path: str) -> bool:
+    """Whether a tree that was set aside has the same file: the inode, or of a small file the bytes."""
+    own = os.path.join(root, path)
+    for tree in aside_roots(root):
+        other = os.path.join(tree, path)
+        with suppress(OSError):
+            if os.path.samefile(own, other):
+                return True
+            if not _OF_SLICE.search(os.path.basename(path)) and _bytes(own) == _bytes(other):
+                return True
+    return False
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _make(inventory: Inventory, paths: Sequence[str]) -> str:
+    """Make the tree under a temporary name, and give it its own."""
+    root = inventory.root
+    base = os.path.join(root, RESHARDED_FOLDER)
+    name = f"{find_world_size(inventory).ranks}_ranks_{_newest(inventory)}"
+    with explained("making", base):
+        make_directory(base, root, root)
+        for left in os.listdir(base):  # of starts that were killed; they hold links alone
+            if left.startswith(".") and left.endswith(TEMPORARY_SUFFIX):
+                shutil.rmtree(os.path.join(base, left), ignore_errors=True)
+        temporary = os.path.join(base, temporary_name(name))
+        os.mkdir(temporary, 0o700)
+        shutil.copymode(root, temporary)
+    try:
+        _link(root, temporary, paths)
+        final, count = os.path.join(base, name), 1
+        with explained("making", final):
+            while os.path.lexists(final):
+                count += 1
+                final = os.path.join(base, f"{name}.{count}")
+            os.rename(temporary, final)
+            sync_directory(base)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return final
+
+
+def _link(root: str, tree: str, paths: Iterable[str]) -> None:
+    folders = {tree}
+    for path in paths:
+        source, target = os.path.join(root, path), os.path.join(tree, path)
+        folder = os.path.dirname(target)
+        with explained("setting aside", source):
+            make_directory(folder, os.path.dirname(source), tree)
+            folders.add(folder)
+            try:
+                if _OF_SLICE.search(os.path.basename(path)):
+                    os.link(source, target, follow_symlinks=False)
+                else:  # MindSpore's compiler writes into the file that is there
+                    shutil.copy2(source, target)
+                    _sync(target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                raise StorageError(
+                    f"{source}: this file system makes no hard link ({error.strerror}), so the slices of other ranks "
+                    f"cannot be set aside whole: save to another directory, for example "
+                    f"{os.path.join(root, 'ckpt_next', 'ckpt_dir{rank}')}, and resume from there later"
+                ) from error
+    for folder in sorted(folders):
+        with explained("syncing", folder):
+            sync_directory(folder)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_files(other: OtherWorld) -> None:
+    for path, data in other.files.items():
+        write_small(path, data, mode=0o600)

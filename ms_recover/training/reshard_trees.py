@@ -1,0 +1,187 @@
+"""The trees that a training on other ranks can be resumed from, as one rank reaches them.
+
+Slices of different numbers of ranks, or that are cut differently, never lie in one tree: those that a training was
+resumed from are set aside as a whole below the root. Each such tree is judged for itself, by its own ranks and layouts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ms_recover import api
+from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.reshard import ReshardOptions, ReshardPlan
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts, gather_facts
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.lineage import RunRecord, find_run_records
+from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
+from ms_recover.planning.resharding.target import Target
+from ms_recover.planning.union import unite
+from ms_recover.scanning.read import read_store
+from ms_recover.scanning.served import inventory_of
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.stores.store import Store
+from ms_recover.training.other_world import aside_roots
+
+_log = logging.getLogger(__name__)
+
+Place = tuple[int, Step]
+"""The place of a run in the lineage, and a step of it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SliceTree:
+    """Slices of one world.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        What was scanned; paths are relative to its root, or to those of `stores`.
+    in_place : bool
+        They lie where the training saves, not in a tree that was set aside.
+    stores : mapping of str to Store
+        The stores of the slices and strategy files that do not lie below the root, by path.
+    """
+
+    inventory: Inventory
+    in_place: bool = False
+    stores: Mapping[str, Store] = field(default_factory=dict)
+
+    @property
+    def names_runs(self) -> frozenset[tuple[str, int | None]]:
+        """The runs that its manifests name."""
+        return frozenset((one.run_id, one.started) for one in self.runs if one.run_id)
+
+    @property
+    def runs(self) -> tuple[RunRecord, ...]:
+        """The runs that saved its slices."""
+        return find_run_records(self.inventory.slices, self.inventory.set_aside)
+
+    def read(self, files: Sequence[SliceFile]) -> Contents:
+        """Read slices and digest them."""
+        found = read_store(LocalStore(self.inventory.root), [file for file in files if file.path not in self.stores])
+        for store in dict.fromkeys(self.stores.values()):
+            theirs = [file for file in files if self.stores.get(file.path) is store]
+            found = found.merged(read_store(store, theirs)) if theirs else found
+        return found
+
+
+def find_trees(root: str, scanning: ScanOptions, sources: Sequence[Store]) -> list[SliceTree]:
+    """Return the trees with slices: the one in place first, then those that were set aside, the newest first.
+
+    What `sources` hold of the runs of a tree belongs to it; sources that share no run with any are one tree more.
+
+    Raises
+    ------
+    MsRecoverError
+        When a folder or a source cannot be read.
+    """
+    local = [_scanned(root, scanning, in_place=True)]
+    local += [_scanned(one, scanning) for one in aside_roots(root)]
+    trees = [one for one in local if one is not None]
+    there = [(store, inventory_of(store)) for store in sources]
+    for _, inventory in there:
+        _refuse_iterations(inventory)
+    used: set[int] = set()
+    for number, tree in enumerate(trees):
+        same = [index for index, (_, one) in enumerate(there) if _runs_of(one) & tree.names_runs]
+        used.update(same)
+        trees[number] = _united(tree, [there[index] for index in same])
+    rest = [there[index] for index in range(len(there)) if index not in used]
+    rest = [(store, inventory) for store, inventory in rest if inventory.slices]
+    if rest:
+        trees.append(_united(SliceTree(inventory=Inventory(root=os.path.abspath(root))), rest))
+    return trees
+
+
+def _scanned(root: str, scanning: ScanOptions, *, in_place: bool = False) -> SliceTree | None:
+    try:
+        inventory = api.scan(root, scanning if in_place else replace(scanning, group_info=(), strategy=()))
+    except MissingInputError:
+        return None
+    _refuse_iterations(inventory)
+    return SliceTree(inventory=inventory, in_place=in_place) if inventory.slices else None
+
+
+def _refuse_iterations(inventory: Inventory) -> None:
+    if inventory.iterations:
+        raise UsageError(f"{inventory.root} holds iterations of MindFormers: cut them anew with recover-ckpt reshard")
+
+
+def _runs_of(inventory: Inventory) -> frozenset[tuple[str, int | None]]:
+    return SliceTree(inventory=inventory).names_runs
+
+
+def _united(tree: SliceTree, others: Sequence[tuple[Store, Inventory]]) -> SliceTree:
+    if not others:
+        return tree
+    union = unite(tree.inventory, [inventory for _, inventory in others])
+    held = {**union.lenders, **union.holders}
+    return replace(tree, inventory=union.inventory, stores={path: others[number][0] for path, number in held.items()})
+
+
+@dataclass(eq=False)
+class JudgedTree:
+    """A tree with what its slices show, read as far as was needed."""
+
+    tree: SliceTree
+    options: PlanOptions
+    runs: tuple[RunRecord, ...]
+    facts: Facts
+    contents: Contents = NOTHING_READ
+
+    @classmethod
+    def of(cls, tree: SliceTree, options: PlanOptions, runs: tuple[RunRecord, ...]) -> JudgedTree:
+        """Judge a tree by the runs that all ranks see; errors as for `gather_facts`."""
+        return cls(tree, options, runs, gather_facts(tree.inventory, options, NOTHING_READ, runs))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that saved it."""
+        return self.facts.world.ranks
+
+    def places(self) -> Iterator[Place]:
+        """Yield the steps that may be resumed from, newest first."""
+        for step in self.facts.newest_first:
+            if self.facts.why_older(step) is None and self.facts.why_unhealthy(step) is None:
+                yield self.facts.generation(step), step
+
+    def compared(self, step: Step) -> Comparison:
+        """Compare the slices of a step; those without a manifest are read."""
+        unread = [
+            one.file
+            for one in self.facts.counted_at(step)
+            if one.manifest is None and one.file.problem is None and not self.contents.knows(one.file)
+        ]
+        if unread:
+            self.contents = self.contents.merged(self.tree.read(unread))
+            self.facts = gather_facts(self.tree.inventory, self.options, self.contents, self.runs)
+        return compare_slices(self.facts)
+
+    def plan(self, step: Step, target: Target | None) -> ReshardPlan:
+        """Plan a step for a target, or without one for whole parameters; errors as for `plan_step`."""
+        wanted = ReshardOptions(full=True) if target is None else ReshardOptions(strategy=target.source)
+        return plan_step([self.compared(step)], step, target, wanted, "")
+
+    def why_not(self, step: Step) -> str | None:
+        """Return why a step cannot be had whole; None when every region of every parameter has a holder."""
+        try:
+            plan = self.plan(step, None)
+        except MsRecoverError as error:
+            return str(error)
+        return None if plan.complete else why_incomplete(plan)
+
+    def fingerprint(self, step: Step) -> int:
+        """Return a number that differs between runs and numbers of ranks."""
+        run = self.facts.runs(step)[0]
+        text = f"{run.run_id}@{run.started}/{self.ranks}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big", signed=True)

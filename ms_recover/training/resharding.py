@@ -1,0 +1,328 @@
+"""Resuming on other ranks: each rank puts exactly its own slice together in memory, and loads that."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from ms_recover.errors import InputError, MsRecoverError, UsageError, VerificationError
+from ms_recover.execution.compose_memory import ComposedValue, compose_values
+from ms_recover.execution.context import ActionContext
+from ms_recover.model.compose import ComposeAction
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.manifest import Manifest, RunStep
+from ms_recover.model.reshard import ReshardPlan
+from ms_recover.model.texts import list_some
+from ms_recover.planning.lineage import identity_of
+from ms_recover.planning.resharding.actions import action_of, source_names
+from ms_recover.planning.resharding.step_plan import why_incomplete
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.local_store import LocalStore
+from ms_recover.training.accumulation import accumulation
+from ms_recover.training.compiled_files import CapturedFiles, captured_files
+from ms_recover.training.job import TrainingJob, device_target
+from ms_recover.training.network import OwnSlice, check_values, load_into_network
+from ms_recover.training.position import Feed, Position
+from ms_recover.training.reshard_position import (
+    SharedFeed,
+    feed_before,
+    feed_now,
+    find_shared_position,
+    micro_batches,
+)
+from ms_recover.training.reshard_step import ChosenTree, TreeChoice
+from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
+from ms_recover.training.run import OtherWorld, note_resumed
+from ms_recover.training.run_state import RunState, run_state_in
+from ms_recover.training.sample_order import shards_of
+from ms_recover.training.search import Search
+from ms_recover.training.snapshot import saved_parameters
+
+_log = logging.getLogger(__name__)
+
+_MOST_NAMED = 8
+
+
+@dataclass(eq=False)
+class Resharded:
+    """The slices that a training on other ranks resumes from; takes the place of a `Found`.
+
+    Attributes
+    ----------
+    own : OwnSlice
+        The step, with the tree in place of a file.
+    """
+
+    job: TrainingJob
+    search: Search
+    chosen: ChosenTree
+    stated: StatedCut
+    own: OwnSlice = field(init=False)
+    _files: CapturedFiles = field(default_factory=lambda: CapturedFiles(None, {}))
+    _fits: bool = False
+    _values: list[ComposedValue] | None = None
+
+    source_rank: None = None
+    lost: tuple[str, ...] = ()
+    initial: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        root = self.chosen.judged.tree.inventory.root
+        self.own = OwnSlice(self.job.rank, self.chosen.step, root)
+        self._likes = self._like_this_rank()
+
+    @property
+    def resharded_from(self) -> int:
+        """How many ranks saved the slices."""
+        return self.chosen.judged.ranks
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest of the slice of the rank that this one goes on as, None when none can be read."""
+        return next((one.manifest for one in self._likes if one.manifest is not None), None)
+
+    def position(self, feed: Feed, dataset: Any, state: RunState | None, allow_change: bool) -> Position:
+        """Return the position in the dataset; errors are those of `find_shared_position`."""
+        before, now = self._feeds(feed, dataset, state)
+        return find_shared_position(self.own.step, before, now, sinks=feed.sinks, allow_change=allow_change)
+
+    def micro_batches(self, dataset: Any, state: RunState | None) -> int:
+        """Return how many micro-batches of before one rank trains now for an update of the weights."""
+        return micro_batches(*self._feeds(Feed.of(dataset), dataset, state))
+
+    def _feeds(self, feed: Feed, dataset: Any, state: RunState | None) -> tuple[SharedFeed, SharedFeed]:
+        training = self.manifest.training if self.manifest is not None else None
+        before = feed_before(training, state.order if state is not None else {})
+        return before, feed_now(feed, shards_of(dataset), accumulation())
+
+    def _like_this_rank(self) -> list[SliceFile]:
+        """Return the slices of the step: that of this rank modulo the ranks before first, then the others."""
+        judged, step = self.chosen.judged, self.chosen.step
+        run = judged.facts.runs(step)[0]
+        files = [one.file for one in judged.facts.counted_at(step)]
+        files = [one for one in files if identity_of(one.manifest) == (run.run_id or "", run.started)] or files
+        like = self.job.rank % judged.ranks
+        return sorted(files, key=lambda one: (one.rank != like, one.rank))
+
+    def state(self) -> RunState | None:
+        """Return the state that was saved with such a slice; None, and a warning with the reason, where there is none.
+
+        A rank goes on with the generators and callbacks of the rank that it is modulo the number of ranks before.
+        """
+        like = self.job.rank % self.resharded_from
+        for file in self._likes:
+            training = file.manifest.training if file.manifest is not None else None
+            if training is None or training.state_digest is None:
+                continue
+            tree = self.chosen.judged.tree
+            store = tree.stores.get(file.path) or LocalStore(tree.inventory.root)
+            try:
+                state = run_state_in(store, file.path, training.state_digest)
+            except MsRecoverError as error:
+                _log.warning("%s: the state of rank %d is passed over: %s", self.own, file.rank, error)
+                continue
+            if file.rank != like:
+                _log.warning(
+                    "%s: the state of rank %d is lost, so random generators and callbacks go on as those of rank %d",
+                    self.own,
+                    like,
+                    file.rank,
+                )
+            return state
+        _log.warning("%s: no state was saved with these slices: random generators and callbacks start anew", self.own)
+        return None
+
+    def load(
+        self, network: Callable[[], Any], compile_it: Callable[[], None], *, in_place: bool = True, model: Any = None
+    ) -> None:
+        """Compile the network where its compiler cuts it, put this rank's slice together, and load it.
+
+        Raises
+        ------
+        UsageError, InputError
+            When the parameters of the job are not those of the slices, or cannot be cut so.
+        VerificationError
+            When a piece has other contents than its digest says and nobody else holds it.
+        """
+        compiles = model is not None and device_target() != "CPU"
+        with captured_files(model) if compiles else nullcontext(_nothing) as captured:
+            compile_it()
+            self._files = captured()
+        if self._values is None:
+            self.prepare(network())
+        cell, values = network(), self._values or []
+        self._check_shapes(cell, values)
+        tensors = {one.parameter.name: tensor_of(one) for one in values}
+        load_into_network(cell, tensors, self.own, in_place=in_place)
+        expected = {one.parameter.name: one.digest for one in values}
+        count = check_values(cell, expected, self.own)
+        _log.info("%s: %d parameters of the network have the digests of what was put together", self.own, count)
+        self._values = None
+
+    def _check_shapes(self, cell: Any, values: Sequence[ComposedValue]) -> None:
+        """Refuse what does not fit before anything is loaded."""
+        there = {one.parameter.name: one.parameter for one in values}
+        for one in saved_parameters(cell):
+            found, shape = there.get(one.name), list(one.shape)
+            if found is not None and (list(found.shape), found.dtype) != (shape, str(one.dtype)):
+                raise InputError(
+                    f"{self.own}: the network has {one.name!r} as {one.dtype} {shape} on this rank, and "
+                    f"cut as this job states it is {found.dtype} {list(found.shape)}: it is another network, or its "
+                    "layouts are wrong"
+                )
+
+    def prepare(self, cell: Any) -> None:
+        """Put this rank's slice together in memory; errors are those of `load`."""
+        uncut = not self.chosen.judged.facts.stages.layouts
+        target = target_of(self.job, cell, self.stated, self._files.strategy, uncut=uncut)
+        judged = self.chosen.judged
+        self._fits = self.chosen.in_place and is_cut_like(self.job, target.target, judged.facts.stages, judged.ranks)
+        plan = judged.plan(self.chosen.step, target.target)
+        if not plan.complete:
+            raise InputError(f"{self.own}: {why_incomplete(plan)}")
+        self._values = self._composed(plan, target)
+
+    def _composed(self, plan: ReshardPlan, target: JobTarget) -> list[ComposedValue]:
+        file = replace(plan.files[target.place], rank=self.job.rank)
+        action = action_of(plan, file)
+        wanted = tuple(one for one in action.parameters if one.parameter.name in target.names)
+        action = replace(action, parameters=wanted)
+        self._warn(plan, action)
+        tree, dropped = self.chosen.judged.tree, list[str]()
+        context = ActionContext(root=tree.inventory.root, elsewhere=tree.stores, step=plan.step)
+        values = list(compose_values(action, context, source_names(plan), dropped))
+        for text in dropped:
+            _log.warning("%s: passed over for another holder: %s", self.own, text)
+        size = sum(len(one.data) for one in values)
+        _log.info("%s: %d parameters, %d bytes, put together from slices of ranks %s", self.own, len(values), size,
+                  list_some(action.source_ranks, _MOST_NAMED))  # fmt: skip
+        return values
+
+    def _warn(self, plan: ReshardPlan, action: ComposeAction) -> None:
+        own = sorted({one.parameter.name for one in action.parameters}.intersection(plan.own))
+        if own:
+            _log.warning(
+                "%s: each rank had its own values of %s: this one goes on with those of rank %d, or of the lowest that "
+                "has some",
+                self.own,
+                list_some(own, _MOST_NAMED),
+                self.job.rank % plan.world_size,
+            )
+        for text in plan.warnings:
+            _log.warning("%s: %s", self.own, text)
+
+    def finish(self, *, aside: bool = True) -> None:
+        """Note that the next run goes on from here; its first saver sets the slices before aside."""
+        if not aside:
+            return
+        judged, step = self.chosen.judged, self.chosen.step
+        run = judged.facts.runs(step)[0]
+        before = RunStep(run.run_id or "", step, run.started)
+        if self.job.holds_everywhere(self._fits):  # as it shows behind the compile
+            for path, data in self._files.files.items():
+                write_small(path, data, mode=0o600)
+            note_resumed(before)
+            return
+        note_resumed(
+            before,
+            OtherWorld(
+                root=os.path.abspath(self.search.root),
+                scanning=self.search.scanning,
+                ranks=self.resharded_from,
+                newest_start=max((one.started or 0 for one in judged.runs), default=0),
+                files=self._files.files,
+            ),
+        )
+
+
+def _nothing() -> CapturedFiles:
+    return CapturedFiles(None, {})
+
+
+def find_resharded(
+    job: TrainingJob, search: Search, sources: Sequence[str], stated: StatedCut, network: Any
+) -> Resharded | None:
+    """Find what to resume from on these ranks; None where slices in place fit them as they are, or there are none.
+
+    All ranks call it together. Errors are those of `TreeChoice`.
+    """
+    choice = TreeChoice(job, search, sources)
+    while (chosen := choice.newest()) is not None:
+        found = _as_chosen(job, search, chosen, stated, network)
+        if found is None or device_target() != "CPU":
+            return found
+        why = job.run_together("putting the slice together", partial(_why_damaged, found, network))
+        bad = [rank for rank, (flag,) in enumerate(job.gather([why is not None])) if flag]
+        if not bad:
+            return found
+        why = why or f"rank(s) {list_some(bad)} cannot put their slices together: see their logs"
+        if search.step is not None:
+            raise VerificationError(f"{found.own}: {why}")
+        _log.warning("%s: %s; trying an older step", found.own, why)
+        choice.give_up(chosen, why)
+    return None
+
+
+def _why_damaged(found: Resharded, network: Any) -> str | None:
+    try:
+        found.prepare(network)
+    except VerificationError as error:
+        return str(error)
+    return None
+
+
+def _as_chosen(
+    job: TrainingJob, search: Search, chosen: ChosenTree, stated: StatedCut, network: Any
+) -> Resharded | None:
+    found = Resharded(job, search, chosen, stated)
+    judged = chosen.judged
+    fits = False
+    if chosen.in_place and not judged.tree.stores and judged.ranks == job.size:
+        with suppress(UsageError, InputError):  # it is raised where it matters
+            stages = judged.facts.stages
+            target = target_of(job, network, stated, None, uncut=not stages.layouts).target
+            fits = is_cut_like(job, target, stages, judged.ranks)
+    if job.holds_everywhere(fits):
+        return None
+    _log.warning(
+        "rank %d: training resumes on %d ranks from step %s of %s, which %d ranks saved: slices are cut anew",
+        job.rank,
+        job.size,
+        chosen.step,
+        judged.tree.inventory.root,
+        judged.ranks,
+    )
+    return found
+
+
+def tensor_of(value: ComposedValue) -> Any:
+    """Return composed contents as a parameter of MindSpore, in the memory that they are in.
+
+    Raises
+    ------
+    InputError
+        When MindSpore has no such type.
+    """
+    listed = value.parameter
+    kind = getattr(ms, _NAMES.get(listed.dtype, listed.dtype.lower()), None)
+    if kind is None:
+        raise InputError(f"parameter {listed.name!r} is of type {listed.dtype}, which MindSpore cannot load")
+    if listed.dtype == "BFloat16":
+        from mindspore._c_expression import TensorPy  # as load_checkpoint does
+
+        tensor = ms.Tensor(TensorPy.convert_bytes_to_tensor(bytes(value.data), listed.shape, kind))
+    else:
+        array = np.frombuffer(value.data, ms.dtype_to_nptype(kind)).reshape(listed.shape)
+        tensor = ms.Tensor.from_numpy(array)
+    return ms.Parameter(tensor, name=listed.name)
+
+
+_NAMES = {"Bool": "bool_"}

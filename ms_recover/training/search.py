@@ -1,0 +1,129 @@
+"""Where slices are looked for, and how they are chosen: the arguments of `resume` and `recover_train`, checked."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from ms_recover.errors import UsageError
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.rank_local import RankLocalChoice
+from ms_recover.model.steps import Step
+from ms_recover.model.strategy import Layout
+from ms_recover.planning.lineage import RUN
+from ms_recover.training.arguments import check_type, path_text, path_texts, texts, whole_number
+from ms_recover.training.background import wait_for_tasks
+from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.run import forget_resumed
+
+_log = logging.getLogger(__name__)
+
+Fresh = Literal["refuse", "start"]
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where slices and evidence are looked for, and how they are chosen."""
+
+    root: str
+    scanning: ScanOptions
+    judging: PlanOptions
+    fresh: Fresh
+    rank_local: RankLocalChoice = "refuse"
+    from_environment: bool = False
+    """Whether the run was chosen by a variable, which stays when the training is started again."""
+    step: Step | None = None
+    """The step that was chosen; None for the newest one."""
+    ckpt_file: str | None = None
+    """The slice that it was chosen by, whose run is resumed."""
+
+    def choosing(self, step: Any, ckpt_file: Any) -> Search:
+        """Return the search for one step; UsageError when an argument is invalid."""
+        if ckpt_file is None:
+            return replace(self, step=step_of(step))
+        if step is not None or self.judging.run is not None:
+            raise UsageError("ckpt_file names the step and the run to resume: leave step and run out")
+        return replace(self, step=step_in_name(ckpt_file), ckpt_file=path_text("ckpt_file", ckpt_file))
+
+    def agreed(self, job: TrainingJob) -> Search:
+        """Return the search in the run of the chosen slice; all ranks call it together."""
+        run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
+        return self if run is None else self.in_run(run)
+
+    def in_run(self, run: str) -> Search:
+        """Return the search in another run."""
+        return replace(self, judging=replace(self.judging, run=run), from_environment=False)
+
+
+@dataclass(frozen=True)
+class ReshardArguments:
+    """Whether slices may be cut anew for this job, and what that takes."""
+
+    reshard: bool
+    sources: tuple[str, ...]
+    layouts: tuple[Layout, ...] | None
+    accumulate: int
+
+    @classmethod
+    def of(cls, reshard: Any, sources: Any, layouts: Any, accumulate: Any) -> ReshardArguments:
+        """Check the arguments; UsageError when one is invalid."""
+        check_type("reshard", reshard, bool, "True or False")
+        made = cls(
+            reshard,
+            path_texts("sources", sources),
+            None if layouts is None else tuple(layouts),
+            whole_number("accumulate", accumulate, 1),
+        )
+        if not reshard and (made.sources or layouts is not None):
+            raise UsageError("sources and layouts are for reshard=True, which cuts slices anew: give that as well")
+        return made
+
+
+def make_search(
+    job: TrainingJob,
+    root: str | os.PathLike[str],
+    pattern: str | None,
+    group_info: Paths,
+    strategy: Paths,
+    run: str | None,
+    newest: bool,
+    tolerate: str | Iterable[str],
+    fresh: Fresh,
+    rank_local: RankLocalChoice,
+) -> Search:
+    """Check the arguments of `resume`; UsageError when one is invalid."""
+    if pattern is not None:
+        check_type("pattern", pattern, str, "a text")
+    if run is not None:
+        check_type("run", run, str, "a text")
+    check_type("newest", newest, bool, "True or False")
+    if fresh not in ("refuse", "start"):
+        raise UsageError(f"fresh={fresh!r}: it must be 'refuse' or 'start'")
+    if rank_local not in get_args(RankLocalChoice):
+        raise UsageError(f"rank_local={rank_local!r}: it must be 'peer', 'initial' or 'refuse'")
+    named = os.environ.get(RUN, "")
+    return Search(
+        path_text("root", root),
+        ScanOptions(
+            pattern=pattern,
+            group_info=path_texts("group_info", group_info),
+            strategy=path_texts("strategy", strategy),
+        ),
+        PlanOptions(world_size=job.size, run=run or named or None, newest=newest, tolerate=texts("tolerate", tolerate)),
+        fresh,
+        rank_local,
+        from_environment=run is None,
+    )
+
+
+def prepare_search(job: TrainingJob, search: Search) -> Search:
+    """Forget what was resumed before, and return the search in the run of the chosen slice; all ranks call it."""
+    if wait_for_tasks():
+        _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
+    forget_resumed()
+    return search.agreed(job)

@@ -1,0 +1,145 @@
+"""Slices of other ranks are set aside as a whole, and at every moment one whole tree is there."""
+
+import os
+import shutil
+import threading
+
+import pytest
+
+from ms_recover import api
+from ms_recover.errors import StorageError
+from ms_recover.model.options import ScanOptions
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
+from tests.support.ranks import on_all, thread_jobs
+
+pytestmark = pytest.mark.mindspore
+pytest.importorskip("mindspore")
+
+import numpy as np  # noqa: E402
+
+from ms_recover.training import other_world as module  # noqa: E402
+from ms_recover.training.other_world import aside_roots, move_world, set_other_world_aside  # noqa: E402
+from ms_recover.training.run import OtherWorld  # noqa: E402
+
+LAYOUT = cut_layout("weight", (2, 2), (0,))
+TENSORS = {"weight": CutTensor("Float32", np.arange(8, dtype=np.float32), LAYOUT)}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    root = make_cut_tree(tmp_path / "tree", TENSORS, 4, manifests=True)
+    (root / "ckpt_dir0" / "train.log0").write_text("stays")
+    return root
+
+
+def files(root):
+    """Return the contents of everything but what the program itself keeps, by path."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+        and not path.name.startswith("train.log")
+        and "resharded_from" not in path.relative_to(root).parts
+    }
+
+
+def other(root, **options):
+    return OtherWorld(root=str(root), scanning=ScanOptions(), ranks=4, **options)
+
+
+def scanned(root):
+    return api.scan(root, ScanOptions(may_be_empty=True))
+
+
+def test_all_goes_and_is_a_tree_like_before(tree):
+    before, inode = files(tree), os.stat(tree / "ckpt_dir2" / "test-1_8.ckpt").st_ino
+    made = move_world(scanned(tree))
+    assert aside_roots(str(tree)) == [made] == [str(tree / "resharded_from" / "4_ranks_1_8")]
+    assert files(tree) == {}
+    assert files(type(tree)(made)) == before
+    assert os.stat(f"{made}/ckpt_dir2/test-1_8.ckpt").st_ino == inode
+    assert (tree / "ckpt_dir0" / "train.log0").read_text() == "stays"
+    assert {check.status for check in api.verify(api.scan(made)).checks} == {"sound"}
+    assert scanned(tree).slices == ()
+
+
+@pytest.mark.parametrize("name", ["link", "rename", "unlink", "copy2"])
+def test_killed_at_any_moment_one_tree_is_whole_and_the_next_start_ends_it(tree, monkeypatch, name):
+    """Each call that changes the tree is the last one once."""
+    owner = module.shutil if name == "copy2" else os
+    real, whole = getattr(owner, name), files(tree)
+    for moment in range(100):
+        left = [moment]
+
+        def killed(*arguments, left=left, **options):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return real(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, killed)
+            try:
+                move_world(scanned(tree))
+            except KeyboardInterrupt:
+                ended = False
+            else:
+                ended = True
+        trees = [tree, *map(type(tree), aside_roots(str(tree)))]
+        assert any(files(one) == whole for one in trees), moment
+        while (inventory := scanned(tree)).slices:
+            move_world(inventory)
+        assert [files(one) == whole for one in map(type(tree), aside_roots(str(tree)))].count(True) == 1
+        assert not list(tree.rglob("*.tmp"))
+        if ended:
+            assert moment > 0
+            return
+        shutil.rmtree(tree)
+        make_cut_tree(tree, TENSORS, 4, manifests=True)
+        whole = files(tree)
+    raise AssertionError("it never ended")
+
+
+def test_a_file_system_without_hard_links_is_named_and_nothing_changes(tree, monkeypatch):
+    before = files(tree)
+
+    def refuse(*arguments, **options):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StorageError, match=r"makes no hard link .* save to another directory"):
+        move_world(scanned(tree))
+    assert files(tree) == before
+    assert aside_roots(str(tree)) == []
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ranks_do_it_together_whether_they_share_a_file_system_or_not(tree, tmp_path, monkeypatch, shared):
+    roots = [tree, tree] if shared else [tree, shutil.copytree(tree, tmp_path / "other" / "tree")]
+    compiled = {str(tree / "ckpt_dir0" / "strategy.ckpt"): b"compiled"}
+    monkeypatch.setattr(module, "forget_other_world", lambda: None)
+    jobs = thread_jobs(2)
+    here = {}
+
+    def work(rank):
+        here[threading.get_ident()] = other(roots[rank], files=compiled if rank == 0 else {})
+        set_other_world_aside(jobs[rank], f"{roots[rank]}/ckpt_dir{rank}")
+
+    def mine():
+        return here[threading.get_ident()]
+
+    monkeypatch.setattr(module, "other_world", mine)
+    assert on_all(2, work) == [None, None]
+    for root in roots:
+        assert len(aside_roots(str(root))) == 1
+        assert scanned(root).slices == ()
+    assert (tree / "ckpt_dir0" / "strategy.ckpt").read_bytes() == b"compiled"
+
+
+def test_a_training_that_saves_elsewhere_leaves_the_tree(tree, tmp_path, monkeypatch, caplog):
+    before = files(tree)
+    monkeypatch.setattr(module, "other_world", lambda: other(tree))
+    jobs = thread_jobs(1)
+    set_other_world_aside(jobs[0], str(tmp_path / "elsewhere" / "ckpt_dir0"))
+    assert files(tree) == before
+    assert "name where they are saved when this training is resumed" in caplog.text
