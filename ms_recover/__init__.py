@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # the name that type checkers know, without the cost of i
 if TYPE_CHECKING:
     from ms_recover.api import apply, check, complete, complete_iteration, explain, inspect, plan, scan, seal, verify
     from ms_recover.auditing import audit
+    from ms_recover.histories import history
     from ms_recover.loading import load_full, load_slice
     from ms_recover.training import SliceCheckpoint, SliceManifests, SliceSaver, recover_train, resume
 
@@ -26,6 +27,7 @@ __all__ = [
     "complete",
     "complete_iteration",
     "explain",
+    "history",
     "inspect",
     "load_full",
     "load_slice",
@@ -39,6 +41,7 @@ __all__ = [
 
 _HOMES = {
     "audit": "ms_recover.auditing",
+    "history": "ms_recover.histories",
     **dict.fromkeys(
         ("SliceCheckpoint", "SliceManifests", "SliceSaver", "recover_train", "resume"), "ms_recover.training"
     ),

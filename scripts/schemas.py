@@ -12,6 +12,7 @@ from pathlib import Path
 from ms_recover.engine.report_json import WorkerInfoFields
 from ms_recover.formats.audit_json import AuditFields
 from ms_recover.formats.codec import schema
+from ms_recover.formats.history_json import HistoryFields
 from ms_recover.formats.inspection_json import InspectionFields
 from ms_recover.formats.plan_json import ExplainedPlanFields
 from ms_recover.formats.report_json import (
@@ -28,6 +29,7 @@ COMMANDS = {
     "apply": OutcomeFields,
     "audit": AuditFields,
     "copy": BackupFields,
+    "history": HistoryFields,
     "inspect": InspectionFields,
     "plan": ExplainedPlanFields,
     "reshard": ReshardOutcomeFields,

@@ -29,6 +29,7 @@ COMMANDS = {
     "complete": "Write a full slice for RANK from the parts of its peers.",
     "completion": "Print the script that completes commands and options in a shell.",
     "copy": "Back up a proven step below ROOT to URL, contents once each.",
+    "history": "Name the step at which replicas first disagreed, by manifests.",
     "inspect": "Identify FILE and list its contents.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
     "reshard": "Cut the slices of ROOT anew for other ranks, into OUT.",

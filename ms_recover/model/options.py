@@ -20,6 +20,8 @@ class ScanOptions:
     """Strategy files that are not beside the slices, likewise; without ``{rank}`` a file is of the stage it names."""
     crc: bool = True
     """Check the CRC-32 of slices that carry one."""
+    headers: bool = True
+    """Open each slice for its header. Without, a slice is as its manifest says, and nothing is known of one without."""
     may_be_empty: bool = False
     """A root without any rank's directory is no error."""
 

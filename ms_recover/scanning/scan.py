@@ -98,7 +98,7 @@ def scan_store(
     if empty:
         counted_as = "a rank" if len(empty) == 1 else "ranks"
         notes.add(list_some(empty, MOST_NAMED), f"no slice in it: not counted as {counted_as}")
-    reader = SliceReader(tree, crc=options.crc, stop=stop, progress=progress)
+    reader = SliceReader(tree, headers=options.headers, crc=options.crc, stop=stop, progress=progress)
     for other in others:
         notes.add(other.pattern, other.reason)
     metas = read_meta_files(tree, found.meta_files, notes)

@@ -52,9 +52,16 @@ class SliceReader:
     """Opens the slices of one scan, and their manifests."""
 
     def __init__(
-        self, tree: Tree, *, crc: bool, stop: Callable[[], bool] | None, progress: Callable[[int], None] | None
+        self,
+        tree: Tree,
+        *,
+        crc: bool,
+        stop: Callable[[], bool] | None,
+        progress: Callable[[int], None] | None,
+        headers: bool = True,
     ) -> None:
         self._tree = tree
+        self._open = headers
         self._crc = crc and tree.near
         self._later = crc and not tree.near
         self._stop = stop
@@ -86,6 +93,8 @@ class SliceReader:
             described = None if tree.near else self._described(name, info)
             if described is not None:
                 return described, None
+            if not self._open:
+                return self._by_manifest(name, info), None
             with tree.store.open(path, info.state) as opened:
                 header = self._headers.parse(opened.read_at, opened.size, path)
                 problem = header.problems[0] if header.problems else None
@@ -118,6 +127,15 @@ class SliceReader:
             manifest_problem=wrong,
             denied=found.denied,
         ), None
+
+    def _by_manifest(self, name: SliceName, info: FileInfo) -> SliceFile:
+        """Return a slice as its manifest says, without opening it."""
+        found = manifest_beside(self._tree, name.path, self._last)
+        if found.manifest is not None and found.manifest.parameters is not self._last:
+            self._last = self._headers.share(found.manifest.parameters)
+        wrong = f"its manifest: {found.problem}" if found.denied else found.problem
+        listed = self._headers.share(found.manifest.parameters) if found.manifest is not None else ()
+        return _slice_file(name, info, parameters=listed, manifest=found.manifest, manifest_problem=wrong)
 
     def _described(self, name: SliceName, info: FileInfo) -> SliceFile | None:
         """Return a slice of a distant store whose manifest says what its header would say; None for any other.

@@ -1,0 +1,43 @@
+"""``recover-ckpt history``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ms_recover.cli.command import Command
+from ms_recover.cli.options import json_option, takes_history, takes_scan
+from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.errors import VerificationError
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import PlanOptions, ScanOptions
+
+
+@click.command(
+    name="history",
+    cls=Command,
+    example="recover-ckpt history /checkpoints\nrecover-ckpt history /checkpoints --read --json",
+)
+@click.argument("root", type=click.Path(readable=False))
+@takes_history
+@takes_scan
+@json_option
+def command(root: str, as_json: bool, plan: PlanOptions, scan: ScanOptions) -> int:
+    """Say at which step, parameter and rank replicas first disagreed, and the last clean step.
+
+    Reads the manifests below ROOT and no slice. ROOT is a directory or the URL of one: see docs/urls.md. Ends with 5
+    where replicas disagreed. recover-ckpt plan ROOT --clean takes the last clean step.
+    """
+    from ms_recover.histories import history
+    from ms_recover.reporting.history_text import history_text
+
+    found = history(root, plan, layout=scan)
+    if as_json:
+        from ms_recover.formats.history_json import history_to_json
+
+        print_json(history_to_json(found))
+    else:
+        print_text(history_text(found, text_width()))
+    return VerificationError.exit_code if found.wrong else 0

@@ -1,0 +1,233 @@
+"""Compare ranks that hold the same, step by step: where they first differ, and which of them is outvoted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ms_recover.file_names import WeightKind
+from ms_recover.model.history import Disagreement, HistoryStep, OwnValues
+from ms_recover.model.slices import ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some, name_some
+from ms_recover.planning.history.shared import Shared
+from ms_recover.planning.history.witnesses import Moment, Witness
+from ms_recover.planning.redundancy.tolerance import Tolerance
+
+Sides = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The steps and what was found over all of them; `alone` are ranks that were never compared in some parameter."""
+
+    steps: tuple[HistoryStep, ...]
+    disagreements: tuple[Disagreement, ...]
+    own: tuple[OwnValues, ...]
+
+
+@dataclass
+class _Course:
+    """How a parameter went on among the ranks that share it, once they differed."""
+
+    shared: Shared
+    name: str
+    first: Step
+    agreed_until: Step | None
+    sides: Sides
+    own: bool
+    recorded: bool
+    last: Step
+    steps: int = 1
+    later: set[int] = field(default_factory=set)
+
+
+def compare_moments(
+    moments: Sequence[Moment],
+    shared: Sequence[Shared],
+    tolerance: Tolerance,
+    part: WeightKind | None = None,
+) -> Compared:
+    """Compare what ranks share at each step, oldest first.
+
+    A parameter that may differ by its name, or that manifests record as rank-local and that was never seen equal, has
+    values of its own. One that was equal before and is recorded now is a disagreement that training noticed.
+    """
+    recorded = _recorded(moments, shared)
+    agreed: dict[int, Step] = {}
+    courses: dict[tuple[int, str], _Course] = {}
+    rows: dict[tuple[int, ParameterList], list[int]] = {}
+    expected = _expected(moments, shared)
+    steps = []
+    for moment in moments:
+        differ: set[str] = set()
+        compared = 0
+        for number, block in enumerate(shared):
+            held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
+            if len(held) < 2:
+                continue
+            compared += 1
+            values = [_values(one, number, block, rows) for one in held]
+            if values.count(values[0]) < len(values):
+                columns = zip(block.names, zip(*values, strict=True), strict=True)
+                for name, column in columns:
+                    if column.count(column[0]) == len(column):
+                        continue
+                    sides = _sides(held, column)
+                    course = courses.get((number, name))
+                    if course is None:
+                        since, noticed = agreed.get(number), name in recorded[number]
+                        own = tolerance.covers(name) or (noticed and since is None)
+                        course = courses[number, name] = _Course(
+                            block, name, moment.step, since, sides, own, noticed, moment.step
+                        )
+                    else:
+                        course.last, course.steps = moment.step, course.steps + 1
+                        course.later.update(_outvoted(sides))
+                    if not course.own:
+                        differ.add(name)
+            agreed[number] = moment.step
+        steps.append(_step(moment, differ, expected - moment.own.keys(), compared))
+    found = [_disagreement(one, part) for one in courses.values() if not one.own]
+    found.sort(key=lambda one: (_place(steps, one.first), one.parameter, one.sides))
+    return Compared(
+        steps=tuple(steps),
+        disagreements=_with_suspects(found, steps),
+        own=_own_values([one for one in courses.values() if one.own]),
+    )
+
+
+def _values(
+    one: Witness, number: int, block: Shared, rows: dict[tuple[int, ParameterList], list[int]]
+) -> tuple[str | None, ...]:
+    """Return the digests of a block's parameters; None for one that the slice does not list."""
+    key = number, one.listed
+    if key not in rows:
+        rows[key] = [one.listed.index.get(name, -1) for name in block.names]
+    digests = one.digests
+    return tuple([digests[place] if place >= 0 else None for place in rows[key]])
+
+
+def _sides(held: Sequence[Witness], column: Sequence[str | None]) -> Sides:
+    sides: dict[str | None, list[int]] = defaultdict(list)
+    for one, value in zip(held, column, strict=True):
+        sides[value].append(one.rank)
+    return tuple(tuple(side) for side in sorted(sides.values(), key=lambda side: (-len(side), side)))
+
+
+def _outvoted(sides: Sides) -> tuple[int, ...]:
+    """Return the ranks against more than half of all; none where no value has that many."""
+    first, *others = sides
+    lost = [rank for side in others for rank in side]
+    return tuple(sorted(lost)) if len(first) > len(lost) else ()
+
+
+def _recorded(moments: Sequence[Moment], shared: Sequence[Shared]) -> list[frozenset[str]]:
+    """Return for each block the parameters that manifests of its ranks record as rank-local, at any step."""
+    by_rank: dict[int, set[str]] = defaultdict(set)
+    for moment in moments:
+        for rank, one in moment.own.items():
+            by_rank[rank] |= one.rank_local
+    return [frozenset[str]().union(*(by_rank[rank] for rank in block.ranks)) for block in shared]
+
+
+def _expected(moments: Sequence[Moment], shared: Sequence[Shared]) -> set[int]:
+    """Return the ranks that share something with another rank that has values at some step."""
+    there = {rank for moment in moments for rank in moment.own}
+    return {rank for block in shared if len(there.intersection(block.ranks)) > 1 for rank in block.ranks} & there
+
+
+def _step(moment: Moment, differ: set[str], missing: set[int], compared: int) -> HistoryStep:
+    copied = sorted(missing & moment.witnesses.keys())
+    reasons = []
+    if differ:
+        reasons.append(f"ranks that hold the same differ in {name_some(sorted(differ))}")
+    elif not moment.witnesses:
+        reasons.append("no slice has a manifest")
+    elif not compared:
+        reasons.append("no two ranks that hold the same have manifests")
+    if copied:
+        reasons.append(f"recovered from other ranks, and so no witness: the slice of rank {list_some(copied)}")
+    gone = sorted(missing.difference(copied))
+    if gone and (compared or copied):
+        reasons.append(f"no manifest of rank {list_some(gone)}")
+    return HistoryStep(
+        step=moment.step,
+        run_id=moment.run_id,
+        state="disagreed" if differ else "uncompared" if reasons else "clean",
+        ranks=len(moment.witnesses),
+        missing=tuple(sorted(missing)),
+        parameters=tuple(sorted(differ)),
+        reason="; ".join(reasons),
+    )
+
+
+def _place(steps: Sequence[HistoryStep], step: Step) -> int:
+    return next(place for place, one in enumerate(steps) if one.step == step)
+
+
+def _disagreement(course: _Course, part: WeightKind | None) -> Disagreement:
+    lost = _outvoted(course.sides)
+    return Disagreement(
+        parameter=course.name,
+        first=course.first,
+        last=course.last,
+        steps=course.steps,
+        agreed_until=course.agreed_until,
+        sides=course.sides,
+        outvoted=lost,
+        later=tuple(sorted(course.later.difference(lost))),
+        recorded=course.recorded,
+        source=course.shared.source,
+        part=part,
+    )
+
+
+def _with_suspects(found: Sequence[Disagreement], steps: Sequence[HistoryStep]) -> tuple[Disagreement, ...]:
+    """Name in each tie the ranks of the one side of which some were outvoted in other parameters by then."""
+    places = {one.step: place for place, one in enumerate(steps)}
+    since: dict[int, int] = {}
+    for one in found:
+        for rank in one.outvoted:
+            since[rank] = min(since.get(rank, places[one.first]), places[one.first])
+    settled = []
+    for one in found:
+        if one.outvoted or not since:
+            settled.append(one)
+            continue
+        known = [[rank for rank in side if since.get(rank, len(steps)) <= places[one.first]] for side in one.sides]
+        named = [ranks for ranks in known if ranks]
+        settled.append(replace(one, suspects=tuple(named[0])) if len(named) == 1 else one)
+    return tuple(settled)
+
+
+def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
+    by_name: dict[str, list[_Course]] = defaultdict(list)
+    for one in courses:
+        by_name[one.name].append(one)
+    found = []
+    for name, held in sorted(by_name.items()):
+        first = held[0].first
+        ranks = {rank for one in held for side in one.sides for rank in side}
+        odd = {rank for one in held if one.recorded for rank in _odd(one.sides)}
+        found.append(
+            OwnValues(
+                parameter=name,
+                first=first,
+                ranks=tuple(sorted(ranks)),
+                recorded=any(one.recorded for one in held),
+                odd=tuple(sorted(odd)),
+            )
+        )
+    return tuple(found)
+
+
+def _odd(sides: Sides) -> tuple[int, ...]:
+    """Return a single rank against at least two others that have one value: that is no rank's own value."""
+    return sides[1] if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) == 1 else ()
+
+
+def by_step(steps: Sequence[HistoryStep]) -> Mapping[Step, HistoryStep]:
+    """Return steps by their name."""
+    return {one.step: one for one in steps}

@@ -1,0 +1,176 @@
+"""Which ranks hold the same of which parameters, over a whole history.
+
+By the layouts of strategy files, in which norms and biases are mostly not cut, so that tensor-parallel ranks vote on
+them; by rank lists; and, for parameters without a layout, by the values themselves: ranks that had equal digests at two
+neighbouring steps, with a change in between, hold the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.history.witnesses import Moment, Witness
+from ms_recover.planning.redundancy.blocks import Block, find_blocks
+
+_WINDOW = 4
+"""So many steps at the beginning of a history, and at its end, show which ranks have equal values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Parameters, the ranks that hold the same of them, ascending, and what states it."""
+
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    source: str
+
+
+def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
+    """Return what ranks with values of their own share, and notes about strategy files that are not used."""
+    lists: dict[int, set[str]] = defaultdict(set)
+    for moment in moments:
+        for rank, one in moment.own.items():
+            lists[rank].update(one.listed.index) if not lists[rank].issuperset(one.listed.index) else None
+    blocks = find_blocks(lists, facts.stages, facts.groups)
+    by_file: dict[str, list[Block]] = defaultdict(list)
+    for block in blocks:
+        by_file[block.source if block.by_layout else ""].append(block)
+    grouped = by_file.pop("", [])
+    found: list[Shared] = []
+    notes: list[str] = []
+    named: dict[int, set[str]] = defaultdict(set)
+    for path, held in by_file.items():
+        why = _why_wrong(facts, held, moments)
+        if why is not None:
+            notes.append(f"{path} is not used: {why}")
+            continue
+        for block in held:
+            names = block.names or frozenset()
+            for rank in block.ranks:
+                named[rank] |= names & lists[rank]
+            found += _by_names(block.ranks, names, lists, block.source)
+    groups = {rank: block.ranks for block in grouped for rank in block.ranks}
+    equal = _equal_values(moments, lists, named, groups)
+    for block in grouped:
+        names = frozenset().union(*(lists[rank] for rank in block.ranks))
+        done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
+        wider = {name for name in names - done for ranks in equal.get(name, ()) if set(ranks).issuperset(block.ranks)}
+        found += _by_names(block.ranks, names - done - wider, lists, block.source or "manifests")
+    by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, classes in equal.items():
+        for ranks in classes:
+            by_ranks[ranks].append(name)
+    found += [
+        Shared(ranks=ranks, names=tuple(sorted(names)), source="equal values before")
+        for ranks, names in by_ranks.items()
+    ]
+    return tuple(one for one in found if len(one.ranks) > 1 and one.names), tuple(notes)
+
+
+def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, set[str]], source: str) -> list[Shared]:
+    """Return what ranks share of some parameters: mostly one, more where not all list the same."""
+    if all(lists[rank].issuperset(names) for rank in ranks):
+        return [Shared(ranks=tuple(ranks), names=tuple(sorted(names)), source=source)]
+    by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name in sorted(names):
+        by_ranks[tuple(rank for rank in ranks if name in lists[rank])].append(name)
+    return [Shared(ranks=held, names=tuple(listed), source=source) for held, listed in by_ranks.items()]
+
+
+def _why_wrong(facts: Facts, blocks: Sequence[Block], moments: Sequence[Moment]) -> str | None:
+    """Return why a strategy file is not that of these slices; None when manifests name it or most values fit it.
+
+    Only what ranks of different groups should share shows it.
+    """
+    for block in blocks:
+        stage = facts.stages.of(block.ranks[0])
+        digests = facts.stages.digests.get(stage, frozenset())
+        for moment in moments:
+            if any(moment.own[rank].manifest.strategy_digest in digests for rank in block.ranks if rank in moment.own):
+                return None
+    for moment in moments:
+        agree = differ = 0
+        for block in blocks:
+            held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
+            if len({facts.groups.of(one.rank) for one in held}) < 2:
+                continue
+            for name in block.names or ():
+                values = {one.digests[one.listed.index[name]] for one in held if name in one.listed.index}
+                agree, differ = agree + (len(values) < 2), differ + (len(values) > 1)
+        if agree or differ:
+            if differ <= agree:
+                return None
+            return (
+                f"at step {moment.step} {differ} of {agree + differ} parameters differ among ranks that share them by "
+                "it; it is of another run or layout"
+            )
+    return None
+
+
+def _equal_values(
+    moments: Sequence[Moment],
+    lists: Mapping[int, set[str]],
+    named: Mapping[int, set[str]],
+    groups: Mapping[int, Sequence[int]],
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return, for parameters without a layout, the ranks of several groups whose values change alike."""
+    linked: dict[str, dict[int, int]] = defaultdict(dict)
+
+    def root(name: str, rank: int) -> int:
+        parents = linked[name]
+        while parents.get(rank, rank) != rank:
+            rank = parents[rank]
+        return rank
+
+    told = [moment for moment in moments if len(moment.own) > 1]
+    windows = [told] if len(told) <= 2 * _WINDOW else [told[:_WINDOW], told[-_WINDOW:]]
+    pairs = [pair for window in windows for pair in pairwise(window)]
+    for before, after in pairs:
+        same: dict[tuple[str, str, str], int] = {}
+        seen: set[str] = set()
+        for rank, one in after.own.items():
+            earlier = before.own.get(rank)
+            if earlier is None or one.file in seen:
+                continue
+            if len(groups.get(rank, ())) > 1:
+                seen.add(one.file)  # those of its group follow it
+            for name, first, second in _changed(earlier, one):
+                if name in named[rank]:
+                    continue
+                other = same.setdefault((name, first, second), rank)
+                if other != rank:
+                    linked[name][root(name, rank)] = root(name, other)
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for name, parents in linked.items():
+        classes: dict[int, set[int]] = defaultdict(set)
+        for rank in {*parents, *parents.values()}:
+            classes[root(name, rank)].update(one for one in groups.get(rank, (rank,)) if name in lists[one])
+        found[name] = _joined(classes.values())
+    return found
+
+
+def _joined(classes: Iterable[set[int]]) -> list[tuple[int, ...]]:
+    """Return sets of ranks, those that share a rank as one."""
+    joined: list[set[int]] = []
+    for ranks in classes:
+        apart = [one for one in joined if not one & ranks]
+        joined = [*apart, ranks.union(*(one for one in joined if one & ranks))]
+    return [tuple(sorted(ranks)) for ranks in joined]
+
+
+def _changed(before: Witness, after: Witness) -> Iterable[tuple[str, str, str]]:
+    """Yield the parameters that changed between two steps, with both digests."""
+    if before.listed is after.listed:
+        for parameter, first, second in zip(after.listed, before.digests, after.digests, strict=True):
+            if first != second:
+                yield parameter.name, first, second
+        return
+    index = before.listed.index
+    for parameter, second in zip(after.listed, after.digests, strict=True):
+        place = index.get(parameter.name)
+        if place is not None and before.digests[place] != second:
+            yield parameter.name, before.digests[place], second

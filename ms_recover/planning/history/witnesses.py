@@ -1,0 +1,127 @@
+"""Witnesses: what manifests state about the values of a rank at each step of the run that is followed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ms_recover.model.inventory import OrphanManifest, SliceFile
+from ms_recover.model.manifest import Manifest
+from ms_recover.model.slices import ParameterList
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.runs import find_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """The digests of one rank's slice of a step, as its manifest states them, and where it lies.
+
+    A slice that was recovered from others has no values of its own (`own`). Slices that are gone, but whose manifests
+    are there, are witnesses as well.
+    """
+
+    rank: int
+    path: str
+    listed: ParameterList
+    digests: tuple[str, ...]
+    file: str
+    own: bool
+    rank_local: frozenset[str]
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """The witnesses of one step, by rank; `bare` are ranks with a slice of the step and no manifest."""
+
+    step: Step
+    run_id: str
+    witnesses: Mapping[int, Witness]
+    bare: tuple[int, ...] = ()
+
+    @cached_property
+    def own(self) -> dict[int, Witness]:
+        """Those that have values of their own."""
+        return {rank: one for rank, one in self.witnesses.items() if one.own}
+
+
+def find_moments(facts: Facts) -> tuple[Moment, ...]:
+    """Return the steps of the run that is followed, oldest first, in the order in which they were trained.
+
+    That is the run that `plan` would recover, with those that it goes on from. Slices of ranks declared lost, renamed
+    ones and those of other runs are no witnesses.
+    """
+    orphans: dict[Step, list[OrphanManifest]] = defaultdict(list)
+    for orphan in facts.inventory.orphans:
+        if orphan.rank not in facts.lost and orphan.rank < facts.world.ranks and orphan.manifest is not None:
+            orphans[orphan.step].append(orphan)
+    shared: dict[ParameterList, ParameterList] = {}
+    found: list[tuple[int, Moment]] = []
+    for step in {*facts.inventory.steps, *orphans}:
+        if step in facts.steps and facts.counted_at(step) and facts.why_older(step) is not None:
+            continue
+        moment = _moment(facts, step, orphans[step], shared)
+        if moment is not None:
+            orders = (_order(facts, one.manifest, step) for one in moment.witnesses.values())
+            found.append((max((order for order in orders if order is not None), default=0), moment))
+    return tuple(moment for _, moment in sorted(found, key=lambda one: (one[0], one[1].step)))
+
+
+def _order(facts: Facts, manifest: Manifest, step: Step) -> int | None:
+    order = facts.lineage.order_of(manifest, step) if facts.lineage is not None else (0, step)
+    return order[0] if order is not None else None
+
+
+def _moment(
+    facts: Facts, step: Step, orphans: list[OrphanManifest], shared: dict[ParameterList, ParameterList]
+) -> Moment | None:
+    files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
+    files += orphans
+    sliced = [file for file in files if isinstance(file, SliceFile)]
+    best = next(iter(facts.runs(step)), None) if sliced else None
+    if best is None:
+        runs = find_runs(
+            [_as_slice(one) for one in orphans], facts.older_runs.present, newest=False, lineage=facts.lineage
+        )
+        best = next(iter(runs), None)
+    witnesses: dict[int, Witness] = {}
+    bare: set[int] = set()
+    for file in files:
+        if best is not None and best.why_foreign(file) is not None:
+            continue
+        manifest = file.manifest
+        if manifest is None:
+            bare.add(file.rank)
+            continue
+        if not _fits(file, manifest) or file.rank in witnesses or _order(facts, manifest, step) is None:
+            continue
+        listed = manifest.parameters
+        key = listed if isinstance(listed, ParameterList) else ParameterList(listed)
+        training = manifest.training
+        witnesses[file.rank] = Witness(
+            rank=file.rank,
+            path=file.path,
+            listed=shared.setdefault(key, key),
+            digests=manifest.digests.parameters,
+            file=manifest.digests.file,
+            own=not manifest.recovered,
+            rank_local=frozenset(training.rank_local) if training is not None else frozenset(),
+            manifest=manifest,
+        )
+    if not witnesses and not bare:
+        return None
+    run_id = next((one.manifest.run_id for one in witnesses.values()), "")
+    return Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare - witnesses.keys())))
+
+
+def _fits(file: SliceFile | OrphanManifest, manifest: Manifest) -> bool:
+    """Whether a manifest is that of the slice beside it, and states digests of parameters."""
+    named = (manifest.rank, manifest.step, manifest.file) == (file.rank, file.step, file.path.rpartition("/")[2])
+    return named and len(manifest.digests.parameters) == len(manifest.parameters) > 0
+
+
+def _as_slice(orphan: OrphanManifest) -> SliceFile:
+    return SliceFile(orphan.rank, orphan.step, orphan.place, orphan.prefix, 0, 0, manifest=orphan.manifest)

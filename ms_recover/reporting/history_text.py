@@ -1,0 +1,163 @@
+"""The history of a run as text for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OddValues, Stopped
+from ms_recover.model.texts import list_some, name_some
+from ms_recover.reporting.tables import page, ranks_text, section, size_text
+
+_MOST = 20
+"""So many rows of a table, or names, are shown; JSON has all."""
+
+
+def history_text(found: History, width: int | None) -> str:
+    """Return a history: the answer first, then who disagreed, what stopped or is not finite, and the steps."""
+    lines = [found.root, *_headline(found)]
+    lines += section(
+        "Ranks that hold the same and differed, by the first step",
+        ("first step", "parameter", "rank", "what"),
+        _folded([(str(one.first), one.parameter, _odd_rank(one), _how(one)) for one in found.disagreements]),
+        width,
+        right=(),
+    )
+    weights = [one for one in found.stopped if one.elements > 1]
+    lines += section(
+        "Parameters that stopped changing",
+        ("since", "parameter", "rank", "what"),
+        _folded([(str(one.since), one.parameter, ranks_text(one.ranks), _stopped(one)) for one in weights]),
+        width,
+        right=(),
+    )
+    lines += section(
+        "Values that were read",
+        ("first step", "parameter", "rank", "what"),
+        _folded([(str(one.first), one.parameter, ranks_text(one.ranks), _value(one)) for one in found.values]),
+        width,
+        right=(),
+    )
+    lines += section(
+        "Steps passed over after the last clean one" if found.clean is not None else "Steps, none of them clean",
+        ("step", "state", "why"),
+        _folded([(str(one.step), one.state, one.reason) for one in found.passed_over]),
+        width,
+        right=(),
+    )
+    lines += section("Runs", ("run", "steps", "what"), [_run_row(one) for one in found.runs], width, right=())
+    remarks = _remarks(found)
+    return page([*lines, *(["", *remarks] if remarks else [])])
+
+
+def _headline(found: History) -> list[str]:
+    many = "1 step" if len(found.steps) == 1 else f"{len(found.steps):,} steps"
+    run = f" of run {found.run_id}" if found.run_id else ""
+    read = f"; {size_text(found.read_bytes)} read" if found.read else ""
+    clean = f"last clean step {found.clean}" if found.clean is not None else f"no clean step: {found.clean_reason}"
+    if found.disagreements:
+        first = found.disagreements[0]
+        head = f"WRONG: {_what(first)} from step {first.first}; {clean}"
+    elif found.wrong:
+        head = f"WRONG: {_value(found.values[0])} in {found.values[0].parameter!r}; {clean}"
+    elif found.clean is None:
+        head = f"NOT COMPARED: {found.clean_reason}"
+    elif found.clean != found.newest:
+        head = f"SOUND where compared; {clean}, the newest is {found.newest}"
+    else:
+        head = f"SOUND: all ranks that hold the same agree at the newest step, {found.clean}"
+    return [head, f"{many}{run}, {found.world_size} ranks{read}"]
+
+
+def _what(one: Disagreement) -> str:
+    if one.outvoted:
+        return f"rank {ranks_text(one.outvoted)} differs in {one.parameter!r}"
+    return f"ranks {_sides(one.sides)} differ in {one.parameter!r}"
+
+
+def _sides(sides: Sequence[Sequence[int]]) -> str:
+    return list_some((ranks_text(side) for side in sides), separator=" against ")
+
+
+def _odd_rank(one: Disagreement) -> str:
+    return ranks_text(one.outvoted) if one.outvoted else f"tie: {_sides(one.sides)}"
+
+
+def _how(one: Disagreement) -> str:
+    texts = []
+    if one.outvoted:
+        texts.append(f"outvoted by {ranks_text(one.sides[0])}")
+    else:
+        texts.append("as many against as for each value: any side may be right")
+    if one.suspects:
+        texts.append(f"rank {ranks_text(one.suspects)} was outvoted in other parameters by then")
+    texts.append(f"agreed at step {one.agreed_until}" if one.agreed_until is not None else "never seen to agree")
+    many = "1 step" if one.steps == 1 else f"{one.steps:,} steps"
+    texts.append(f"differ at {many}, until {one.last}" if one.last != one.first else "differ at this step alone")
+    if one.later:
+        texts.append(f"later rank {ranks_text(one.later)} as well")
+    if one.recorded:
+        texts.append("training noticed it and recorded the parameter as rank-local")
+    if one.part is not None:
+        texts.append(f"in the {one.part} file")
+    return f"{'; '.join(texts)} (by {one.source})"
+
+
+def _stopped(one: Stopped) -> str:
+    where = "" if one.everywhere else "; it still changes on other ranks"
+    return f"one value at the {one.steps:,} newest steps, {one.elements:,} elements{where}"
+
+
+def _value(one: OddValues) -> str:
+    many = f"at {one.steps:,} steps, until {one.last}" if one.steps > 1 else "at this step alone"
+    if one.kind == "zero":
+        return f"became all zero, {many}"
+    if one.kind == "damaged":
+        return f"the bytes on the disk are not those that were saved, {many}: see recover-ckpt verify"
+    name = {"nan": "NaN", "inf": "Inf"}[one.kind]
+    return f"{one.count:,} x {name}, {many}"
+
+
+def _run_row(one: HistoryRun) -> tuple[str, str, str]:
+    steps = f"{one.first} to {one.last}" if one.last is not None else "set aside"
+    texts = ["followed" if one.followed else "not followed: --run follows it"]
+    if one.resumed_from is not None:
+        texts.append(f"goes on from step {one.resumed_from.step} of run {one.resumed_from.run_id or 'without a name'}")
+    if one.until is not None and one.last is not None and one.until < one.last:
+        texts.append(f"its steps after {one.until} are no part of it: another run went on from there")
+    return one.run_id or "without a name", steps, "; ".join(texts)
+
+
+def _remarks(found: History) -> list[str]:
+    lines = []
+    scalars = sorted({one.parameter for one in found.stopped if one.elements == 1})
+    if scalars:
+        lines.append(f"Single values that no longer change, as counters and rates may: {name_some(scalars)}")
+    if found.frozen:
+        lines.append(f"Never changed, and without an optimizer state: frozen or constant: {name_some(found.frozen)}")
+    if found.own:
+        lines.append(f"Own values of each rank, which may differ: {name_some([one.parameter for one in found.own])}")
+    for one in found.own:
+        if one.odd:
+            lines.append(
+                f"  {one.parameter!r} is recorded as rank-local, but at step {one.first} rank {ranks_text(one.odd)} "
+                "alone differs from all others: look at that device"
+            )
+    if found.zeros:
+        lines.append(f"All zero at every step: {name_some(found.zeros)}")
+    if found.alone:
+        lines.append(f"Ranks with parameters that no other rank here holds: {ranks_text(found.alone)}")
+    lines += [f"Not judged: {text}" for text in found.unread[:_MOST]]
+    lines += [f"Note: {text}" for text in found.notes]
+    return lines
+
+
+def _folded(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    if len(rows) <= _MOST:
+        return rows
+    more = f"and {len(rows) - _MOST:,} more: see --json"
+    return [*rows[:_MOST], ("...", *[""] * (len(rows[0]) - 2), more)]
+
+
+def step_line(one: HistoryStep) -> str:
+    """Return a step in one line."""
+    return f"step {one.step}: {one.state}{': ' if one.reason else ''}{one.reason}"
