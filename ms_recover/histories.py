@@ -17,7 +17,7 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.history.make_history import join_histories, make_history
+from ms_recover.planning.history.make_history import make_history
 from ms_recover.scanning.scan import scan
 
 if TYPE_CHECKING:
@@ -63,5 +63,4 @@ def history(
     from ms_recover.model.contents import NOTHING_READ
     from ms_recover.planning.plan_parts import Parts  # which other trees need not load
 
-    parts = Parts(inventory, options, NOTHING_READ).every()
-    return join_histories(inventory, [make_history(compared.facts) for compared in parts])
+    return Parts(inventory, options, NOTHING_READ).history()

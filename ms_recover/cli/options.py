@@ -173,6 +173,11 @@ STEP = _plan(
     parse=parse_step,
     help="Consider this step only, for example 2_77; of MindFormers' iterations the number, for example 200.",
 )
+CLEAN = _plan(
+    "--clean",
+    is_flag=True,
+    help="Consider only steps at which all ranks that hold the same agreed, by manifests: see recover-ckpt history.",
+)
 LOST = _plan(
     "--lost", metavar="RANKS", parse=parse_ranks, help="Ranks whose slices count as lost, for example 0,3 or 8-15."
 )
@@ -309,7 +314,7 @@ takes_scan = takes("scan", _SCAN_OPTIONS, PATTERN, GROUP_INFO, STRATEGY, NO_CRC)
 _WORD = (GROUP, AXES, ORDER, OPTIMIZER_SHARDS)
 
 takes_plan = takes(
-    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
+    "plan", _PLAN_OPTIONS, STEP, CLEAN, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK, RANKS
 )
 """Add all options of a plan, and give the command ``plan: PlanOptions``."""
 

@@ -32,6 +32,10 @@ class PlanOptions:
 
     step: Step | None = None
     """Consider this step only; by default the newest recoverable one."""
+    clean: bool = False
+    """Consider only steps at which all ranks that hold the same agreed, by the digests of their manifests: see
+    `ms_recover.model.history`. Not with `step`.
+    """
     lost: frozenset[int] = frozenset()
     """Ranks whose slices count as gone, whatever lies there."""
     world_size: int | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import WeightKind
 from ms_recover.model.contents import Contents
+from ms_recover.model.history import History
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RankVerdict, RejectedStep
@@ -19,6 +20,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import RankState, Verdict
 from ms_recover.planning.document_check import plan_documents
 from ms_recover.planning.facts import check_rank, gather_facts
+from ms_recover.planning.history.make_history import join_histories, judge_clean, make_history
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import find_run_records
@@ -125,6 +127,10 @@ class Parts:
             if step in (None, *part.steps) and (not kinds or part.part is None or part.part.name in kinds)
         ]
 
+    def history(self) -> History:
+        """Return the history of all parts."""
+        return join_histories(self.inventory, [make_history(compared.facts) for compared in self.every()])
+
     def unread(self, planned: Sequence[Planned]) -> bool:
         """Whether plans of parts rest on files that must still be read."""
         if self.options.quick:
@@ -170,6 +176,7 @@ def _plan_iterations(parts: Parts) -> Planned:
     rejected: list[RejectedStep] = []
     shown: TriedParts | None = None
     found = False
+    why_unclean = judge_clean(options, parts.history)
     for step in (options.step,) if options.step is not None else inventory.steps:
         world = parts.world(step)
         if options.world_size not in (None, world.ranks):
@@ -179,6 +186,10 @@ def _plan_iterations(parts: Parts) -> Planned:
         outside = parts.why_outside(step) if options.step is None else None
         if outside is not None:
             rejected.append(RejectedStep(step, outside, another_run=True))
+            continue
+        unclean = why_unclean(step)
+        if unclean is not None:
+            rejected.append(RejectedStep(step, unclean))
             continue
         tried = try_parts(parts, step)
         if tried.found or tried.undecided or shown is None:
@@ -191,6 +202,8 @@ def _plan_iterations(parts: Parts) -> Planned:
         rejected.append(RejectedStep(step, why_unrecoverable(verdicts) or "it has no file", ranks=lost))
         if tried.undecided:
             break
+    if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
+        shown = try_parts(parts, passed[0])
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no iteration of {options.world_size} ranks")
     return _join(parts, shown, tuple(rejected), found=found)

@@ -19,6 +19,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts, SliceFacts, check_rank
 from ms_recover.planning.hints import hints_for
+from ms_recover.planning.history.make_history import judge_clean, make_history
 from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
@@ -71,6 +72,7 @@ def plan_facts(facts: Facts) -> Planned:
         check_rank(rank, facts.world)
     _check_steps(inventory, options)
     compared = compare_slices(facts, all_read=options.quick)
+    why_unclean = judge_clean(options, lambda: make_history(facts))
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
@@ -79,9 +81,9 @@ def plan_facts(facts: Facts) -> Planned:
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
-        unhealthy = None if options.step is not None else facts.why_unhealthy(step)
-        if unhealthy is not None:
-            rejected.append(RejectedStep(step, unhealthy))
+        unfit = None if options.step is not None else facts.why_unhealthy(step) or why_unclean(step)
+        if unfit is not None:
+            rejected.append(RejectedStep(step, unfit))
             continue
         tried = try_step(compared, step)
         found = tried.found

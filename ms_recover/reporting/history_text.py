@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OddValues, Stopped
 from ms_recover.model.texts import list_some, name_some
@@ -40,7 +41,7 @@ def history_text(found: History, width: int | None) -> str:
     lines += section(
         "Steps passed over after the last clean one" if found.clean is not None else "Steps, none of them clean",
         ("step", "state", "why"),
-        _folded([(str(one.step), one.state, one.reason) for one in found.passed_over]),
+        _folded(_step_rows(found.passed_over)),
         width,
         right=(),
     )
@@ -87,7 +88,7 @@ def _how(one: Disagreement) -> str:
     if one.outvoted:
         texts.append(f"outvoted by {ranks_text(one.sides[0])}")
     else:
-        texts.append("as many against as for each value: any side may be right")
+        texts.append("a tie: nothing says which side is right")
     if one.suspects:
         texts.append(f"rank {ranks_text(one.suspects)} was outvoted in other parameters by then")
     texts.append(f"agreed at step {one.agreed_until}" if one.agreed_until is not None else "never seen to agree")
@@ -100,6 +101,16 @@ def _how(one: Disagreement) -> str:
     if one.part is not None:
         texts.append(f"in the {one.part} file")
     return f"{'; '.join(texts)} (by {one.source})"
+
+
+def _step_rows(steps: Sequence[HistoryStep]) -> list[tuple[str, ...]]:
+    """Return a row for all neighbouring steps of which the same is to be said."""
+    rows: list[tuple[str, ...]] = []
+    for (state, reason), held in groupby(steps, key=lambda one: (one.state, one.reason)):
+        alike = list(held)
+        name = str(alike[0].step) if len(alike) == 1 else f"{alike[-1].step} to {alike[0].step}"
+        rows.append((name, state, reason))
+    return rows
 
 
 def _stopped(one: Stopped) -> str:
@@ -156,8 +167,3 @@ def _folded(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         return rows
     more = f"and {len(rows) - _MOST:,} more: see --json"
     return [*rows[:_MOST], ("...", *[""] * (len(rows[0]) - 2), more)]
-
-
-def step_line(one: HistoryStep) -> str:
-    """Return a step in one line."""
-    return f"step {one.step}: {one.state}{': ' if one.reason else ''}{one.reason}"

@@ -11,6 +11,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.header import counted, crc_problem
 from ms_recover.formats.header_cache import KnownHeaders
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
+from ms_recover.formats.manifest_cache import KnownManifests
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import Parameter
@@ -33,12 +34,15 @@ class FoundManifest:
     """This user may not read it."""
 
 
-def manifest_beside(tree: Tree, path: str, like: tuple[Parameter, ...] = ()) -> FoundManifest:
-    """Return the manifest of a slice; parameters equal to those of `like` are shared with it."""
+def manifest_beside(
+    tree: Tree, path: str, like: tuple[Parameter, ...] = (), known: KnownManifests | None = None
+) -> FoundManifest:
+    """Return the manifest of a slice; parameters equal to those of `like` are shared with it, or those of `known`."""
     beside = path + MANIFEST_SUFFIX
     try:
         data = tree.small(beside, "a manifest", MAX_SIZE)
-        return FoundManifest(decode_manifest(data, tree.name(beside), like))
+        decode = decode_manifest if known is None else known.decode
+        return FoundManifest(decode(data, tree.name(beside), like))
     except MissingInputError:
         return FoundManifest()
     except PermissionDeniedError:
@@ -67,6 +71,7 @@ class SliceReader:
         self._stop = stop
         self._progress = progress
         self._headers = KnownHeaders()
+        self._manifests = KnownManifests()
         self._last: tuple[Parameter, ...] = ()
 
     def read_all(self, names: Sequence[SliceName], notes: Notes) -> list[SliceFile | OrphanManifest]:
@@ -130,11 +135,13 @@ class SliceReader:
 
     def _by_manifest(self, name: SliceName, info: FileInfo) -> SliceFile:
         """Return a slice as its manifest says, without opening it."""
-        found = manifest_beside(self._tree, name.path, self._last)
-        if found.manifest is not None and found.manifest.parameters is not self._last:
-            self._last = self._headers.share(found.manifest.parameters)
+        found = manifest_beside(self._tree, name.path, self._last, self._manifests)
         wrong = f"its manifest: {found.problem}" if found.denied else found.problem
-        listed = self._headers.share(found.manifest.parameters) if found.manifest is not None else ()
+        if found.manifest is None:
+            return _slice_file(name, info, manifest_problem=wrong)
+        listed = found.manifest.parameters
+        if listed is not self._last:
+            self._last = listed = self._headers.share(listed)
         return _slice_file(name, info, parameters=listed, manifest=found.manifest, manifest_problem=wrong)
 
     def _described(self, name: SliceName, info: FileInfo) -> SliceFile | None:

@@ -83,9 +83,7 @@ def course(values=value, steps=range(1, 21), *, ranks=RANKS, recorded=None, **ch
 
 def orphan(file):
     """Return the manifest of a slice that is gone."""
-    return OrphanManifest(
-        rank=file.rank, step=file.step, place=file.place, prefix=file.prefix, manifest=file.manifest
-    )
+    return OrphanManifest(rank=file.rank, step=file.step, place=file.place, prefix=file.prefix, manifest=file.manifest)
 
 
 def inventory(slices, *, groups=PAIRS, strategy=STRATEGY, orphans=()):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from ms_recover.errors import UsageError
 from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OwnValues, Stopped
 from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts
@@ -69,11 +72,28 @@ def why_not_clean(history: History, step: Step) -> str | None:
     if found.state == "clean":
         return None
     words = "not clean" if found.state == "disagreed" else "not known to be clean"
-    since = min((one.first for one in history.disagreements if one.parameter in found.parameters), default=None)
+    since = next((one.first for one in history.disagreements if one.parameter in found.parameters), None)
     first = f", first at step {since}" if since is not None and since != step else ""
     odd = sorted({r for one in history.disagreements if one.parameter in found.parameters for r in one.outvoted})
     lost = f"; outvoted: rank {list_some(odd)}" if odd and found.state == "disagreed" else ""
     return f"{words}: {found.reason}{first}{lost}"
+
+
+def judge_clean(options: PlanOptions, make: Callable[[], History]) -> Callable[[Step], str | None]:
+    """Return the function that says why a step is not clean; None for all steps unless the options ask for clean ones.
+
+    Raises
+    ------
+    UsageError
+        When the options name a step as well.
+    """
+    if not options.clean:
+        return lambda step: None
+    if options.step is not None:
+        raise UsageError(
+            f"--clean chooses the step itself: leave out --step {options.step}, or --clean to take that step as it is"
+        )
+    return partial(why_not_clean, make())
 
 
 def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:

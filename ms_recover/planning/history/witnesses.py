@@ -12,6 +12,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.lineage import identity_of
 from ms_recover.planning.runs import find_runs
 
 
@@ -59,24 +60,42 @@ def find_moments(facts: Facts) -> tuple[Moment, ...]:
         if orphan.rank not in facts.lost and orphan.rank < facts.world.ranks and orphan.manifest is not None:
             orphans[orphan.step].append(orphan)
     shared: dict[ParameterList, ParameterList] = {}
+    places = _Places(facts)
     found: list[tuple[int, Moment]] = []
     for step in {*facts.inventory.steps, *orphans}:
         if step in facts.steps and facts.counted_at(step) and facts.why_older(step) is not None:
             continue
-        moment = _moment(facts, step, orphans[step], shared)
+        moment = _moment(facts, step, orphans[step], shared, places)
         if moment is not None:
-            orders = (_order(facts, one.manifest, step) for one in moment.witnesses.values())
+            orders = (places.of(one.manifest, step) for one in moment.witnesses.values())
             found.append((max((order for order in orders if order is not None), default=0), moment))
     return tuple(moment for _, moment in sorted(found, key=lambda one: (one[0], one[1].step)))
 
 
-def _order(facts: Facts, manifest: Manifest, step: Step) -> int | None:
-    order = facts.lineage.order_of(manifest, step) if facts.lineage is not None else (0, step)
-    return order[0] if order is not None else None
+class _Places:
+    """The places of runs in the lineage, each found once for a step."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._lineage = facts.lineage
+        self._known: dict[tuple[str, int | None, Step], int | None] = {}
+
+    def of(self, manifest: Manifest, step: Step) -> int | None:
+        """Return the place of a slice of a step, 0 without a lineage, None when it has no part in it."""
+        if self._lineage is None:
+            return 0
+        key = *identity_of(manifest), step
+        if key not in self._known:
+            order = self._lineage.order_of(manifest, step)
+            self._known[key] = order[0] if order is not None else None
+        return self._known[key]
 
 
 def _moment(
-    facts: Facts, step: Step, orphans: list[OrphanManifest], shared: dict[ParameterList, ParameterList]
+    facts: Facts,
+    step: Step,
+    orphans: list[OrphanManifest],
+    shared: dict[ParameterList, ParameterList],
+    places: _Places,
 ) -> Moment | None:
     files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
     files += orphans
@@ -96,9 +115,11 @@ def _moment(
         if manifest is None:
             bare.add(file.rank)
             continue
-        if not _fits(file, manifest) or file.rank in witnesses or _order(facts, manifest, step) is None:
+        if not _fits(file, manifest) or file.rank in witnesses or places.of(manifest, step) is None:
             continue
-        listed = manifest.parameters
+        listed = file.parameters if isinstance(file, SliceFile) else ()
+        if listed != manifest.parameters:
+            listed = manifest.parameters
         key = listed if isinstance(listed, ParameterList) else ParameterList(listed)
         training = manifest.training
         witnesses[file.rank] = Witness(

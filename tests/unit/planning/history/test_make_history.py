@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ms_recover.errors import UsageError
 from ms_recover.model.history import Disagreement
 from ms_recover.model.manifest import RunStep, TrainingRecord
 from ms_recover.model.options import PlanOptions
@@ -11,6 +12,7 @@ from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.planning.history.make_history import why_not_clean
 from tests.support.histories import PAIRS, course, flip, history, inventory, orphan, saved, value
+from tests.support.plans import make_plan
 
 STEPS = [Step(1, number) for number in range(21)]
 
@@ -231,3 +233,34 @@ def test_sides_name_all_ranks():
 def test_the_tree_of_the_tests_is_dp_2_tp_4():
     assert inventory(course(steps=(1,))).ranks == tuple(range(8))
     assert PAIRS[5] == [1, 5]
+
+
+def test_a_plan_of_clean_steps_takes_the_last_one_and_says_what_it_passes_over():
+    made = make_plan(inventory(course(flip(5, 7, "norm"))), PlanOptions(clean=True))
+    assert made.step == STEPS[6]
+    assert [one.step for one in made.given_up] == STEPS[20:6:-1]
+    why = "not clean: ranks that hold the same differ in 'norm', first at step 1_7; outvoted: rank 5"
+    assert made.given_up[0].reason == why
+    assert make_plan(inventory(course()), PlanOptions(clean=True)).step == STEPS[20]
+
+
+def test_a_clean_step_is_judged_as_any_other():
+    slices = course(flip(5, 7, "norm"))
+    broken = [
+        replace(file, problem="it ends in the middle") if file.step.step == 6 and file.rank in (2, 6) else file
+        for file in slices
+    ]
+    made = make_plan(inventory(broken), PlanOptions(clean=True))
+    assert made.step == STEPS[5]
+    assert "not clean" not in made.given_up[-1].reason
+
+
+def test_without_a_clean_step_there_is_no_plan():
+    made = make_plan(inventory(course(flip(5, 1, "norm"))), PlanOptions(clean=True))
+    assert not made.recoverable
+    assert len(made.rejected_steps) == 20
+
+
+def test_a_clean_step_and_a_named_one_are_refused():
+    with pytest.raises(UsageError, match="leave out --step 1_5, or --clean"):
+        make_plan(inventory(course()), PlanOptions(clean=True, step=STEPS[5]))
