@@ -228,21 +228,25 @@ def apply(
         After every temporary file is removed.
     """
     from ms_recover.execution.apply import apply_plan
+    from ms_recover.execution.recovery_log import noted
     from ms_recover.planning.planner import refuse_older_step
 
     if require_newest:
         refuse_older_step(plan)
-    return apply_plan(
-        plan,
-        jobs=jobs,
-        verify=verify,
-        ranks=ranks,
-        progress=progress,
-        lock_timeout=lock_timeout,
-        partial=partial,
-        sources=sources,
-        scratch=scratch,
-    )
+    with noted(plan) as note:
+        return note(
+            apply_plan(
+                plan,
+                jobs=jobs,
+                verify=verify,
+                ranks=ranks,
+                progress=progress,
+                lock_timeout=lock_timeout,
+                partial=partial,
+                sources=sources,
+                scratch=scratch,
+            )
+        )
 
 
 def complete(
@@ -331,15 +335,19 @@ def verify(
         As `plan` does.
     """
     from ms_recover.comparing import compare_read
+    from ms_recover.execution.recovery_log import note_verification
     from ms_recover.planning.judging.verification import join_verifications, make_verification
 
     parts, _ = compare_read(inventory, options, jobs, progress, deep=deep, read=read)
     found = [make_verification(compared) for compared in parts]
-    if not inventory.iterations:
-        return found[0]  # without what other trees do not need
-    from ms_recover.planning.document_check import check_documents
+    if inventory.iterations:
+        from ms_recover.planning.document_check import check_documents
 
-    return join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
+        joined = join_verifications(inventory.root, found, check_documents(inventory, options.step, found))
+    else:
+        joined = found[0]  # without what other trees do not need
+    note_verification(joined, inventory, options)
+    return joined
 
 
 def seal(

@@ -49,6 +49,9 @@ WATCH_LOCK_PREFIX = "ms_recover.watch."
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
+RECOVERY_LOG_NAME = ".ms_recover.log"
+"""In the root: how recoveries ended, how long they took, and when the tree was last found sound; for metrics alone."""
+
 RESHARD_NAME = ".ms_recover.reshard.json"
 """In the root of a tree that was cut anew: what it was cut from."""
 

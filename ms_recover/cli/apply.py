@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial as partial_call
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -121,7 +122,12 @@ def command(
                 return carry_out(planned.plan, partial_call(nodes.apply, planned), 4 * cores())
         if made is None:
             check_alone(ctx)
+            begun = monotonic()
             made, _ = plan_tree(root, scan, plan, as_json=as_json)
+            if made.actions and not dry_run:
+                from ms_recover.execution.recovery_log import note_phase
+
+                note_phase(made.root, "plan", monotonic() - begun)
     except OlderStepError as error:
         show(error.plan, refused=True)
         return error.exit_code

@@ -31,6 +31,7 @@ COMMANDS = {
     "copy": "Back up a proven step below ROOT to URL, contents once each.",
     "history": "Name the step at which replicas first disagreed, by manifests.",
     "inspect": "Identify FILE and list its contents.",
+    "metrics": "Print figures about ROOT for Prometheus.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
     "reshard": "Cut the slices of ROOT anew for other ranks, into OUT.",
     "scan": "List the slices, steps and rank lists below ROOT.",

@@ -20,6 +20,7 @@ from ms_recover.file_names import (
     GROUP_INFO_NAME,
     JOURNAL_NAME,
     MANIFEST_SUFFIX,
+    RECOVERY_LOG_NAME,
     SAVING_DIRECTORY,
     STRATEGY_NAME,
     SUPERSEDED_SUFFIX,
@@ -148,7 +149,7 @@ def _find_ranks(directory: str) -> list[str]:
     """Return the ranks' directories; refuse a directory with other files than a splitter's."""
     folders: list[str] = []
     foreign: list[str] = []
-    own_files = {JOURNAL_NAME, os.path.basename(temporary_path(_CLAIM))}
+    own_files = {JOURNAL_NAME, RECOVERY_LOG_NAME, os.path.basename(temporary_path(_CLAIM))}
     with explained("reading", directory):
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             if _RANK.match(entry.name) and entry.is_dir(follow_symlinks=False):

@@ -1,0 +1,128 @@
+"""``recover-ckpt metrics``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from ms_recover.cli.command import Command
+from ms_recover.cli.options import takes_history, takes_scan
+from ms_recover.cli.output import print_error
+from ms_recover.errors import MsRecoverError, UsageError
+
+if TYPE_CHECKING:
+    from ms_recover.model.options import PlanOptions, ScanOptions
+    from ms_recover.reporting.metrics_text import Look
+
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z", re.ASCII)
+_TAKEN = ("state", "result", "phase")
+
+
+@click.command(
+    name="metrics",
+    cls=Command,
+    example="recover-ckpt metrics /checkpoints\nrecover-ckpt metrics /checkpoints --watch 60 --textfile "
+    "/var/lib/prometheus/node-exporter/ms_recover.prom",
+)
+@click.argument("root", type=click.Path(readable=False))
+@click.option(
+    "--textfile",
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="Write them here, whole or not at all, for the textfile collector of node_exporter; the name ends in .prom.",
+)
+@click.option(
+    "--watch",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.05, max=86400),
+    help="Go on until Ctrl-C or SIGTERM, with so many seconds between two looks at the tree.",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Give every series this label, to tell several trees apart. Repeatable.",
+)
+@takes_history
+@takes_scan
+def command(
+    root: str,
+    textfile: str | None,
+    watch: float | None,
+    labels: tuple[str, ...],
+    plan: PlanOptions,
+    scan: ScanOptions,
+) -> int:
+    """Print figures about ROOT in the text format of Prometheus. Changes nothing below ROOT.
+
+    Slices are judged by headers and manifests. A look that fails is itself a figure: ms_recover_scan_success is then 0
+    and the figures of the tree are left out. Takes prometheus_client: pip install ms-recover[metrics].
+    """
+    text_of = _exporter()
+    named = _parse_labels(labels)
+    errors = 0
+    while True:
+        look, error = _look(root, plan, scan, errors)
+        errors = look.errors
+        try:
+            _write(text_of(look, named), textfile)
+        except MsRecoverError as unwritten:
+            error = error or unwritten
+        if watch is None:
+            if error is not None:
+                raise error
+            return 0
+        if error is not None:
+            print_error(f"recover-ckpt: {error}")
+        time.sleep(watch)
+
+
+def _exporter() -> Callable[[Look, Mapping[str, str]], str]:
+    try:
+        from ms_recover.reporting.metrics_text import metrics_text
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise UsageError("metrics takes prometheus_client: pip install ms-recover[metrics]") from None
+    return metrics_text
+
+
+def _look(root: str, plan: PlanOptions, scan: ScanOptions, errors: int) -> tuple[Look, MsRecoverError | None]:
+    """Look at a tree; an error of the tree is returned beside the look that failed."""
+    from ms_recover.measuring import measure
+    from ms_recover.reporting.metrics_text import Look
+
+    begun = time.monotonic()
+    found, failed = None, None
+    try:
+        found = measure(root, plan, layout=scan)
+    except MsRecoverError as error:
+        failed = error
+    spent = time.monotonic() - begun
+    return Look(found=found, ended=time.time(), seconds=spent, errors=errors + (failed is not None)), failed
+
+
+def _write(text: str, textfile: str | None) -> None:
+    if textfile is None:
+        click.echo(text, nl=False)
+        return
+    from ms_recover.stores.atomic import write_small
+
+    write_small(textfile, text.encode())
+
+
+def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _LABEL.match(name):
+            raise UsageError(f"--label {text!r} is no label: write NAME=VALUE, for example job=run7")
+        if name in labels or name in _TAKEN:
+            raise UsageError(f"--label {text!r}: {name} is {'given twice' if name in labels else 'a label already'}")
+        labels[name] = value
+    return labels

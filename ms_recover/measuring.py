@@ -1,0 +1,60 @@
+"""The verb measure: figures about a tree for a monitoring system.
+
+>>> from ms_recover import measuring
+>>> measuring.measure("/checkpoints").recoverable_step      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ms_recover import api
+from ms_recover.execution.recovery_log import read_recovery_log
+from ms_recover.model.metrics import TreeMetrics
+from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.planning.metrics import make_metrics, newest_step
+
+if TYPE_CHECKING:
+    from ms_recover.model.audit import Audit
+    from ms_recover.model.inventory import Inventory
+
+
+def measure(
+    tree: Inventory | str | os.PathLike[str],
+    options: PlanOptions = DEFAULT_PLAN,
+    *,
+    layout: ScanOptions = DEFAULT_SCAN,
+    audit: Audit | None = None,
+) -> TreeMetrics:
+    """Return the figures of a tree: what is there, what is recoverable, what a loss would cost, how recoveries went.
+
+    Slices are judged by headers and manifests, as ``recover-ckpt plan --quick`` does; nothing is read whole.
+
+    Parameters
+    ----------
+    tree : Inventory, str or path
+        The result of `ms_recover.scan`, or the root of a tree or its URL.
+    options : PlanOptions
+        The operator's choices; `step` does not count.
+    layout : ScanOptions
+        How a tree that is named by its root is laid out.
+    audit : Audit, optional
+        What losses would cost; without it these figures are not known.
+
+    Raises
+    ------
+    MissingInputError, UsageError, ContradictionError, StorageError
+        As `ms_recover.api.scan` and `ms_recover.api.plan` do.
+    """
+    from ms_recover.model.inventory import Inventory
+
+    inventory = tree if isinstance(tree, Inventory) else api.scan(tree, replace(layout, crc=False))
+    options = replace(options, step=None, quick=True, require_newest=False)
+    plan = api.plan(inventory, options)
+    newest = newest_step(plan)
+    shown = plan
+    if newest is not None and newest not in (plan.step, plan.considered):
+        shown = api.plan(inventory, replace(options, step=newest, clean=False))
+    return make_metrics(inventory, plan, shown, audit, read_recovery_log(inventory.root))
