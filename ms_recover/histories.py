@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from ms_recover.planning.history.make_history import make_history
 from ms_recover.scanning.scan import scan
 
 if TYPE_CHECKING:
-    from ms_recover.model.history import History
+    from ms_recover.model.history import History, OddValues
+    from ms_recover.planning.facts import Facts
 
 Progress = Callable[[int], None]
 """As in `ms_recover.api`."""
@@ -32,6 +34,10 @@ def history(
     options: PlanOptions = DEFAULT_PLAN,
     *,
     layout: ScanOptions = DEFAULT_SCAN,
+    read: bool = False,
+    last: int | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> History:
     """Return the history of the run that `plan` would recover, by its manifests.
 
@@ -44,6 +50,14 @@ def history(
         `run`, `tolerate`, `lost`, `world_size` and the operator's word count.
     layout : ScanOptions
         How a tree that is named by its root is laid out.
+    read : bool
+        Read the slices as well, each contents once, to find NaN, Inf and parameters that became all zero.
+    last : int, optional
+        With `read`: read those of so many of the newest steps only.
+    jobs : int
+        Threads that read.
+    progress : callable, optional
+        See `ms_recover.api.Progress`; the bytes that are read.
 
     Raises
     ------
@@ -59,8 +73,61 @@ def history(
             "--pattern"
         )
     if not inventory.iterations:
-        return make_history(gather_facts(inventory, options))
-    from ms_recover.model.contents import NOTHING_READ
-    from ms_recover.planning.plan_parts import Parts  # which other trees need not load
+        every = [gather_facts(inventory, options)]
+        found = make_history(every[0])
+    else:
+        from ms_recover.model.contents import NOTHING_READ
+        from ms_recover.planning.plan_parts import Parts  # which other trees need not load
 
-    return Parts(inventory, options, NOTHING_READ).history()
+        parts = Parts(inventory, options, NOTHING_READ)
+        every = [compared.facts for compared in parts.every()]
+        found = parts.history()
+    if not read:
+        return found
+    return _with_values(found, every, last, jobs, progress)
+
+
+def _with_values(
+    found: History, every: Sequence[Facts], last: int | None, jobs: int, progress: Progress | None
+) -> History:
+    """Return a history with what reading the slices of its steps shows."""
+    from ms_recover.formats.finite import FLOATING
+    from ms_recover.planning.history.values import ReadValues, choose_contents, find_odd_values
+    from ms_recover.planning.history.witnesses import find_moments
+    from ms_recover.scanning.read_values import read_values
+    from ms_recover.stores.urls import open_store
+
+    total = 0
+
+    def count(more: int) -> None:
+        nonlocal total
+        with lock:
+            total += more
+        if progress is not None:
+            progress(more)
+
+    lock = threading.Lock()
+    steps = {one.step for one in found.steps[-last:]} if last else {one.step for one in found.steps}
+    odd: list[OddValues] = []
+    zeros: set[str] = set()
+    unread: dict[str, str] = {}
+    with open_store(found.root) as store:
+        for facts in every:
+            moments = [moment for moment in find_moments(facts) if moment.step in steps]
+            there = frozenset(file.path for file in facts.inventory.slices)
+            read = ReadValues()
+            while wanted := choose_contents(moments, there, FLOATING, read):
+                read = read.with_found(wanted, read_values(store, wanted, jobs=jobs, progress=count))
+            values, zero = find_odd_values(moments, read)
+            odd += values
+            zeros |= set(zero)
+            unread |= read.unread
+    places = {one.step: place for place, one in enumerate(found.steps)}
+    return replace(
+        found,
+        read=True,
+        read_bytes=total,
+        values=tuple(sorted(odd, key=lambda one: (places[one.first], one.parameter, one.kind))),
+        zeros=tuple(sorted(zeros)),
+        unread=tuple(f"{path}: {why}" for path, why in sorted(unread.items())),
+    )

@@ -175,17 +175,17 @@ def test_promtool_takes_the_rules_and_the_queries_of_the_dashboard(tmp_path):
 
 ALERTS = {
     "MsRecoverNoNewRecoverableStep": {
-        "ms_recover_newest_recoverable_step": "16x400",
-        "ms_recover_scan_success": "1x400",
+        "ms_recover_newest_recoverable_step": "16x80",
+        "ms_recover_scan_success": "1x80",
     },
     "MsRecoverNewestStepNotRecoverable": {
-        "ms_recover_newest_recoverable_step": "8x400",
-        "ms_recover_newest_step": "16x400",
+        "ms_recover_newest_recoverable_step": "8x80",
+        "ms_recover_newest_step": "16x80",
     },
-    "MsRecoverNothingRecoverable": {"ms_recover_newest_recoverable_step": "-1x400"},
-    "MsRecoverLossWouldBeFatal": {"ms_recover_max_host_losses_survived": "0x400"},
-    "MsRecoverSlicesDamaged": {'ms_recover_slices{state="damaged"}': "1x400", 'ms_recover_slices{state="ok"}': "3x400"},
-    "MsRecoverScanFails": {"ms_recover_scan_success": "0x400"},
+    "MsRecoverNothingRecoverable": {"ms_recover_newest_recoverable_step": "-1x80"},
+    "MsRecoverLossWouldBeFatal": {"ms_recover_max_host_losses_survived": "0x80"},
+    "MsRecoverSlicesDamaged": {'ms_recover_slices{state="damaged"}': "1x80", 'ms_recover_slices{state="ok"}': "3x80"},
+    "MsRecoverScanFails": {"ms_recover_scan_success": "0x80"},
     "MsRecoverSeriesAbsent": {},
 }
 
@@ -199,42 +199,42 @@ def test_alerts_fire_for_what_they_are_about(tmp_path):
     for alert, figures in ALERTS.items():
         tests.append(
             {
-                "interval": "1m",
+                "interval": "5m",
                 "input_series": [{"series": name, "values": values} for name, values in figures.items()],
                 "promql_expr_test": [
                     {
                         "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
-                        "eval_time": "6h",
+                        "eval_time": "4h",
                         "exp_samples": [{"labels": "{}", "value": 1}],
                     }
                 ],
             }
         )
     quiet = {
-        "ms_recover_newest_step": "0+1x400",
-        "ms_recover_newest_recoverable_step": "0+1x400",
-        "ms_recover_scan_success": "1x400",
-        "ms_recover_scan_timestamp_seconds": "0+60x400",
-        "ms_recover_max_host_losses_survived": "1x400",
-        'ms_recover_slices{state="damaged"}': "0x400",
-        'ms_recover_slices{state="ok"}': "4x400",
-        'ms_recover_recoveries_total{result="ok"}': "0+1x400",
+        "ms_recover_newest_step": "0+1x80",
+        "ms_recover_newest_recoverable_step": "0+1x80",
+        "ms_recover_scan_success": "1x80",
+        "ms_recover_scan_timestamp_seconds": "0+300x80",
+        "ms_recover_max_host_losses_survived": "1x80",
+        'ms_recover_slices{state="damaged"}': "0x80",
+        'ms_recover_slices{state="ok"}': "4x80",
+        'ms_recover_recoveries_total{result="ok"}': "0+1x80",
     }
     tests.append(
         {
-            "interval": "1m",
+            "interval": "5m",
             "input_series": [{"series": name, "values": values} for name, values in quiet.items()],
             "promql_expr_test": [
                 {
                     "expr": 'count(ALERTS{alertstate="firing"}) or vector(0)',
-                    "eval_time": "6h",
+                    "eval_time": "4h",
                     "exp_samples": [{"labels": "{}", "value": 0}],
                 }
             ],
         }
     )
     (tmp_path / "tests.yml").write_text(
-        json.dumps({"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests})
+        json.dumps({"rule_files": ["alerts.yml"], "evaluation_interval": "5m", "tests": tests})
     )
     assert "SUCCESS" in promtool("test", "rules", str(tmp_path / "tests.yml"))
 

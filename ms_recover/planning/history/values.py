@@ -1,0 +1,140 @@
+"""Which contents are read to find values that are no finite numbers, and what they show over the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ms_recover.model.history import OddValues, ValueKind
+from ms_recover.model.steps import Step
+from ms_recover.planning.history.witnesses import Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Contents of a parameter: equal ones are read once, whoever holds them."""
+
+    digest: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadValue:
+    """What reading contents showed; `digest` is theirs as they were read."""
+
+    digest: str
+    nan: int
+    inf: int
+    zero: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadValues:
+    """What was read: by contents, and the places where other bytes lie than the manifest states.
+
+    `damaged` has path and parameter; `unread` the slices that cannot be read, and why.
+    """
+
+    values: Mapping[Content, ReadValue] = field(default_factory=dict)
+    damaged: frozenset[tuple[str, str]] = frozenset()
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def with_found(self, wanted: Wanted, found: Mapping[str, Mapping[str, ReadValue] | str]) -> ReadValues:
+        """Return it with what was read of the wanted: by path the values by parameter, or why there are none."""
+        values, damaged, unread = dict(self.values), set(self.damaged), dict(self.unread)
+        for path, names in wanted.items():
+            read = found[path]
+            if isinstance(read, str):
+                unread[path] = read
+                continue
+            for name, content in names.items():
+                value = read.get(name)
+                if value is not None and value.digest == content.digest:
+                    values[content] = value
+                else:
+                    damaged.add((path, name))
+        return ReadValues(values=values, damaged=frozenset(damaged), unread=unread)
+
+
+Wanted = Mapping[str, Mapping[str, Content]]
+"""Contents to read by path of the slice and parameter."""
+
+
+def choose_contents(
+    moments: Sequence[Moment], there: frozenset[str], dtypes: frozenset[str], done: ReadValues
+) -> Wanted:
+    """Return what is still to be read of the types, each from the first slice that is `there` and holds it.
+
+    Contents that proved damaged in one slice are looked for in the next one.
+    """
+    wanted: dict[str, dict[str, Content]] = {}
+    chosen = set(done.values)
+    for moment in moments:
+        for one in moment.witnesses.values():
+            if one.path not in there or one.path in done.unread:
+                continue
+            for parameter, digest in zip(one.listed, one.digests, strict=True):
+                if parameter.dtype not in dtypes:
+                    continue
+                content = Content(digest, parameter.dtype)
+                if content in chosen or (one.path, parameter.name) in done.damaged:
+                    continue
+                chosen.add(content)
+                wanted.setdefault(one.path, {})[parameter.name] = content
+    return wanted
+
+
+@dataclass
+class _Course:
+    """A kind of odd values of a parameter, over the steps."""
+
+    first: Step
+    last: Step
+    ranks: set[int]
+    steps: set[Step]
+    count: int = 0
+
+
+def find_odd_values(moments: Sequence[Moment], read: ReadValues) -> tuple[tuple[OddValues, ...], tuple[str, ...]]:
+    """Return the odd values by first step and parameter, and the parameters that were all zero at every step."""
+    courses: dict[tuple[str, ValueKind], _Course] = {}
+    was: dict[tuple[int, str], bool] = {}
+    seen: dict[str, bool] = defaultdict(lambda: True)
+    places = {moment.step: place for place, moment in enumerate(moments)}
+    for moment in moments:
+        for rank, one in moment.witnesses.items():
+            for parameter, digest in zip(one.listed, one.digests, strict=True):
+                name = parameter.name
+                found: list[tuple[ValueKind, int]] = []
+                if (one.path, name) in read.damaged:
+                    found.append(("damaged", 1))
+                value = read.values.get(Content(digest, parameter.dtype))
+                if value is not None:
+                    found += [("nan", value.nan)] if value.nan else []
+                    found += [("inf", value.inf)] if value.inf else []
+                    seen[name] &= value.zero
+                    if value.zero and was.get((rank, name)):
+                        found.append(("zero", 1))
+                    was[rank, name] = was.get((rank, name), False) or not value.zero
+                for kind, count in found:
+                    course = courses.setdefault((name, kind), _Course(moment.step, moment.step, set(), set()))
+                    course.last = moment.step
+                    course.steps.add(moment.step)
+                    course.count = max(course.count, count)
+                    if course.first == moment.step:
+                        course.ranks.add(rank)
+    odd = [
+        OddValues(
+            parameter=name,
+            kind=kind,
+            first=course.first,
+            last=course.last,
+            ranks=tuple(sorted(course.ranks)),
+            count=course.count,
+            steps=len(course.steps),
+        )
+        for (name, kind), course in courses.items()
+    ]
+    odd.sort(key=lambda one: (places[one.first], one.parameter, one.kind))
+    return tuple(odd), tuple(sorted(name for name, zero in seen.items() if zero))
