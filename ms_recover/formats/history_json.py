@@ -61,7 +61,6 @@ class OwnValuesFields(Fields):
     first: StepFields
     ranks: Ranks
     recorded: bool
-    odd: Ranks
 
 
 class StoppedFields(Fields):

@@ -100,8 +100,6 @@ class OwnValues:
     ranks: tuple[int, ...]
     recorded: bool
     """Manifests record it as rank-local; otherwise it may differ by its name."""
-    odd: tuple[int, ...] = ()
-    """Where all other ranks have one value and only a minority another, that minority at `first`: look at these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

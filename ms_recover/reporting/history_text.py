@@ -147,12 +147,11 @@ def _remarks(found: History) -> list[str]:
         lines.append(f"Never changed, and without an optimizer state: frozen or constant: {name_some(found.frozen)}")
     if found.own:
         lines.append(f"Own values of each rank, which may differ: {name_some([one.parameter for one in found.own])}")
-    for one in found.own:
-        if one.odd:
-            lines.append(
-                f"  {one.parameter!r} is recorded as rank-local, but at step {one.first} rank {ranks_text(one.odd)} "
-                "alone differs from all others: look at that device"
-            )
+    noticed = [one.parameter for one in found.own if one.recorded]
+    if noticed:
+        lines.append(
+            f"  of these no step here shows {name_some(noticed)} equal: if they are no rank's own, a device is faulty"
+        )
     if found.zeros:
         lines.append(f"All zero at every step: {name_some(found.zeros)}")
     if found.alone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ms_recover.file_names import WeightKind
@@ -51,8 +51,8 @@ def compare_moments(
 ) -> Compared:
     """Compare what ranks share at each step, oldest first.
 
-    A parameter that may differ by its name, or that manifests record as rank-local and that was never seen equal, has
-    values of its own. One that was equal before and is recorded now is a disagreement that training noticed.
+    A parameter that may differ by its name has values of its own; so has one that manifests record as rank-local,
+    unless it was equal before or most ranks have one value: that is a disagreement which training noticed.
     """
     recorded = _recorded(moments, shared)
     agreed: dict[int, Step] = {}
@@ -78,7 +78,7 @@ def compare_moments(
                     course = courses.get((number, name))
                     if course is None:
                         since, noticed = agreed.get(number), name in recorded[number]
-                        own = tolerance.covers(name) or (noticed and since is None)
+                        own = tolerance.covers(name) or (noticed and since is None and not _outvoted(sides))
                         course = courses[number, name] = _Course(
                             block, name, moment.step, since, sides, own, noticed, moment.step
                         )
@@ -210,24 +210,12 @@ def _own_values(courses: Sequence[_Course]) -> tuple[OwnValues, ...]:
     for name, held in sorted(by_name.items()):
         first = held[0].first
         ranks = {rank for one in held for side in one.sides for rank in side}
-        odd = {rank for one in held if one.recorded for rank in _odd(one.sides)}
         found.append(
             OwnValues(
                 parameter=name,
                 first=first,
                 ranks=tuple(sorted(ranks)),
                 recorded=any(one.recorded for one in held),
-                odd=tuple(sorted(odd)),
             )
         )
     return tuple(found)
-
-
-def _odd(sides: Sides) -> tuple[int, ...]:
-    """Return a single rank against at least two others that have one value: that is no rank's own value."""
-    return sides[1] if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) == 1 else ()
-
-
-def by_step(steps: Sequence[HistoryStep]) -> Mapping[Step, HistoryStep]:
-    """Return steps by their name."""
-    return {one.step: one for one in steps}

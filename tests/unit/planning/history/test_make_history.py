@@ -97,7 +97,7 @@ def test_rank_local_values_from_the_beginning_are_no_disagreement():
     slices = course(own_bank, names=("column", "bank"), recorded=lambda rank, step: ("bank",))
     found = history(slices)
     assert found.disagreements == ()
-    assert [(one.parameter, one.recorded, one.odd) for one in found.own] == [("bank", True, ())]
+    assert [(one.parameter, one.recorded) for one in found.own] == [("bank", True)]
     assert found.clean == STEPS[20]
 
 
@@ -107,10 +107,15 @@ def test_a_parameter_that_was_equal_before_it_was_recorded_as_rank_local_is_a_di
     assert (one.first, one.outvoted, one.recorded) == (STEPS[8], (5,), True)
 
 
-def test_one_rank_alone_in_what_is_recorded_from_the_beginning_is_named():
+def test_one_rank_against_most_is_a_disagreement_although_it_is_recorded_from_the_beginning():
     found = history(course(flip(5, 1, "norm"), recorded=lambda rank, step: ("norm",)))
-    assert found.disagreements == ()
-    assert [(one.parameter, one.odd) for one in found.own] == [("norm", (5,))]
+    (one,) = found.disagreements
+    assert (one.outvoted, one.recorded, one.agreed_until, found.clean) == ((5,), True, None, None)
+
+
+def test_two_replicas_that_are_recorded_from_the_beginning_have_own_values():
+    found = history(course(flip(5, 1), recorded=lambda rank, step: ("column",)))
+    assert ([one.parameter for one in found.own], found.disagreements) == (["column"], ())
 
 
 def test_parameters_that_may_differ_by_name_are_no_disagreement():

@@ -1,0 +1,48 @@
+"""A bit that flips in one of three data-parallel ranks during a real training is named from manifests alone."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from ms_recover.histories import history
+from ms_recover.model.steps import Step
+from tests.support.sample import REPOSITORY, run
+
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.skipif("MS_RECOVER_EXAMPLES" not in os.environ, reason="only with MS_RECOVER_EXAMPLES: a launch"),
+]
+pytest.importorskip("mindspore")
+
+FLIPPED, RANK = 13, 1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The tree of a training of 20 steps."""
+    folder = tmp_path_factory.mktemp("flipped")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = [
+        *(os.path.join(os.path.dirname(sys.executable), "msrun"), "--worker_num=3", "--local_worker_num=3"),
+        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
+        *(REPOSITORY / "tests" / "support" / "flipped_training.py", folder / "tree", FLIPPED, RANK),
+    ]
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    code, text = run([str(one) for one in launch], folder, GLOG_v="3", PATH=path)
+    assert code == 0, text
+    return folder / "tree"
+
+
+def test_the_flip_is_named_by_step_parameter_and_rank(trained):
+    for path in trained.rglob("*.ckpt"):
+        path.unlink()  # manifests alone
+    found = history(trained)
+    assert len(found.steps) == 20
+    one = found.disagreements[0]
+    assert (one.first, one.parameter, one.outvoted) == (Step(1, FLIPPED), "0.weight", (RANK,))
+    assert one.recorded  # training noticed it as well
+    assert (one.agreed_until, found.clean) == (Step(1, FLIPPED - 1), Step(1, FLIPPED - 1))
