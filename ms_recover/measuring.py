@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover import api
+from ms_recover.auditing import audit
 from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.metrics import TreeMetrics
-from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.planning.metrics import make_metrics, newest_step
 
 if TYPE_CHECKING:
-    from ms_recover.model.audit import Audit
     from ms_recover.model.inventory import Inventory
+    from ms_recover.model.topology import Topology
 
 
 def measure(
@@ -26,7 +27,7 @@ def measure(
     options: PlanOptions = DEFAULT_PLAN,
     *,
     layout: ScanOptions = DEFAULT_SCAN,
-    audit: Audit | None = None,
+    topology: Topology | None = None,
 ) -> TreeMetrics:
     """Return the figures of a tree: what is there, what is recoverable, what a loss would cost, how recoveries went.
 
@@ -40,8 +41,8 @@ def measure(
         The operator's choices; `step` does not count.
     layout : ScanOptions
         How a tree that is named by its root is laid out.
-    audit : Audit, optional
-        What losses would cost; without it these figures are not known.
+    topology : Topology, optional
+        Where ranks live; without it the number of hosts that may be lost is not known.
 
     Raises
     ------
@@ -57,4 +58,5 @@ def measure(
     shown = plan
     if newest is not None and newest not in (plan.step, plan.considered):
         shown = api.plan(inventory, replace(options, step=newest, clean=False))
-    return make_metrics(inventory, plan, shown, audit, read_recovery_log(inventory.root))
+    costs = audit(inventory, replace(options, clean=False), topology, AuditOptions(losses=1))
+    return make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +13,11 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_history, takes_scan
 from ms_recover.cli.output import print_error
+from ms_recover.cli.topology import find_topology, topology_options
 from ms_recover.errors import MsRecoverError, UsageError
 
 if TYPE_CHECKING:
+    from ms_recover.cli.topology import TopologyOptions
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.reporting.metrics_text import Look
 
@@ -48,6 +51,7 @@ _TAKEN = ("state", "result", "phase")
     multiple=True,
     help="Give every series this label, to tell several trees apart. Repeatable.",
 )
+@topology_options
 @takes_history
 @takes_scan
 def command(
@@ -57,6 +61,7 @@ def command(
     labels: tuple[str, ...],
     plan: PlanOptions,
     scan: ScanOptions,
+    topology: TopologyOptions,
 ) -> int:
     """Print figures about ROOT in the text format of Prometheus. Changes nothing below ROOT.
 
@@ -67,7 +72,7 @@ def command(
     named = _parse_labels(labels)
     errors = 0
     while True:
-        look, error = _look(root, plan, scan, errors)
+        look, error = _look(root, plan, scan, topology, errors)
         errors = look.errors
         try:
             _write(text_of(look, named), textfile)
@@ -92,15 +97,21 @@ def _exporter() -> Callable[[Look, Mapping[str, str]], str]:
     return metrics_text
 
 
-def _look(root: str, plan: PlanOptions, scan: ScanOptions, errors: int) -> tuple[Look, MsRecoverError | None]:
+def _look(
+    root: str, plan: PlanOptions, scan: ScanOptions, topology: TopologyOptions, errors: int
+) -> tuple[Look, MsRecoverError | None]:
     """Look at a tree; an error of the tree is returned beside the look that failed."""
+    from ms_recover import api
+    from ms_recover.auditing import count_ranks_of_claims
     from ms_recover.measuring import measure
     from ms_recover.reporting.metrics_text import Look
 
     begun = time.monotonic()
     found, failed = None, None
     try:
-        found = measure(root, plan, layout=scan)
+        inventory = api.scan(root, replace(scan, crc=False))
+        ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
+        found = measure(inventory, plan, topology=find_topology(inventory, topology, ranks))
     except MsRecoverError as error:
         failed = error
     spent = time.monotonic() - begun

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 HOST = "host"
 
 
-def make_metrics(inventory: Inventory, plan: Plan, newest: Plan, audit: Audit | None, log: RecoveryLog) -> TreeMetrics:
+def make_metrics(inventory: Inventory, plan: Plan, newest: Plan, audit: Audit, log: RecoveryLog) -> TreeMetrics:
     """Return the figures; `newest` is the plan for the newest step of the run, which `plan` may have given up."""
     states = Counter(rank.state for rank in newest.ranks)
-    hosts = audit.level(HOST) if audit is not None else None
+    hosts = audit.level(HOST)
     step = newest_step(plan)
     return TreeMetrics(
         newest_step=number_of(inventory, step, plan.run_id) if step is not None else None,
         recoverable_step=number_of(inventory, plan.step, plan.run_id) if plan.step is not None else NO_STEP,
         slices=tuple((state, states[state]) for state in SLICE_STATES),
-        host_losses=hosts.survived if hosts is not None else None,
-        single_copy_bytes=audit.single_copy_bytes if audit is not None else None,
+        host_losses=max(hosts.survived, 0) if hosts is not None and plan.step is not None else None,
+        single_copy_bytes=audit.single_copy_bytes,
         log=log,
     )
 

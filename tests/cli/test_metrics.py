@@ -45,7 +45,8 @@ def test_figures_of_a_sound_tree(tree, recover_ckpt):
     assert found["ms_recover_slices", ("state", "damaged")] == 0
     assert found["ms_recover_recoveries_total", ("result", "ok")] == 0
     assert found["ms_recover_scan_success",] == 1
-    unknown = ("max_host_losses_survived", "single_copy_bytes", "last_verified_timestamp_seconds")
+    assert found["ms_recover_single_copy_bytes",] == 0
+    unknown = ("max_host_losses_survived", "last_verified_timestamp_seconds", "recovery_duration_seconds")
     assert not any(f"ms_recover_{name}" in done.out for name in unknown)
     assert not any(path.name.startswith(".") for path in tree.iterdir())
 
@@ -57,6 +58,22 @@ def test_figures_of_a_tree_whose_newest_step_is_lost(tree, recover_ckpt):
     found = series(recover_ckpt("metrics", tree).out)
     assert (found["ms_recover_newest_step",], found["ms_recover_newest_recoverable_step",]) == (16, 8)
     assert (found["ms_recover_slices", ("state", "damaged")], found["ms_recover_slices", ("state", "ok")]) == (2, 2)
+
+
+@pytest.mark.parametrize(("per_host", "survived"), [(1, 1), (2, 1), (4, 0)])
+def test_hosts_that_may_be_lost(tree, recover_ckpt, per_host, survived):
+    found = series(recover_ckpt("metrics", tree, "--ranks-per-host", per_host).out)
+    assert found["ms_recover_max_host_losses_survived",] == survived
+
+
+def test_bytes_of_which_one_rank_alone_has_a_copy(tree, recover_ckpt):
+    for path in (tree / "ckpt_dir3").glob("test*"):
+        path.unlink()
+    shutil.rmtree(tree / "ckpt_dir3")
+    found = series(recover_ckpt("metrics", tree, "--ranks-per-host", 1).out)
+    assert found["ms_recover_single_copy_bytes",] > 0
+    assert found["ms_recover_max_host_losses_survived",] == 0
+    assert found["ms_recover_slices", ("state", "missing")] == 1
 
 
 def test_minus_1_where_no_step_can_be_recovered(tree, recover_ckpt):
