@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from contextlib import suppress
@@ -58,9 +59,18 @@ def wants_colour(stream: IO[str] | None) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def is_ascii_only() -> bool:
+    """Whether the encoding of standard output lacks the signs of `ms_recover.reporting.rank_map`."""
+    try:
+        "│■□▲◆◇…".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
 def _paint(text: str) -> str:
-    """Give the verdicts at the beginning of lines their colours, down to the first empty line."""
-    lines = text.split("\n")
+    """Give the cells of pictures their colours, and the verdicts at the beginning of lines to the first empty one."""
+    lines = _paint_cells(text).split("\n")
     for number, line in enumerate(lines):
         if not line:
             break
@@ -69,6 +79,19 @@ def _paint(text: str) -> str:
                 lines[number] = click.style(word, fg=colour, bold=True) + line[len(word) :]
                 break
     return "\n".join(lines)
+
+
+def _paint_cells(text: str) -> str:
+    from ms_recover.reporting.rank_map import coloured_signs
+
+    colours = coloured_signs()
+    cells = "".join(map(re.escape, colours))
+    one = re.compile(f"([{cells}])\\1*")
+
+    def paint(found: re.Match[str]) -> str:
+        return one.sub(lambda run: click.style(run[0], fg=colours[run[1]]), found[0])
+
+    return re.sub(f"(?<=[│|])[{cells} ]+(?=[│|])", paint, text)
 
 
 def _clean(text: str, stream: IO[str] | None) -> str:

@@ -11,7 +11,7 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, refuse_servers, scan_spread, spread_tree
 from ms_recover.cli.fields import words_of
 from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_plan, takes_scan
-from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
 from ms_recover.cli.tree import log_plan, plan_code, plan_tree
 from ms_recover.errors import OlderStepError
@@ -118,7 +118,8 @@ def command(
         ]
         again = words_of(ctx.command, {"engine": engine})
         command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output, *again])])
-        print_text(plan_text(made, text_width(), next_command=command_line, refused=refused))
+        ascii_only = is_ascii_only()
+        print_text(plan_text(made, text_width(), next_command=command_line, refused=refused, ascii_only=ascii_only))
     return OlderStepError.exit_code if refused else plan_code(made, detailed=detailed_exitcode)
 
 

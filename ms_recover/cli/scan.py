@@ -9,7 +9,7 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
 from ms_recover.cli.options import json_option, takes_engine, takes_scan
-from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.tree import scan_tree
 
 if TYPE_CHECKING:
@@ -41,5 +41,5 @@ def command(ctx: click.Context, root: str, as_json: bool, engine: EngineOptions,
 
         print_json(inventory_to_json(inventory))
     else:
-        print_text(inventory_text(inventory, text_width()))
+        print_text(inventory_text(inventory, text_width(), ascii_only=is_ascii_only()))
     return 0

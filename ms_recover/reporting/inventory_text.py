@@ -10,6 +10,8 @@ from ms_recover.model.iterations import Document
 from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.model.topology import Topology
+from ms_recover.reporting.rank_map import rank_map, states_of_inventory
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
 _MOST_ROWS = 32
@@ -22,10 +24,19 @@ _EVIDENCE = {
 }
 
 
-def inventory_text(inventory: Inventory, width: int | None) -> str:
-    """Return an inventory: one line a step, then damaged and recovered slices, rank lists and notes."""
+def inventory_text(
+    inventory: Inventory, width: int | None, *, topology: Topology | None = None, ascii_only: bool = False
+) -> str:
+    """Return an inventory: one line a step, the picture, damaged and recovered slices, rank lists and notes.
+
+    `topology` and `ascii_only` are as for `ms_recover.reporting.rank_map.rank_map`.
+    """
     lines = [f"{inventory.root}: files of {len(inventory.ranks)} ranks ({ranks_text(inventory.ranks)})", ""]
     lines += _step_table(inventory, width)
+    if inventory.steps:
+        title = f"Slices of step {inventory.steps[0]}"
+        picture = rank_map(states_of_inventory(inventory), topology, width, title=title, ascii_only=ascii_only)
+        lines += ["", *picture.split("\n")]
     damaged = [file for file in inventory.slices if file.problem and not file.denied]
     denied = [file for file in inventory.slices if file.denied]
     lines += section("Damaged", ("rank", "slice", "why"), _problems(damaged), width)

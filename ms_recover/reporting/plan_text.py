@@ -9,15 +9,25 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.model.topology import Topology
 from ms_recover.reporting.pieces import missing_lines
+from ms_recover.reporting.rank_map import rank_map, states_of_plan
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
 _MOST_ROWS = 32
 """Ranks up to which every rank has a row, also the ones that keep their slice."""
 
 
-def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused: bool = False) -> str:
-    """Return a plan: the answer first, then warnings, each rank, and the reasons why steps were rejected.
+def plan_text(
+    plan: Plan,
+    width: int | None,
+    *,
+    next_command: str = "",
+    refused: bool = False,
+    topology: Topology | None = None,
+    ascii_only: bool = False,
+) -> str:
+    """Return a plan: the answer first, then warnings, the picture, each rank, and why steps were rejected.
 
     Parameters
     ----------
@@ -25,11 +35,15 @@ def plan_text(plan: Plan, width: int | None, *, next_command: str = "", refused:
         The command that carries the plan out.
     refused : bool
         The plan goes back behind a newer step, which ``--require-newest`` forbids.
+    topology, ascii_only
+        As for `ms_recover.reporting.rank_map.rank_map`.
     """
     lines = [_world(plan), *_headline(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += [f"HINT: {hint}" for hint in plan.hints]
-    lines += ["", *_rank_table(plan, width), *missing_lines(plan, width)]
+    title = f"Ranks at step {plan.step or plan.considered}"
+    picture = rank_map(states_of_plan(plan), topology, width, title=title, ascii_only=ascii_only)
+    lines += ["", *picture.split("\n"), "", *_rank_table(plan, width), *missing_lines(plan, width)]
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]

@@ -138,4 +138,4 @@ def test_a_large_world_lists_only_ranks_with_work():
     ranks = tuple(RankVerdict(rank, "ok", "keep", "", "a") for rank in range(100))
     text = plan_text(replace(COMPLETE, ranks=ranks, world_size=100), None)
     assert "and 100 ranks that keep their sound slice" in text
-    assert len(text.splitlines()) < 10
+    assert len(text.splitlines()) < 13
