@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types and walls.
+# Lint, types, walls, and the templates, styles and scripts of pages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/venv.sh
@@ -8,3 +8,5 @@ ruff check .
 ruff format --check .
 mypy
 lint-imports
+biome ci --colors=off --error-on-warnings
+djlint ms_recover --lint --quiet

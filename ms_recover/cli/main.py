@@ -33,6 +33,7 @@ COMMANDS = {
     "inspect": "Identify FILE and list its contents.",
     "metrics": "Print figures about ROOT for Prometheus.",
     "plan": "Find the newest step that every rank can have. Changes nothing.",
+    "report": "Write a page about ROOT for browsers: ranks, steps, the plan.",
     "reshard": "Cut the slices of ROOT anew for other ranks, into OUT.",
     "scan": "List the slices, steps and rank lists below ROOT.",
     "seal": "Write the missing manifests, after the vote of each group.",

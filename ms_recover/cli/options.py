@@ -330,6 +330,11 @@ takes_history = takes("plan", _PLAN_OPTIONS, LOST, WORLD_SIZE, *_WORD, RUN, NEWE
 takes_reshard = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, GROUP, RUN, NEWEST, TOLERATE, QUICK)
 """Add the options of a plan that concern the source of a reshard, and give the command ``plan: PlanOptions``."""
 
+takes_report = takes(
+    "plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE, REQUIRE_NEWEST, QUICK
+)
+"""Add the options of a plan for this machine alone, and give the command ``plan: PlanOptions``."""
+
 SOURCE_PATTERN = _scan(
     "--source-pattern",
     field="pattern",

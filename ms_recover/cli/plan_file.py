@@ -1,4 +1,4 @@
-"""The target of ``plan -o``: a new file, an older plan, standard output, a device or a pipe; nothing else."""
+"""The target of ``-o``: a new file, an older one of its kind, standard output, a device or a pipe; nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,10 +32,16 @@ class PlanTarget:
 
 
 def plan_target(path: str) -> PlanTarget:
-    """Decide how a plan is written to a path, or to standard output for ``-``, before any time goes into planning.
+    """Decide how a plan is written to a path, as `file_target` does."""
+    return file_target(path, "plan", _is_plan)
 
-    Raises UsageError when anything but an older plan, a character device or a pipe is there, or a link that leads
-    nowhere, MissingInputError when the directory does not exist, and StorageError when the file cannot be read.
+
+def file_target(path: str, kind: str, is_older: Callable[[str], bool]) -> PlanTarget:
+    """Decide how a file of a kind is written to a path, or to standard output for ``-``, before any time goes into it.
+
+    Raises UsageError when anything but an older one, which `is_older` knows by its path, a character device or a pipe
+    is there, or a link that leads nowhere, MissingInputError when the directory does not exist, and StorageError when
+    the file cannot be read.
     """
     match = _DESCRIPTOR.match(path)
     descriptor = int(match[1]) if match is not None else _STANDARD.get(path)
@@ -52,22 +59,27 @@ def plan_target(path: str) -> PlanTarget:
             return PlanTarget("file", target)
     if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
         return PlanTarget("stream", path)
-    if not (stat.S_ISREG(mode) and _is_plan(target)):
+    if not (stat.S_ISREG(mode) and is_older(target)):
         raise UsageError(
-            f"-o {path} exists and is not a plan: nothing but an older plan is replaced; name another file, "
+            f"-o {path} exists and is not a {kind}: nothing but an older {kind} is replaced; name another file, "
             "or remove this one"
         )
     return PlanTarget("file", target)
 
 
 def write_plan(target: PlanTarget, text: str) -> None:
-    """Write a plan: a file whole or not at all, everything else as it comes.
+    """Write a plan as `write_file` does."""
+    write_file(target, text, plan_target)
 
-    Raises UsageError when something else has appeared under the name meanwhile, and StorageError when it cannot be
-    written.
+
+def write_file(target: PlanTarget, text: str, again: Callable[[str], PlanTarget]) -> None:
+    """Write a text: a file whole or not at all, everything else as it comes.
+
+    Raises UsageError when `again` finds that something else has appeared under the name meanwhile, and StorageError
+    when it cannot be written.
     """
     if target.kind == "file":
-        write_small(plan_target(target.path).path, text.encode())
+        write_small(again(target.path).path, text.encode())
         return
     with explained("writing", target.path):
         if target.kind == "stream":

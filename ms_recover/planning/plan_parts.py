@@ -197,7 +197,7 @@ def _plan_iterations(parts: Parts) -> Planned:
         if tried.found:
             found = True
             break
-        verdicts = _join_ranks(tried)
+        verdicts = join_ranks(tried)
         lost = tuple(one.rank for one in verdicts if one.verdict == "unrecoverable")
         rejected.append(RejectedStep(step, why_unrecoverable(verdicts) or "it has no file", ranks=lost))
         if tried.undecided:
@@ -259,7 +259,7 @@ def _join(parts: Parts, tried: TriedParts, rejected: tuple[RejectedStep, ...], *
         actions=tuple(actions) if found else (),
         group_files=(),
         strategy_files=(),
-        ranks=_join_ranks(tried),
+        ranks=join_ranks(tried),
         rejected_steps=rejected,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
         run_id=next((plan.run_id for plan in plans if plan.run_id is not None), None),
@@ -276,7 +276,7 @@ def _other_runs(rejected: Sequence[RejectedStep]) -> list[str]:
     return [f"step {one.step} is passed over: {one.reason}" for one in rejected if one.another_run]
 
 
-def _join_ranks(tried: TriedParts) -> tuple[RankVerdict, ...]:
+def join_ranks(tried: TriedParts) -> tuple[RankVerdict, ...]:
     """Return one verdict for each rank: that of its worst part."""
     by_kind = {kind: one.shown.ranks for kind, _, one in tried.parts}
     world = max(map(len, by_kind.values()), default=0)

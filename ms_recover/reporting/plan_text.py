@@ -38,7 +38,7 @@ def plan_text(
     topology, ascii_only
         As for `ms_recover.reporting.rank_map.rank_map`.
     """
-    lines = [_world(plan), *_headline(plan, refused)]
+    lines = [_world(plan), *headline_lines(plan, refused)]
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += [f"HINT: {hint}" for hint in plan.hints]
     title = f"Ranks at step {plan.step or plan.considered}"
@@ -90,7 +90,8 @@ def _world(plan: Plan) -> str:
     return f"{plan.root}: {plan.world_size} ranks, {by}{plan.world_size_from}"
 
 
-def _headline(plan: Plan, refused: bool) -> list[str]:
+def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
+    """Return the answer: its first line begins with the verdict in capitals."""
     bad = [rank for rank in plan.ranks if rank.verdict == "unrecoverable"]
     if plan.step is None and any(rank.state == "unreadable" for rank in bad):
         return _unreadable_lines(plan, bad)

@@ -19,6 +19,7 @@ HEAVY = (
     "rich",
     "xxhash",
     "mindspore",
+    "jinja2",
 )
 ROOMS = (
     "model",
@@ -34,6 +35,7 @@ ROOMS = (
     "worlds",
     "engine",
     "loading",
+    "describing",
 )
 
 

@@ -13,8 +13,8 @@ from ms_recover.model.groups import GroupInfo
 from ms_recover.reporting.tables import render_table
 
 _ROOMS = (
-    "api auditing comparing evidence histories measuring cli execution formats model planning reporting scanning "
-    "stores.local_store stores.urls"
+    "api auditing comparing describing evidence histories measuring cli execution formats model planning reporting "
+    "scanning stores.local_store stores.urls"
 )
 for _room in _ROOMS.split():
     _package = importlib.import_module(f"ms_recover.{_room}")

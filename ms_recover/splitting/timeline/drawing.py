@@ -41,9 +41,13 @@ _CHARACTER = 6.4
 
 
 class Markup(str):
-    """Text that is markup already: `element` and `joined` do not escape it."""
+    """Text that is markup already: `element`, `joined` and templates do not escape it."""
 
     __slots__ = ()
+
+    def __html__(self) -> str:
+        """Return it as templates ask for markup."""
+        return str(self)
 
 
 def element(name: str, *children: str, **attributes: object) -> Markup:

@@ -1,5 +1,5 @@
 "use strict";
-(function () {
+(() => {
   const SVG = "http://www.w3.org/2000/svg";
   const CHARACTER = 6.4; // pixels
   const MOST_ZOOM = 64;
@@ -31,11 +31,11 @@
   }
 
   function tickName(moment, step) {
-    if (step >= 60) return Math.round(moment / 60) + " min";
+    if (step >= 60) return `${Math.round(moment / 60)} min`;
     let decimals = 0;
-    while (decimals < 6 && step * Math.pow(10, decimals) < 0.999) decimals++;
-    if (start + length < 1) return (moment * 1e3).toFixed(Math.max(decimals - 3, 0)) + " ms";
-    return moment.toFixed(decimals) + " s";
+    while (decimals < 6 && step * 10 ** decimals < 0.999) decimals++;
+    if (start + length < 1) return `${(moment * 1e3).toFixed(Math.max(decimals - 3, 0))} ms`;
+    return `${moment.toFixed(decimals)} s`;
   }
 
   function drawTicks(width) {
@@ -43,7 +43,7 @@
     ticks.textContent = "";
     let number = Math.ceil(start / step);
     for (let drawn = 0; number * step <= start + length && drawn < 2000; number++, drawn++) {
-      const x = ((number * step - start) / length) * 100 + "%";
+      const x = `${((number * step - start) / length) * 100}%`;
       addTick("line", { x1: x, x2: x, y1: 18, y2: height, class: "t" });
       addTick("text", { x: x, dx: 3, y: 14, class: "dim" }, tickName(number * step, step));
     }
@@ -51,7 +51,7 @@
 
   // A label is hidden unless its box is wide enough.
   function fitLabels(width) {
-    each("text.l", function (label) {
+    each("text.l", (label) => {
       label.classList.toggle("off", label.dataset.w * width < label.textContent.length * CHARACTER + 6);
     });
   }
@@ -59,14 +59,14 @@
   // A mark that would hide the one before it moves aside, but not far.
   function placeMarks(width) {
     const taken = {};
-    each("g.p", function (mark) {
+    each("g.p", (mark) => {
       const sign = mark.firstChild;
       const y = sign.getAttribute("y");
       const x = (parseFloat(sign.getAttribute("x")) * width) / 100;
       let shift = Math.max((y in taken ? taken[y] : -99) + 16 - x, 0);
       if (shift > 50) shift = 0;
       taken[y] = x + shift + (mark.textContent ? 14 : 0);
-      mark.setAttribute("transform", "translate(" + shift + ")");
+      mark.setAttribute("transform", `translate(${shift})`);
     });
   }
 
@@ -80,7 +80,7 @@
   // Zoom so that this share of the drawing's width is so many pixels from the left edge.
   function zoomTo(factor, share, pixels) {
     zoom = Math.min(Math.max(factor, 1), MOST_ZOOM);
-    plot.style.width = zoom * 100 + "%";
+    plot.style.width = `${zoom * 100}%`;
     draw();
     box.scrollLeft = share * plotWidth() - pixels;
   }
@@ -89,13 +89,13 @@
     zoomTo(zoom * factor, (box.scrollLeft + pixels) / plotWidth(), pixels);
   }
 
-  each("button", function (button) {
+  each("button", (button) => {
     button.onclick = () => zoomBy(Number(button.dataset.z), box.clientWidth / 2);
   });
 
   box.addEventListener(
     "wheel",
-    function (event) {
+    (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
       zoomBy(event.deltaY < 0 ? 1.25 : 0.8, event.clientX - box.getBoundingClientRect().left);
@@ -103,35 +103,35 @@
     { passive: false },
   );
 
-  each("[data-at]", function (row) {
-    row.onclick = function () {
+  each("[data-at]", (row) => {
+    row.onclick = () => {
       zoomTo(Math.max(zoom, 4), (row.dataset.at - start) / length, box.clientWidth / 2);
       box.scrollIntoView({ block: "nearest" });
     };
   });
 
   // The titles become tips of our own, which appear at once; a chunk is followed through all devices.
-  document.addEventListener("mouseover", function (event) {
+  document.addEventListener("mouseover", (event) => {
     const group = event.target.closest("#plot g:not(.p)");
-    const title = group && group.querySelector("title");
+    const title = group?.querySelector("title");
     plot.classList.remove("follow");
     each(".on", (other) => other.classList.remove("on"));
     if (title) {
       group.dataset.tip = title.textContent;
       title.remove();
     }
-    tip.hidden = !(group && group.dataset.tip);
+    tip.hidden = !group?.dataset.tip;
     if (tip.hidden) return;
     tip.textContent = group.dataset.tip;
     if (!group.dataset.k) return;
     plot.classList.add("follow");
-    each('[data-k="' + group.dataset.k + '"]', (other) => other.classList.add("on"));
+    each(`[data-k="${group.dataset.k}"]`, (other) => other.classList.add("on"));
   });
 
-  document.addEventListener("mousemove", function (event) {
+  document.addEventListener("mousemove", (event) => {
     if (tip.hidden) return;
-    tip.style.left = Math.max(0, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)) + "px";
-    tip.style.top = Math.max(0, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)) + "px";
+    tip.style.left = `${Math.max(0, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(0, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8))}px`;
   });
 
   addEventListener("resize", draw);

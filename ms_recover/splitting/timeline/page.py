@@ -1,18 +1,12 @@
-"""The timeline as one HTML file: it loads nothing, and forbids the browser to (Content-Security-Policy).
-
-The page is the template ``page.html`` with the drawing of ``chart.html``; ``page.css`` and ``page.js`` are put into it.
-"""
+"""The timeline as one HTML file: it loads nothing, and forbids the browser to, as `render_page` says."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
-from html import escape
-from importlib import resources
-from string import Template
 
 from ms_recover.errors import UsageError
+from ms_recover.reporting.page.templates import render_page
 from ms_recover.reporting.tables import one_line
 from ms_recover.splitting import summary
 from ms_recover.splitting.events import Event, ForwardReport, Span
@@ -51,13 +45,15 @@ def timeline_html(spans: Sequence[Span], events: Sequence[Event], reports: Seque
     """
     events = sorted(events, key=lambda event: event.at)
     view = View(sorted(spans, key=lambda span: (span.began, span.device)), events)
-    return _template("page.html").substitute(
-        style=_resource("page.css"),
-        notes=escape(" ".join(_notes(view, spans, reports))),
+    return render_page(
+        __package__ or "",
+        "page.html",
+        styles=("page.css",),
+        scripts=("page.js",),
+        notes=" ".join(_notes(view, spans, reports)),
         losses=_losses(events),
-        chart=_chart(view, reports),
+        drawn=_chart(view, reports) if view.devices else None,
         events=_table(events),
-        script=_resource("page.js"),
     )
 
 
@@ -88,20 +84,18 @@ def _losses(events: Sequence[Event]) -> Markup:
     return joined([omitted, element("ul", *items)])
 
 
-def _chart(view: View, reports: Sequence[ForwardReport]) -> str:
-    if not view.devices:
-        return element("p", "Nothing to draw yet.")
-    return _template("chart.html").substitute(
-        height=view.height,
-        names=drawing.draw_names(view),
-        start=repr(view.start),
-        length=repr(view.length),
-        steps=" ".join(map(repr, drawing.TICK_STEPS)),
-        ticks=drawing.draw_ticks(view),
-        forwards=drawing.draw_forwards(view, reports),
-        lanes=drawing.draw_lanes(view),
-        common=drawing.draw_common_events(view),
-    )
+def _chart(view: View, reports: Sequence[ForwardReport]) -> dict[str, object]:
+    return {
+        "height": view.height,
+        "names": drawing.draw_names(view),
+        "start": repr(view.start),
+        "length": repr(view.length),
+        "steps": " ".join(map(repr, drawing.TICK_STEPS)),
+        "ticks": drawing.draw_ticks(view),
+        "forwards": drawing.draw_forwards(view, reports),
+        "lanes": drawing.draw_lanes(view),
+        "common": drawing.draw_common_events(view),
+    }
 
 
 def _table(events: Sequence[Event]) -> Markup:
@@ -109,7 +103,7 @@ def _table(events: Sequence[Event]) -> Markup:
     heading = "Events" if events else "No events"
     heading += f" (the last {len(shown)} of {len(events)})" if len(shown) < len(events) else ""
     columns = ("at", "what", "device", "part", "rows", "took", "cause", "words")
-    head = element("thead", element("tr", *(element("th", column) for column in columns)))
+    head = element("thead", element("tr", *(element("th", column, scope="col") for column in columns)))
     return joined([element("h2", heading), element("table", head, element("tbody", Markup("\n"), *map(_row, shown)))])
 
 
@@ -118,12 +112,3 @@ def _row(event: Event) -> Markup:
     sign = element("svg", element("use", href=f"#e-{event.kind}", x=8, y=8), width=16, height=16)
     row = element("tr", at, element("td", sign, event.kind), *others, data_at=repr(event.at), class_=f"e-{event.kind}")
     return Markup(row + "\n")
-
-
-@cache
-def _resource(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _template(name: str) -> Template:
-    return Template(_resource(name))

@@ -1,0 +1,252 @@
+"""The report of a tree as one page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.plan import Plan, RankVerdict
+from ms_recover.model.report import Report
+from ms_recover.model.texts import list_some
+from ms_recover.model.topology import Topology
+from ms_recover.model.verdicts import Verdict
+from ms_recover.reporting.page.data import report_data
+from ms_recover.reporting.page.losses import audit_content, history_content
+from ms_recover.reporting.page.templates import json_block, render_page
+from ms_recover.reporting.pieces import region_text
+from ms_recover.reporting.plan_text import headline_lines
+from ms_recover.reporting.tables import ranks_text, size_text
+
+MOST_ROWS = 200
+"""Rows of a table; the search has the other ranks."""
+_MOST_HOSTS = 6
+_VERDICT = re.compile(r"([A-Z]{4,}(?: [A-Z]{4,})*)(.*)", re.DOTALL)
+_KINDS = {"COMPLETE": "well", "RECOVERABLE": "work", "UNCERTAIN": "doubt"}
+"""How a headline looks; any other one is bad news."""
+
+
+def report_html(report: Report, *, made: str, version: str, refused: bool = False) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    made : str
+        When it was made, as a reader takes it.
+    version : str
+        Of ms_recover.
+    refused : bool
+        The plan goes back behind a newer step, which ``--require-newest`` forbids.
+    """
+    plan, topology = report.plan, report.topology
+    first, *others = headline_lines(plan, refused)
+    found = _VERDICT.match(first)
+    word, rest = (found[1], found[2].lstrip(": ")) if found is not None else ("", first)
+    return render_page(
+        __package__ or "",
+        "report.html",
+        styles=("report.css",),
+        scripts=("facts.js", "drawing.js", "report.js"),
+        data=json_block(report_data(report)),
+        root=plan.root,
+        made=made,
+        version=version,
+        kind=_KINDS.get(word, "bad"),
+        word=word,
+        headline=rest,
+        more_lines=[line.strip() for line in others],
+        world=_world(plan),
+        tiles=_tiles(report, refused),
+        command="" if refused else report.next_command,
+        warnings=plan.warnings,
+        hints=plan.hints,
+        hosts=_hosts_known(topology),
+        steps=_step_rows(report),
+        steps_left_out=report.steps_left_out,
+        **_plan_content(plan, report.inventory, topology),
+        audit=audit_content(report.audit),
+        history=history_content(report.history),
+        missing=report.missing,
+    )
+
+
+def _world(plan: Plan) -> str:
+    by = "" if plan.world_size_from == "as given" else "by "
+    least = "at least " if plan.world_size_guessed else ""
+    return f"{least}{plan.world_size:,} ranks, {by}{plan.world_size_from}"
+
+
+def _hosts_known(topology: Topology | None) -> str:
+    if topology is None:
+        return ""
+    return f"{len(set(topology.domains[0])):,} hosts, by {topology.source}"
+
+
+def _tiles(report: Report, refused: bool) -> list[dict[str, object]]:
+    """Return the four answers that an operator needs first."""
+    plan = report.plan
+    return [
+        {"name": "What is lost", "text": _lost(plan), "lines": _lost_lines(report)},
+        {"name": "Recoverable", "text": _recoverable(plan, refused), "lines": _how_lines(plan)},
+        {"name": "At step", "text": str(plan.step) if plan.step is not None else "none", "lines": _step_lines(plan)},
+    ]
+
+
+def _lost(plan: Plan) -> str:
+    gone = [one for one in plan.ranks if one.state != "ok"]
+    if gone:
+        return f"{len(gone):,} slice{'s' * (len(gone) > 1)} of {plan.world_size:,}"
+    return "the newest step" if plan.given_up else "nothing"
+
+
+def _lost_lines(report: Report) -> list[str]:
+    plan, topology = report.plan, report.topology
+    lines = []
+    for state in ("lost", "missing", "damaged", "unreadable"):
+        ranks = [one.rank for one in plan.ranks if one.state == state]
+        if ranks:
+            lines.append(f"{state}: rank {_some_ranks(ranks)}")
+    hosts = _worst_hosts([one.rank for one in plan.ranks if one.state != "ok"], topology)
+    lines += [f"on {hosts}"] if hosts else []
+    for one in plan.given_up[:1]:
+        if one.ranks:
+            lines.append(f"step {one.step}: rank {_some_ranks(one.ranks)}")
+            hosts = _worst_hosts(one.ranks, topology)
+            lines += [f"on {hosts}"] if hosts else []
+    return lines or ["Every rank has its slice."]
+
+
+def _some_ranks(ranks: Sequence[int], most: int = 24) -> str:
+    text = ranks_text(ranks)
+    pieces = text.split(", ")
+    return text if len(pieces) <= most else f"{', '.join(pieces[:most])} and more ({len(ranks):,} in all)"
+
+
+def _worst_hosts(ranks: Iterable[int], topology: Topology | None) -> str:
+    if topology is None:
+        return ""
+    sizes = Counter(topology.domains[0])
+    hit = Counter(topology.domains[0][rank] for rank in ranks if rank < topology.world_size)
+    texts = [
+        f"{host} (all {count})" if count == sizes[host] > 1 else f"{host} ({count} of {sizes[host]})"
+        for host, count in hit.items()
+    ]
+    return list_some(texts, _MOST_HOSTS)
+
+
+def _recoverable(plan: Plan, refused: bool) -> str:
+    if refused:
+        return "refused"
+    if plan.disagreements:
+        return "undecided"
+    if plan.step is None:
+        return "no"
+    return "yes" if plan.changes_anything or plan.given_up else "nothing to do"
+
+
+def _how_lines(plan: Plan) -> list[str]:
+    lines = []
+    for kind, verb in (("copy", "copied from a replica"), ("compose", "put together from several ranks")):
+        count = sum(part.verdict == kind for one in plan.ranks for part in one.files)
+        if count:
+            lines.append(f"{count:,} slice{'s' * (count > 1)} {verb}")
+    if plan.bytes_to_copy:
+        lines.append(f"{size_text(plan.bytes_to_copy)} to read and write")
+    bad = [one.rank for one in plan.ranks if one.verdict == "unrecoverable"]
+    if bad:
+        lines.append(f"no source for rank {_some_ranks(bad)}")
+    small = len(plan.group_files) + len(plan.strategy_files) + len(plan.meta_files) + len(plan.documents)
+    if small:
+        lines.append(f"{small:,} small file{'s' * (small > 1)} to write")
+    return lines or ["Every rank keeps its slice."]
+
+
+def _step_lines(plan: Plan) -> list[str]:
+    if plan.step is None:
+        return [f"the newest, {plan.considered}, is shown"]
+    if not plan.given_up:
+        return ["the newest"]
+    newer = [str(one.step) for one in plan.given_up]
+    return [f"given up: {list_some(newer, 3)}", "reasons below, under Steps"]
+
+
+def _step_rows(report: Report) -> list[dict[str, object]]:
+    """Return a row a step: counts of what is there, and why it is not taken."""
+    reasons = {one.step: one.reason for one in report.plan.rejected_steps}
+    rows = []
+    for judged in report.steps:
+        counts = Counter("sound" if one.state == "ok" else one.state for one in judged.ranks)
+        verdicts = Counter(one.verdict for one in judged.ranks)
+        rows.append(
+            {
+                "step": str(judged.step),
+                "planned": judged.step == report.plan.step,
+                "answer": _answer(judged.recoverable, verdicts),
+                "counts": ", ".join(f"{count:,} {state}" for state, count in counts.items()),
+                "why": reasons.get(judged.step, ""),
+            }
+        )
+    return rows
+
+
+def _answer(recoverable: bool, verdicts: Mapping[Verdict, int]) -> str:
+    if not recoverable:
+        return f"no: {verdicts['unrecoverable']:,} without a source" if verdicts["unrecoverable"] else "no"
+    work = verdicts["copy"] + verdicts["compose"]
+    return f"yes: {work:,} from others" if work else "whole"
+
+
+def _plan_content(plan: Plan, inventory: Inventory, topology: Topology | None) -> dict[str, Any]:
+    """Return the tables of the plan, and of files that are damaged."""
+    changed = [one for one in plan.ranks if one.verdict != "keep"]
+    regions = [
+        {
+            "rank": one.rank,
+            "parameter": gone.parameter,
+            "region": region_text(gone.region),
+            "size": size_text(gone.bytes),
+            "why": gone.reason,
+        }
+        for one in changed
+        for gone in one.missing
+    ]
+    writes = [(write.target, "rank list") for write in plan.group_files]
+    writes += [(write.target, f"strategy file, from {write.source}") for write in plan.strategy_files]
+    writes += [(write.target, f"meta.json: {write.reason}") for write in plan.meta_files]
+    writes += [(write.target, "; ".join([write.reason, *write.sources])) for write in plan.documents]
+    damaged = [(file.rank, file.path, file.problem) for file in inventory.slices if file.problem is not None]
+    damaged += [(rank, note.path, note.reason) for rank, note in inventory.denied]
+    return {
+        "damaged": damaged[:MOST_ROWS],
+        "damaged_more": max(len(damaged) - MOST_ROWS, 0),
+        "plan_rows": [row for one in changed[:MOST_ROWS] for row in _rank_rows(one, topology)],
+        "plan_more": max(len(changed) - MOST_ROWS, 0),
+        "kept": len(plan.ranks) - len(changed),
+        "regions": regions[:MOST_ROWS],
+        "regions_more": max(len(regions) - MOST_ROWS, 0),
+        "writes": writes[:MOST_ROWS],
+        "writes_more": max(len(writes) - MOST_ROWS, 0),
+        "notes": plan.notes[:MOST_ROWS],
+        "notes_more": max(len(plan.notes) - MOST_ROWS, 0),
+    }
+
+
+def _rank_rows(one: RankVerdict, topology: Topology | None) -> list[dict[str, object]]:
+    placed = topology is not None and one.rank < topology.world_size
+    host = topology.domains[0][one.rank] if topology is not None and placed else ""
+    return [
+        {
+            "rank": one.rank,
+            "host": host,
+            "state": part.state,
+            "verdict": part.verdict,
+            "path": part.path or "",
+            "source": part.source or "",
+            "evidence": part.evidence or "",
+            "why": f"{part.part}: {part.reason}" if part.part else part.reason,
+        }
+        for part in one.files
+        if part.verdict != "keep"
+    ]
