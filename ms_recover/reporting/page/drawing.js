@@ -39,7 +39,7 @@ const Drawing = (() => {
     canvas.height = Math.max(1, Math.round(height * ratio));
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
-    const pen = canvas.getContext("2d");
+    const pen = canvas.getContext("2d", { willReadFrequently: true }); // in memory: no graphics card loses it
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
     return pen;
@@ -52,9 +52,9 @@ const Drawing = (() => {
     pen.fillStyle = look.fill;
     pen.fillRect(x, y, w, h);
     const size = Math.min(w, h);
-    const hollow = look.hollow && size >= 5;
+    const hollow = look.hollow && size >= 12;
     if (hollow) {
-      const edge = size >= 18 ? 4 : size >= 9 ? 2 : 1;
+      const edge = size >= 18 ? 5 : 3;
       pen.fillStyle = colours.absent;
       pen.fillRect(x + edge, y + edge, w - 2 * edge, h - 2 * edge);
     }

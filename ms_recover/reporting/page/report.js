@@ -96,10 +96,19 @@
       pen.textBaseline = "middle";
       pen.textAlign = "left";
       pen.fillText(step.step, 2, y + h / 2);
+      const odd = [];
       for (let column = 0; column < columns; column++) {
         const rank = worstRank(row, column, fold);
-        const box = { x: left + column * w, y, w: Math.max(w - gap, 0.6), h };
-        Drawing.cell(pen, palette, box, look(rank, row), world <= 64 && w >= 28 ? String(rank) : "");
+        const x = Math.round(left + column * w);
+        const box = { x, y, w: Math.max(Math.round(left + (column + 1) * w) - x - gap, 1), h };
+        const looked = look(rank, row);
+        if (looked.verdict !== "keep") odd.push([box, looked, rank]);
+        else Drawing.cell(pen, palette, box, looked, world <= 64 && w >= 28 ? String(rank) : "");
+      }
+      for (const [box, looked, rank] of odd) {
+        // wide enough to be seen, over its neighbours
+        const seen = box.w >= 5 ? box : { ...box, x: box.x - 1, w: Math.max(box.w, 4) };
+        Drawing.cell(pen, palette, seen, looked, world <= 64 && w >= 28 ? String(rank) : "");
       }
     });
     find("fold").textContent = fold > 1 ? `; here a column is ${fold} ranks, and shows the worst` : "";

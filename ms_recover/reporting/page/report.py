@@ -20,9 +20,9 @@ from ms_recover.reporting.pieces import region_text
 from ms_recover.reporting.plan_text import headline_lines
 from ms_recover.reporting.tables import ranks_text, size_text
 
-MOST_ROWS = 200
+MOST_ROWS = 100
 """Rows of a table; the search has the other ranks."""
-_MOST_HOSTS = 6
+_MOST_HOSTS = 3
 _VERDICT = re.compile(r"([A-Z]{4,}(?: [A-Z]{4,})*)(.*)", re.DOTALL)
 _KINDS = {"COMPLETE": "well", "RECOVERABLE": "work", "UNCERTAIN": "doubt"}
 """How a headline looks; any other one is bad news."""
@@ -107,21 +107,22 @@ def _lost_lines(report: Report) -> list[str]:
     for state in ("lost", "missing", "damaged", "unreadable"):
         ranks = [one.rank for one in plan.ranks if one.state == state]
         if ranks:
-            lines.append(f"{state}: rank {_some_ranks(ranks)}")
+            lines.append(f"{state}: {_some_ranks(ranks)}")
     hosts = _worst_hosts([one.rank for one in plan.ranks if one.state != "ok"], topology)
     lines += [f"on {hosts}"] if hosts else []
     for one in plan.given_up[:1]:
-        if one.ranks:
-            lines.append(f"step {one.step}: rank {_some_ranks(one.ranks)}")
+        if one.ranks and one.step != plan.considered:
+            lines.append(f"step {one.step}: {_some_ranks(one.ranks)}")
             hosts = _worst_hosts(one.ranks, topology)
             lines += [f"on {hosts}"] if hosts else []
     return lines or ["Every rank has its slice."]
 
 
-def _some_ranks(ranks: Sequence[int], most: int = 24) -> str:
-    text = ranks_text(ranks)
-    pieces = text.split(", ")
-    return text if len(pieces) <= most else f"{', '.join(pieces[:most])} and more ({len(ranks):,} in all)"
+def _some_ranks(ranks: Sequence[int], most: int = 12) -> str:
+    word = "rank" if len(ranks) == 1 else "ranks"
+    pieces = ranks_text(ranks).split(", ")
+    more = f" and more ({len(ranks):,} in all)" if len(pieces) > most else ""
+    return f"{word} {', '.join(pieces[:most])}{more}"
 
 
 def _worst_hosts(ranks: Iterable[int], topology: Topology | None) -> str:
@@ -129,6 +130,9 @@ def _worst_hosts(ranks: Iterable[int], topology: Topology | None) -> str:
         return ""
     sizes = Counter(topology.domains[0])
     hit = Counter(topology.domains[0][rank] for rank in ranks if rank < topology.world_size)
+    if len(hit) > _MOST_HOSTS:
+        whole = sum(count == sizes[host] for host, count in hit.items())
+        return f"{len(hit):,} hosts, {whole:,} of them wholly: {list_some(hit, _MOST_HOSTS)}"
     texts = [
         f"{host} (all {count})" if count == sizes[host] > 1 else f"{host} ({count} of {sizes[host]})"
         for host, count in hit.items()
@@ -147,6 +151,11 @@ def _recoverable(plan: Plan, refused: bool) -> str:
 
 
 def _how_lines(plan: Plan) -> list[str]:
+    bad = [one.rank for one in plan.ranks if one.verdict == "unrecoverable"]
+    if bad:
+        others = sum(one.verdict in ("copy", "compose") for one in plan.ranks)
+        have = [f"{others:,} others that are lost have one"] if others else []
+        return [f"no source for {_some_ranks(bad)}", *have]
     lines = []
     for kind, verb in (("copy", "copied from a replica"), ("compose", "put together from several ranks")):
         count = sum(part.verdict == kind for one in plan.ranks for part in one.files)
@@ -154,9 +163,6 @@ def _how_lines(plan: Plan) -> list[str]:
             lines.append(f"{count:,} slice{'s' * (count > 1)} {verb}")
     if plan.bytes_to_copy:
         lines.append(f"{size_text(plan.bytes_to_copy)} to read and write")
-    bad = [one.rank for one in plan.ranks if one.verdict == "unrecoverable"]
-    if bad:
-        lines.append(f"no source for rank {_some_ranks(bad)}")
     small = len(plan.group_files) + len(plan.strategy_files) + len(plan.meta_files) + len(plan.documents)
     if small:
         lines.append(f"{small:,} small file{'s' * (small > 1)} to write")

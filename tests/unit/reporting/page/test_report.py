@@ -118,7 +118,7 @@ def test_ten_thousand_ranks_and_many_steps_make_a_page_below_five_megabytes():
     hosts = tuple(f"node-{rank // 8:04d}.cluster.example" for rank in range(10_240))
     page = shown(replace(report, topology=Topology(("host",), (hosts,), "a hostfile")))
     assert len(page.encode()) < 2_000_000
-    assert "and 3,214 more ranks" in page
+    assert "and 3,314 more ranks" in page
 
 
 def test_only_the_newest_steps_are_judged_and_the_others_are_counted():
@@ -150,7 +150,7 @@ def test_a_step_that_was_given_up_is_told_with_its_reason():
     page = shown(report)
     assert report.plan.step == OLDER
     assert "given up: 2_8" in page
-    assert "step 2_8: rank 1, 3" in page
+    assert "step 2_8: ranks 1, 3" in page
     assert "no: 2 without a source" in page
     assert shown(report, refused=True).count("REFUSED") == 2
 
