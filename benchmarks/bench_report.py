@@ -1,8 +1,8 @@
 """Size of the report page, seconds to make it, and its first paint in Chromium, for worlds of many ranks.
 
 The inventory is made in memory, so that no disk is measured: slices with a few parameters, of several steps, ranks r
-and r + half the world in a group. First paint is what the browser's own performance API says, from the start of loading a
-file on this disk.
+and r + half the world in a group. First paint is that of the browser's own performance API, from the start of loading
+a file on this disk.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def describe_world(ranks: int, steps: int, lost: frozenset[int]) -> Report:
     """Plan and judge a world of which some ranks are lost."""
     names = [Step(1, number) for number in range(1, steps + 1)]
     slices = [slice_file(rank, step) for rank in range(ranks) for step in names]
-    report = describe(tree(slices, pairs(ranks)), PlanOptions(quick=True, lost=lost))
     hosts = tuple(f"node-{rank // RANKS_PER_HOST:04d}.cluster.example" for rank in range(ranks))
     racks = tuple(f"rack-{rank // RANKS_PER_HOST // 16:02d}" for rank in range(ranks))
     topology = Topology(("host", "rack"), (hosts, racks), "a topology file")
+    options = PlanOptions(quick=True, lost=lost, world_size=ranks)
+    report = describe(tree(slices, pairs(ranks)), options, topology)
     command = "recover-ckpt apply /checkpoints --lost ..." if report.plan.changes_anything else ""
-    return replace(report, topology=topology, next_command=command)
+    return replace(report, next_command=command)
 
 
 def paint(browser: Browser, page: Path, times: int) -> tuple[float, float]:

@@ -1,39 +1,79 @@
-"""The verb describe: everything that a report page shows about a tree."""
+"""The verb describe: everything that a report shows about a tree.
+
+>>> from ms_recover import api, describing
+>>> report = describing.describe(api.scan("/checkpoints"))      # doctest: +SKIP
+>>> report.plan.step, report.audit.headline                     # doctest: +SKIP
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from ms_recover.auditing import audit
+from ms_recover.errors import MsRecoverError
 from ms_recover.evidence import plan_with_evidence
+from ms_recover.histories import history
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
+from ms_recover.model.topology import Topology
 from ms_recover.planning.every_step import judge_every_step, number_groups
+from ms_recover.scanning.read import read_contents
 
 LEAST_STEPS, MOST_STEPS, MOST_CELLS = 8, 64, 200_000
 """Bounds of the number of steps that are judged, the newest ones, and of that number times the ranks."""
+
+Part = TypeVar("Part")
 
 
 def describe(
     inventory: Inventory,
     options: PlanOptions = DEFAULT_PLAN,
+    topology: Topology | None = None,
     *,
     jobs: int = 1,
     progress: Callable[[int], None] | None = None,
     read: Callable[[Sequence[SliceFile]], Contents] | None = None,
 ) -> Report:
-    """Plan, and judge every rank at every step: a report without audit, history and hosts, which the caller adds.
+    """Plan, judge every rank at every step, and add the audit and the history; slices are read once.
 
-    Arguments and errors are those of `ms_recover.api.plan`; `require_newest` is left to the reader.
+    Arguments and errors are those of `ms_recover.api.plan`; `require_newest` is left to the reader. Where there can be
+    no audit or no history, the report says why.
+
+    Parameters
+    ----------
+    topology : Topology, optional
+        Where ranks live.
     """
     planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+
+    def read_again(files: Sequence[SliceFile]) -> Contents:
+        unread = [file for file in files if not contents.knows(file)]
+        if read is not None or not unread:
+            return contents.merged(read(unread)) if read is not None and unread else contents
+        return contents.merged(read_contents(inventory.root, unread, jobs=jobs, crc=inventory.crc_later))
+
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(inventory, options, planned, contents, most)
+    missing: list[str] = []
     return Report(
         inventory=inventory,
         plan=planned.plan,
         steps=steps,
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
+        topology=topology,
+        audit=_unless_impossible(lambda: audit(inventory, options, topology, read=read_again), "audit", missing),
+        history=_unless_impossible(lambda: history(inventory, options), "history", missing),
+        missing=tuple(missing),
     )
+
+
+def _unless_impossible(make: Callable[[], Part], name: str, missing: list[str]) -> Part | None:
+    try:
+        return make()
+    except MsRecoverError as error:
+        missing.append(f"No {name}: {error}")
+        return None

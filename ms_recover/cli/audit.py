@@ -9,7 +9,7 @@ import click
 
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_audit, takes_scan
-from ms_recover.cli.output import print_json, print_text, text_width
+from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.topology import find_topology, topology_options, write_placement
 from ms_recover.cli.tree import cores, scan_tree
 
@@ -111,7 +111,7 @@ def command(
 
         print_json(audit_to_json(made, (gate.text, passed)))
     else:
-        print_text(audit_text(made, text_width(), gate=_gate_line(made, gate.text, passed)))
+        print_text(audit_text(made, text_width(), gate=_gate_line(made, gate.text, passed), ascii_only=is_ascii_only()))
     if placement is not None:
         _write_placement(made, placement, topology)
     if passed is None:

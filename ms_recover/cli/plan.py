@@ -13,12 +13,16 @@ from ms_recover.cli.fields import words_of
 from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
-from ms_recover.cli.tree import log_plan, plan_code, plan_tree
+from ms_recover.cli.picture import picture_topology
+from ms_recover.cli.topology import topology_options
+from ms_recover.cli.tree import log_plan, plan_code, plan_inventory, scan_tree
 from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions, PeerOptions
+    from ms_recover.cli.topology import TopologyOptions
     from ms_recover.model.explanation import Explanation
+    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import PlanOptions, ScanOptions
     from ms_recover.model.plan import Plan
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 @takes_peers
 @takes_homes
 @takes_scan
+@topology_options
 @click.option(
     "-o",
     "--output",
@@ -63,6 +68,7 @@ def command(
     peers: PeerOptions,
     engine: EngineOptions,
     scan: ScanOptions,
+    topology: TopologyOptions,
 ) -> int:
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT.
 
@@ -84,6 +90,7 @@ def command(
     if to_stdout and explain is not None:
         raise click.UsageError("--explain and a plan both go to standard output: save the plan in a file", ctx)
     refused = False
+    inventory: Inventory | None = None
     try:
         if is_spread(root, engine):
             refuse_servers(ctx)
@@ -99,7 +106,8 @@ def command(
         else:
             check_local(ctx)
             check_alone(ctx)
-            made, explanation = plan_tree(root, scan, plan, explain=explain, as_json=as_json)
+            inventory = scan_tree(root, scan, as_json=as_json)
+            made, explanation = plan_inventory(inventory, plan, explain=explain, as_json=as_json)
     except OlderStepError as error:
         made, explanation, refused = error.plan, error.explanation, True
     if target is not None and not to_stdout and not refused:
@@ -118,8 +126,17 @@ def command(
         ]
         again = words_of(ctx.command, {"engine": engine})
         command_line = shlex.join(["recover-ckpt", "apply", *(words if output is None else [output, *again])])
-        ascii_only = is_ascii_only()
-        print_text(plan_text(made, text_width(), next_command=command_line, refused=refused, ascii_only=ascii_only))
+        places = None if inventory is None else picture_topology(inventory, topology, made.world_size)
+        print_text(
+            plan_text(
+                made,
+                text_width(),
+                next_command=command_line,
+                refused=refused,
+                topology=places,
+                ascii_only=is_ascii_only(),
+            )
+        )
     return OlderStepError.exit_code if refused else plan_code(made, detailed=detailed_exitcode)
 
 

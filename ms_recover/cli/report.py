@@ -43,8 +43,8 @@ _HEAD = 4096
     help="Write the page here. Replaces nothing but an older page; - is standard output.",
 )
 @takes_report
-@topology_options
 @takes_scan
+@topology_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -60,21 +60,22 @@ def command(
     for a tree that cannot be recovered, and the code is 0 then as well: plan is the gate for scripts.
     """
     from ms_recover import __version__
+    from ms_recover.auditing import count_ranks_of_claims
     from ms_recover.cli.progress import progress_bar
     from ms_recover.describing import describe
-    from ms_recover.stores.urls import is_url
 
     need_jinja2()
     target = page_target(output)
     inventory = scan_tree(root, scan)
     refuse_place(target, inventory)
+    world = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
+    places = find_topology(inventory, topology, world)
     with progress_bar("reading", None, False) as progress:
-        report = describe(inventory, plan, jobs=cores(), progress=progress)
+        report = describe(inventory, plan, places, jobs=cores(), progress=progress)
     log_plan(report.plan)
-    places = find_topology(inventory, topology, report.plan.world_size)
-    words = [report.plan.root if is_url(root) else root, *words_of(ctx.command, {"plan": plan, "scan": scan})]
+    words = [report.plan.root, *words_of(ctx.command, {"plan": plan, "scan": scan})]
     next_command = shlex.join(["recover-ckpt", "apply", *words]) if report.plan.changes_anything else ""
-    report = replace(report, topology=places, next_command=next_command)
+    report = replace(report, next_command=next_command)
 
     from ms_recover.cli.plan_file import write_file
     from ms_recover.reporting.page.report import report_html

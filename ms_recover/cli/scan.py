@@ -10,10 +10,13 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
 from ms_recover.cli.options import json_option, takes_engine, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
+from ms_recover.cli.picture import picture_topology
+from ms_recover.cli.topology import topology_options
 from ms_recover.cli.tree import scan_tree
 
 if TYPE_CHECKING:
     from ms_recover.cli.options import EngineOptions
+    from ms_recover.cli.topology import TopologyOptions
     from ms_recover.model.options import ScanOptions
 
 
@@ -21,9 +24,17 @@ if TYPE_CHECKING:
 @click.argument("root", type=click.Path(readable=False))
 @takes_engine
 @takes_scan
+@topology_options
 @json_option
 @click.pass_context
-def command(ctx: click.Context, root: str, as_json: bool, engine: EngineOptions, scan: ScanOptions) -> int:
+def command(
+    ctx: click.Context,
+    root: str,
+    as_json: bool,
+    engine: EngineOptions,
+    scan: ScanOptions,
+    topology: TopologyOptions,
+) -> int:
     """List the slices, steps and rank lists below ROOT.
 
     ROOT is a directory or the URL of one: see docs/urls.md.
@@ -41,5 +52,6 @@ def command(ctx: click.Context, root: str, as_json: bool, engine: EngineOptions,
 
         print_json(inventory_to_json(inventory))
     else:
-        print_text(inventory_text(inventory, text_width(), ascii_only=is_ascii_only()))
+        places = picture_topology(inventory, topology)
+        print_text(inventory_text(inventory, text_width(), topology=places, ascii_only=is_ascii_only()))
     return 0

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Sequence
 from ms_recover.model.audit import Audit, BlockClass, LevelAudit, Loss, Losses
 from ms_recover.planning.audit.headline import many, plural
 from ms_recover.reporting.figures import seconds_text
+from ms_recover.reporting.rank_map import rank_map, states_of_audit
 from ms_recover.reporting.tables import page, ranks_text, section, size_text
 
 _MOST_ROWS = 24
 _MOST_NAMED = 3
 
 
-def audit_text(audit: Audit, width: int | None, *, gate: str = "") -> str:
-    """Return an audit as text; `gate` is a line that says whether what must be survived is."""
+def audit_text(audit: Audit, width: int | None, *, gate: str = "", ascii_only: bool = False) -> str:
+    """Return an audit as text; `gate` is a line that says whether what must be survived is.
+
+    `ascii_only` is as for `ms_recover.reporting.rank_map.rank_map`.
+    """
     where = audit.root or "before the first checkpoint"
     step = "" if audit.step is None or audit.before else f", step {audit.step}"
     lines = [f"{where}: {audit.world_size:,} ranks{step}", audit.headline]
@@ -26,6 +30,11 @@ def audit_text(audit: Audit, width: int | None, *, gate: str = "") -> str:
     if audit.hosts_known:
         lines += [f"Where ranks live: {', '.join(places)}"]
     lines += [f"Who holds the same: by {audit.evidence}"]
+    if audit.levels:
+        title = f"What losing each {audit.levels[0].name} would cost"
+        topology = audit.topology if audit.hosts_known else None
+        picture = rank_map(states_of_audit(audit), topology, width, title=title, ascii_only=ascii_only)
+        lines += ["", *picture.split("\n")]
     for finding in audit.findings:
         lines += ["", f"{finding.kind.upper()}: {finding.text}", f"  Mend it: {finding.mend}"]
     lines += _levels(audit, width)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.plan import Plan
@@ -30,18 +30,21 @@ class Sign(NamedTuple):
 SIGNS: dict[str, Sign] = {
     "sound": Sign("■", "#", "green"),
     "keep": Sign("■", "#", "green"),
-    "on several hosts": Sign("■", "#", "green"),
+    "may be lost": Sign("■", "#", "green"),
     "copy": Sign("◆", "+", "yellow"),
     "compose": Sign("◇", "*", "yellow"),
-    "on one host": Sign("▲", "!", "yellow"),
+    "costs steps": Sign("▲", "!", "yellow"),
     "missing": Sign("□", "-", "red"),
     "lost": Sign("□", "-", "red"),
     "damaged": Sign("▲", "!", "red"),
     "unreadable": Sign("?", "?", "red"),
-    "one copy": Sign("X", "X", "red"),
+    "fatal": Sign("X", "X", "red"),
     "unrecoverable": Sign("X", "X", "red"),
 }
 """The states that can be drawn, the worst last: a cell of several ranks shows the worst."""
+
+if TYPE_CHECKING:
+    from ms_recover.model.audit import Audit
 
 LEAST_WIDTH = 40
 WIDTH = 80
@@ -127,6 +130,15 @@ def states_of_inventory(inventory: Inventory) -> dict[int, str]:
             state = "unreadable" if file.denied else "damaged" if file.problem else "sound"
             found[file.rank] = worst((state, found.get(file.rank, state)))
     return states | found
+
+
+def states_of_audit(audit: Audit) -> dict[int, str]:
+    """Return for each rank what the loss of its host alone would cost."""
+    states: dict[int, str] = {}
+    for loss in audit.levels[0].singles:
+        state = "fatal" if loss.fatal else "may be lost" if loss.step == audit.step else "costs steps"
+        states |= dict.fromkeys(loss.ranks, state)
+    return states
 
 
 def worst(states: Iterable[str]) -> str:

@@ -145,6 +145,20 @@ def pixel(page, board):
     return page.run(script, board)
 
 
+def test_losses_copies_and_history_are_those_of_the_commands(page, damaged):
+    audited = json.loads(run("audit", damaged[0], "--ranks-per-host", 4, "--json").out)
+    assert page.text("#audit-title + .lead") == audited["headline"]
+    assert audited["headline"] in page.text("header")
+    [level] = page.rows("#levels")
+    assert level[:2] == ["host", "2"]
+    assert [row[1] for row in page.rows("#losses")] == ["host1", "host0 + host1"]
+    assert [row[3] for row in page.rows("#losses")] == ["fatal", "fatal"]
+    assert [row[3] for row in page.rows("#blocks")] == ["1", "2"]  # copies
+    told = json.loads(run("history", damaged[0], "--json").out)
+    newest, *_ = page.rows("#history-steps")
+    assert newest[1] == told["steps"][-1]["state"]
+
+
 def test_the_plan_has_each_rank_that_does_not_keep_its_slice(page, damaged):
     planned = json.loads(run("plan", damaged[0], "--json").out)["ranks"]
     expected = [
@@ -210,7 +224,7 @@ def test_the_keyboard_reaches_everything(page):
             break
     assert reached[0] == "skip"
     wanted = ["command", "search", "step", "colour", "odd", "map", "SUMMARY", "matrix"]
-    assert [name for name in reached if name in wanted] == wanted
+    assert list(dict.fromkeys(name for name in reached if name in wanted)) == wanted
     page.run("document.getElementById('map').focus()")
     page.press("n")
     assert page.details()["Rank"] == "1"
@@ -283,7 +297,7 @@ def test_hostile_names_stay_text(browser, tmp_path):
     opened = browser.open(page)
     assert opened.console() == []
     assert opened.driver.title != "run"
-    assert opened.run("return document.querySelectorAll('img, b b, i, header b').length") == 0
+    assert opened.run("return document.querySelectorAll('img, i, header .path b').length") == 0
     assert opened.run("return document.scripts.length") == 2
     everything = opened.run("return document.documentElement.textContent")
     assert "<b>root</b>" in everything

@@ -19,11 +19,18 @@ from ms_recover.cli.options import (
     takes_plan,
     takes_scan,
 )
+from ms_recover.cli.topology import TopologyOptions, topology_options
 from ms_recover.model.axes import Axes
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 
-TYPES = {"scan": ScanOptions, "plan": PlanOptions, "peers": PeerOptions, "engine": EngineOptions}
+TYPES = {
+    "scan": ScanOptions,
+    "plan": PlanOptions,
+    "peers": PeerOptions,
+    "engine": EngineOptions,
+    "topology": TopologyOptions,
+}
 WITH_OPTIONS = [module.command for module in (apply, complete, plan, scan, seal, serve, verify)]
 
 EVERYTHING = {
@@ -43,6 +50,7 @@ EVERYTHING = {
     ),
     "scan": ScanOptions(pattern="r{rank}", group_info=("x", "y z"), strategy=("s",), crc=False),
     "peers": PeerOptions(servers=("a:1", "b:2"), timeout=2.5, token_file="t", certificate="c", key="k", authority="a"),
+    "topology": TopologyOptions(hostfile="a b", ranks_per_host=8, ignore_hosts=True),
     "engine": EngineOptions(
         engine="dask://h:1", worker_timeout=5.0, homes=((frozenset([8, 9]), "n1"), (frozenset([3]), "n2"))
     ),
@@ -59,6 +67,7 @@ def received():
     @takes_peers
     @takes_homes
     @takes_scan
+    @topology_options
     def command(**given):
         values.update(given)
         return 0
@@ -104,10 +113,10 @@ def test_every_option_sets_a_field_that_exists(command):
 
 
 def test_every_field_has_an_option(received):
-    """May-be-empty is no choice of the operator: a tree of a node among others may be."""
+    """A tree of a node among others may be empty, and some verbs need no headers: no choices of the operator."""
     declared = {(option.target, option.field) for option in received.command.params}
     wanted = {(target, field.name) for target, kind in TYPES.items() for field in fields(kind)}
-    assert wanted - declared == {("scan", "may_be_empty")}
+    assert wanted - declared == {("scan", "may_be_empty"), ("scan", "headers")}
 
 
 @pytest.mark.parametrize(
