@@ -68,7 +68,7 @@ def scan(
     Parameters
     ----------
     root : str or path
-        A directory with a directory for each rank, or the URL of one: see docs/urls.md. Of a distant tree no slice is
+        A directory with a directory for each rank, or the URL of one: see docs/stores.md. Of a distant tree no slice is
         read whole: CRCs are left to what reads slices.
     stop : callable, optional
         Asked now and then; True ends a CRC check early.

@@ -44,7 +44,7 @@ def command(
     """Say at which step, parameter and rank replicas first disagreed, and the last clean step.
 
     Reads the manifests below ROOT, and no slice without --read. ROOT is a directory or the URL of one: see
-    docs/urls.md. Ends with 5 where replicas disagreed or values are not finite.
+    docs/stores.md. Ends with 5 where replicas disagreed or values are not finite.
     recover-ckpt plan ROOT --clean takes the last clean step.
     """
     from ms_recover.cli.progress import progress_bar

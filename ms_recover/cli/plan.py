@@ -72,7 +72,7 @@ def command(
 ) -> int:
     """Find the newest step that every rank can have, and the copies it takes. Changes nothing below ROOT.
 
-    ROOT is a directory or the URL of one: see docs/urls.md.
+    ROOT is a directory or the URL of one: see docs/stores.md.
     """
     from ms_recover.cli.progress import progress_bar
     from ms_recover.reporting.pieces import explanation_text

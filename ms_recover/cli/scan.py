@@ -37,7 +37,7 @@ def command(
 ) -> int:
     """List the slices, steps and rank lists below ROOT.
 
-    ROOT is a directory or the URL of one: see docs/urls.md.
+    ROOT is a directory or the URL of one: see docs/stores.md.
     """
     from ms_recover.reporting.inventory_text import inventory_text
 

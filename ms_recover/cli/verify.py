@@ -36,7 +36,7 @@ def command(
 ) -> int:
     """Read every slice below ROOT and check it against its manifest, its structure and its peers.
 
-    ROOT is a directory or the URL of one: see docs/urls.md.
+    ROOT is a directory or the URL of one: see docs/stores.md.
     """
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar

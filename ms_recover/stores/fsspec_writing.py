@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING
 from ms_recover.errors import MsRecoverError, StorageError
 from ms_recover.file_names import temporary_name
 from ms_recover.stores.atomic import FileForm
+from ms_recover.stores.leftovers import remove_leftovers
+from ms_recover.stores.paths import join
 from ms_recover.stores.store import NewFile
 from ms_recover.system_errors import explained
 
@@ -78,6 +80,7 @@ class FsspecNewFile(NewFile):
             store.call("writing", self._path, lambda: store.fs.makedirs(folder, exist_ok=True))
         try:
             store.call("writing", self._path, store.fs.put_file, self._file.name, temporary)
+            remove_leftovers(store, join(posixpath.dirname(self._path), posixpath.basename(temporary)))
             store.call("writing", self._path, self._move, temporary, target)
         except BaseException:
             with suppress(MsRecoverError):

@@ -67,6 +67,8 @@ class NetworkStore(Store):
     ----------
     time_limit : float
         Seconds that one call may take: at most some MiB.
+    cleared : set of str
+        Folders without temporary files of killed writers.
     """
 
     time_limit = 30.0
@@ -76,6 +78,7 @@ class NetworkStore(Store):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._reached = False
+        self.cleared: set[str] = set()
 
     def name(self, path: str) -> str:
         """Return the URL of a path, as messages show it."""

@@ -17,6 +17,7 @@ from ms_recover.errors import MsRecoverError, StorageError, VerificationError
 from ms_recover.file_names import temporary_name
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.digest import name_digest
+from ms_recover.stores.leftovers import remove_leftovers
 from ms_recover.stores.ranged_file import BLOCK, IN_FLIGHT
 from ms_recover.stores.store import NewFile, never
 
@@ -105,6 +106,7 @@ class SftpNewFile(NewFile):
         self._call(self._sync)
         if self._opened > 1:
             self._check()
+        remove_leftovers(self._store, self._temporary)
         if form is not None:
             self._call(lambda session: self._shape(session, form))
         self._call(self._rename)
