@@ -78,7 +78,7 @@ def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
         with context.new_file(action.target, action.sources[model].path) as file:
             with explained("writing", file.path):
                 allocate(file.descriptor, image.size)
-                digests = ImageWriter(file.descriptor, image, context).write(action, reader)
+                digests = ImageWriter([file.descriptor], image, context).write(action, reader)
                 file.settle(reader.opened(model).form())
             _check(file, image, digests, action, context)
             reader.check_unchanged()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 
 import xxhash
@@ -26,13 +26,13 @@ NO_CASTS: Mapping[str, str] = MappingProxyType({})
 
 
 class ImageWriter:
-    """Write an image with its contents, front to back, and digest what is written.
+    """Write an image with its contents to one file or several, front to back, and digest what is written.
 
     `casts` has the type that each parameter of another type is cast to, by its name.
     """
 
     def __init__(
-        self, descriptor: int, image: SliceImage, context: ActionContext, casts: Mapping[str, str] = NO_CASTS
+        self, descriptors: Sequence[int], image: SliceImage, context: ActionContext, casts: Mapping[str, str] = NO_CASTS
     ) -> None:
         self._image = image
         self._casts = casts
@@ -41,7 +41,7 @@ class ImageWriter:
         self._file = xxhash.xxh3_128()
         self._crc = 0
         self._at = 0
-        self._writing = Writing(descriptor)
+        self._writings = [Writing(descriptor) for descriptor in descriptors]
 
     def write(self, action: ComposeAction, reader: PieceReader) -> Digests:
         """Write everything; return the digests of the file and of each parameter."""
@@ -52,13 +52,14 @@ class ImageWriter:
             while True:
                 try:
                     digests.append(self._parameter(items[parameter.name], ranges, reader))
-                    self._context.progress(parameter.nbytes)
+                    self._context.progress(parameter.nbytes * len(self._writings))
                     break
                 except BadSourceError as failure:
                     reader.drop(failure)
                     file, self._crc, self._at = before
                     self._file = file.copy()
-                    self._writing.rewind(self._at)
+                    for writing in self._writings:
+                        writing.rewind(self._at)
         self._put_literal()
         if self._image.crc:
             self._put(memoryview(TRAILER_MARK + self._crc.to_bytes(TRAILER - len(TRAILER_MARK), "big")))
@@ -101,7 +102,8 @@ class ImageWriter:
         self._file.update(data)
         if self._image.crc:
             self._crc = zlib.crc32(data, self._crc)
-        self._writing.write(data)
+        for writing in self._writings:
+            writing.write(data)
         self._at += len(data)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
@@ -26,10 +26,10 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.progress import expect_bytes
 from ms_recover.model.provenance import Provenance, ProvenanceSource
-from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile
+from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile, written_parameters
 from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.planning.resharding.actions import action_of, source_names
-from ms_recover.stores.atomic import leftovers, remove_unlocked, write_small
+from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked, write_small
 from ms_recover.stores.digest import Digester, holds
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
@@ -41,6 +41,8 @@ from ms_recover.system_errors import explained
 
 _log = logging.getLogger(__name__)
 _METADATA = (("format", "ms"),)
+_MOST_TOGETHER = 16
+"""Files that are open for writing at a time in one thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +74,20 @@ def run_reshard(
     check_output(plan)
     documents = document_bytes(plan)
     files = [file for file in plan.files if plan.parts_of(file)]
-    for file in {file.parameters: file for file in files}.values():
-        _image(plan, action_of(plan, file), None)  # refuses what the format cannot hold, before anything is written
+    for file in {file.parameters: file for file in files}.values():  # refuses what the format cannot hold
+        _image(plan, action_of(plan, file), None, plan.casts)
     prepare_output(plan, documents)
     with open_store(plan.root) as origin, lock_tree(plan.output):
         check_output(plan, documents)
         stop = threading.Event()
         run = _Run(plan, origin, verify, progress or (lambda count: None), stop)
         expect_bytes(progress, sum(plan.bytes_of(file) for file in files))
-        order = sorted(range(len(files)), key=lambda number: (files[number].stage, files[number].group, number))
         try:
-            ends = in_threads(jobs, run.one, [files[number] for number in order])
+            ends = in_threads(jobs, run.together, batches(plan, files, jobs))
         finally:
             stop.set()
-        written = [end for _, end in sorted(zip(order, ends, strict=True), key=lambda one: one[0])]
+        found = {end.result.target: end for several in ends for end in several}
+        written = [found[file.target] for file in files]
         codes = {end.exit_code for end in written}
         errors = [str(error) for error in run.syncs.sync_all(jobs)]
         names: list[str] = []
@@ -151,18 +153,24 @@ class _Run:
         self._origin = origin
         self._casts = plan.casts
 
-    def one(self, file: TargetFile) -> Written:
+    def together(self, files: Sequence[TargetFile]) -> list[Written]:
+        """Write files that hold the same: their sources are read once, unless an error makes each a case of its own."""
+        if len(files) > 1 and not any(os.path.lexists(self._context.path(file.target)) for file in files):
+            with suppress(MsRecoverError, OSError, StoppedError):
+                return self._write([(file, action_of(self.plan, file)) for file in files])
+        return [self._one(file) for file in files]
+
+    def _one(self, file: TargetFile) -> Written:
         """Write one file; an error is its end, and does not keep the others from being written."""
         action = action_of(self.plan, file)
         try:
-            written = self._there(file, action) or self._write(file, action)
+            written = self._there(file, action) or self._write([(file, action)])[0]
         except (MsRecoverError, OSError) as error:
             code = error.exit_code if isinstance(error, MsRecoverError) else MsRecoverError.exit_code
             text = str(error) if isinstance(error, MsRecoverError) else f"rank {file.rank}, {file.target}: {error}"
             return self._failed(file, text, code)
         except StoppedError:
             return self._failed(file, "stopped", MsRecoverError.exit_code)
-        _log.info("%s: %s, %d bytes", file.target, written.result.status, written.result.bytes)
         return written
 
     def _failed(self, file: TargetFile, text: str, code: int) -> Written:
@@ -174,7 +182,7 @@ class _Run:
         """Return a file that an earlier run of the same plan finished, None where it has to be written."""
         path = self._context.path(file.target)
         manifest = manifest_of(path)
-        listed = {item.parameter for item in action.parameters}
+        listed = set(written_parameters((item.parameter for item in action.parameters), self._casts))
         if manifest is None or manifest.provenance.kind != "resharded" or set(manifest.parameters) != listed:
             return None
         with suppress(OSError):
@@ -183,39 +191,69 @@ class _Run:
                 return _there(file, action, manifest.digests, (one.name for one in manifest.parameters))
         return None
 
-    def _write(self, file: TargetFile, action: ComposeAction) -> Written:
+    def _write(self, files: Sequence[tuple[TargetFile, ComposeAction]]) -> list[Written]:
+        """Write files that hold the same out of one reading."""
         context, plan = self._context, self.plan
-        check_place(plan.output, action.target, action.rank)
-        with PieceReader(action, context, self._names, self._proven) as reader:
+        for _, action in files:
+            check_place(plan.output, action.target, action.rank)
+        action = files[0][1]
+        with PieceReader(action, context, self._names, self._proven) as reader, ExitStack() as stack:
             model = reader.model(action.model)
-            image = _image(plan, action, reader.header(model))
-            with context.new_file(action.target, action.sources[model].path) as temporary:
+            image = _image(plan, action, reader.header(model), self._casts)
+            like = action.sources[model].path
+            temporaries = [stack.enter_context(context.new_file(one.target, like)) for _, one in files]
+            for temporary in temporaries:
                 with explained("writing", temporary.path):
                     allocate(temporary.descriptor, image.size)
-                    digests = ImageWriter(temporary.descriptor, image, context, self._casts).write(action, reader)
-                    temporary.settle(reader.opened(model).form())
-                header = parse_header(pread(temporary.descriptor), image.size, name=action.target)
-                if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
-                    raise VerificationError(f"{temporary.path} is not what was put together: check the system log")
-                if context.verify:
-                    check_written(temporary, digests.file, context.stop)
-                reader.check_unchanged()
-                with suppress(OSError):  # a file that cannot be read is another one
-                    if holds(temporary.target, image.size, digests.file, context.stop) is not None:
-                        self._finish(file, action, image, digests, reader)
-                        return _there(file, action, digests, (one.name for one in image.parameters))
-                check_target(temporary.target, None)
-                context.commit(temporary)
-            self._finish(file, action, image, digests, reader)
-            result = ReshardResult(
-                rank=file.rank,
-                target=file.target,
-                status="written",
-                bytes=image.size,
-                digest=digests.file,
-                sources=tuple(reader.used),
-                dropped=tuple(reader.dropped),
-            )
+            with explained("writing", temporaries[0].path):
+                descriptors = [temporary.descriptor for temporary in temporaries]
+                digests = ImageWriter(descriptors, image, context, self._casts).write(action, reader)
+            form = reader.opened(model).form()
+            for temporary in temporaries:
+                self._settle(temporary, form, image, digests)
+            reader.check_unchanged()
+            return [
+                self._commit(file, own, temporary, image, digests, reader)
+                for (file, own), temporary in zip(files, temporaries, strict=True)
+            ]
+
+    def _settle(self, temporary: AtomicFile, form: FileForm, image: SliceImage, digests: Digests) -> None:
+        """Make a written file durable, and see that it is what it should be."""
+        with explained("writing", temporary.path):
+            temporary.settle(form)
+        header = parse_header(pread(temporary.descriptor), image.size, name=temporary.path)
+        if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
+            raise VerificationError(f"{temporary.path} is not what was put together: check the system log")
+        if self._context.verify:
+            check_written(temporary, digests.file, self._context.stop)
+
+    def _commit(
+        self,
+        file: TargetFile,
+        action: ComposeAction,
+        temporary: AtomicFile,
+        image: SliceImage,
+        digests: Digests,
+        reader: PieceReader,
+    ) -> Written:
+        """Give a durable file its name and its manifest."""
+        with suppress(OSError):  # a file that cannot be read is another one
+            if holds(temporary.target, image.size, digests.file, self._context.stop) is not None:
+                self._finish(file, action, image, digests, reader)
+                return _there(file, action, digests, (one.name for one in image.parameters))
+        check_target(temporary.target, None)
+        self._context.commit(temporary)
+        self._finish(file, action, image, digests, reader)
+        result = ReshardResult(
+            rank=file.rank,
+            target=file.target,
+            status="written",
+            bytes=image.size,
+            digest=digests.file,
+            sources=tuple(reader.used),
+            dropped=tuple(reader.dropped),
+        )
+        _log.info("%s: written, %d bytes", file.target, image.size)
         names = (one.name for one in image.parameters)
         code = VerificationError.exit_code if reader.dropped else 0
         return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)), exit_code=code)
@@ -279,9 +317,25 @@ def _there(file: TargetFile, action: ComposeAction, digests: Digests, names: Ite
     return Written(result=result, digests=dict(zip(names, digests.parameters, strict=True)))
 
 
-def _image(plan: ReshardPlan, action: ComposeAction, model: SliceHeader | None) -> SliceImage:
+def batches(plan: ReshardPlan, files: Sequence[TargetFile], jobs: int) -> list[list[TargetFile]]:
+    """Return files in batches that hold the same, in an order that reads sources once where it can.
+
+    Batches are small enough that half of the threads have one.
+    """
+    most = min(max(1, len(files) // max(1, jobs // 2)), _MOST_TOGETHER)
+    own = {number for number, one in enumerate(plan.parameters) if one.own}
+    alike: dict[tuple[int, str, tuple[int, ...], tuple[int, ...], int], list[TargetFile]] = {}
+    for number, file in enumerate(files):
+        alone = not own.isdisjoint(file.parameters)
+        key = (file.stage, file.part or "", file.group, file.parameters, number if alone else -1)
+        alike.setdefault(key, []).append(file)
+    ordered = (held for _, held in sorted(alike.items(), key=lambda one: one[0]))
+    return [held[start : start + most] for held in ordered for start in range(0, len(held), most)]
+
+
+def _image(plan: ReshardPlan, action: ComposeAction, model: SliceHeader | None, casts: Mapping[str, str]) -> SliceImage:
     """Lay a file out; a ``.ckpt`` of sources with a CRC gets one."""
-    parameters = plan.written(item.parameter for item in action.parameters)
+    parameters = written_parameters((item.parameter for item in action.parameters), casts)
     if plan.form == "ckpt":
         crc = model is not None and model.kind == "ckpt" and model.crc is not None
         return ckpt_image(parameters, [default_pieces(one.nbytes) for one in parameters], crc=crc)

@@ -258,16 +258,6 @@ class ReshardPlan:
         """The type that each parameter is cast to, by its name; those that stay as they are left out."""
         return {one.name: one.cast for one in self.parameters if one.cast is not None}
 
-    def written(self, parameters: Iterable[Parameter]) -> list[Parameter]:
-        """Return parameters as the output lists them, with the type that they are cast to."""
-        casts = self.casts
-        return [
-            replace(one, dtype=casts[one.name], nbytes=prod(one.shape) * _SIZES[casts[one.name]])
-            if one.name in casts
-            else one
-            for one in parameters
-        ]
-
     def listed(self, file: TargetFile) -> tuple[Parameter, ...]:
         """Return the parameters that a file lists; those that cannot be had whole are left out."""
         found = []
@@ -294,6 +284,16 @@ class ReshardPlan:
     def bytes_of(self, file: TargetFile) -> int:
         """Return the bytes of contents of a file."""
         return sum(prod(part.shape) * one.item_size(transfer) for one, part, transfer in self.parts_of(file))
+
+
+def written_parameters(parameters: Iterable[Parameter], casts: Mapping[str, str]) -> list[Parameter]:
+    """Return parameters as the output lists them: with the types that they are cast to, by their names."""
+    return [
+        replace(one, dtype=casts[one.name], nbytes=prod(one.shape) * _SIZES[casts[one.name]])
+        if one.name in casts
+        else one
+        for one in parameters
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

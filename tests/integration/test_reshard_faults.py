@@ -28,19 +28,24 @@ EVERY = 1 if "MS_RECOVER_EXAMPLES" in os.environ else 9
 
 SOURCE = Job(4, [{"rows": cut_layout("rows", (2, 2), (0,), ()), "columns": cut_layout("columns", (2, 2), (), (0,))}])
 TARGET = Job(2, [{"rows": cut_layout("rows", (2,), (), (0,)), "columns": cut_layout("columns", (2,), (0,), ())}])
+REPLICAS = Job(2, [{"rows": cut_layout("rows", (2,), (), ()), "columns": cut_layout("columns", (2,), (), ())}])
+"""Two ranks that hold the same, so that their files are written together."""
 NAME = "test-1_8.ckpt"
 
 
 class Scene:
     """A tree, and the output that a plan makes of it."""
 
-    def __init__(self, base: Path, *, manifests: bool = True, form: OutputFormat | None = None) -> None:
+    def __init__(
+        self, base: Path, *, manifests: bool = True, form: OutputFormat | None = None, target: Job = TARGET
+    ) -> None:
+        self.target = target
         numbers = np.random.default_rng(5)
         self.arrays = {name: numbers.random((8, 12), np.float32) for name in ("rows", "columns")}
         self.arrays[COUNTER] = np.int8(8)
         self.root = make_job_tree(base / "source", SOURCE, self.arrays, manifests=manifests)
         self.output = base / "output"
-        strategy = str(write_strategies(base / "target", TARGET))
+        strategy = str(write_strategies(base / "target", target))
         common = (("global_batch_size", 4),) if form == "mindformers" else ()
         self.options = ReshardOptions(strategy=strategy, form=form, common=common)
 
@@ -60,7 +65,7 @@ class Scene:
         outcome = resharding.reshard(self.plan(), compare=True)
         assert (outcome.exit_code, outcome.errors) == (0, ())
         if self.options.form is None:
-            check_tree(self.output, TARGET, self.arrays)
+            check_tree(self.output, self.target, self.arrays)
         else:
             assert is_complete(self.output)
         assert not list(self.output.rglob("*.tmp"))
@@ -77,18 +82,13 @@ def is_complete(output: Path) -> bool:
     return plan.recoverable and not plan.changes_anything
 
 
-def truth_of(base: Path, form: OutputFormat | None) -> dict[str, bytes]:
+def truth_of(base: Path, form: OutputFormat | None = None, target: Job = TARGET) -> dict[str, bytes]:
     """Return the files of a run that nothing disturbed."""
-    scene = Scene(base / "truth", form=form)
+    scene = Scene(base / "truth", form=form, target=target)
     scene.complete()
     found = scene.files()
     shutil.rmtree(base / "truth")
     return found
-
-
-@pytest.fixture
-def truth(base: Path) -> dict[str, bytes]:
-    return truth_of(base, None)
 
 
 def check_names(scene: Scene, truth: dict[str, bytes]) -> None:
@@ -98,10 +98,12 @@ def check_names(scene: Scene, truth: dict[str, bytes]) -> None:
             assert data == truth[name], name
 
 
-@pytest.mark.parametrize("form", [None, "mindformers"])
+@pytest.mark.parametrize(
+    ("form", "target"), [(None, TARGET), (None, REPLICAS), ("mindformers", TARGET)], ids=["ckpt", "replicas", "new"]
+)
 @pytest.mark.parametrize("kind", ["kill", "kill after"])
-def test_killed_at_any_call_it_goes_on(kind: str, form: OutputFormat | None, base: Path) -> None:
-    scene, truth = Scene(base, form=form), truth_of(base, form)
+def test_killed_at_any_call_it_goes_on(kind: str, form: OutputFormat | None, target: Job, base: Path) -> None:
+    scene, truth = Scene(base, form=form, target=target), truth_of(base, form, target)
     struck = 0
     for number in range(1, MOST_CALLS, EVERY):
         shutil.rmtree(scene.output, ignore_errors=True)
@@ -122,7 +124,7 @@ def test_killed_at_any_call_it_goes_on(kind: str, form: OutputFormat | None, bas
             break
         assert code == -signal.SIGKILL
         struck += 1
-    assert struck * EVERY > 30
+    assert struck * EVERY > 20
 
 
 @pytest.mark.parametrize(
@@ -130,8 +132,9 @@ def test_killed_at_any_call_it_goes_on(kind: str, form: OutputFormat | None, bas
     [("ENOSPC", WRITING), ("EIO", (*WRITING, *READING, *OPENING))],
     ids=["no space", "the device fails"],
 )
-def test_an_error_at_any_call(code: str, calls: tuple[str, ...], base: Path, truth: dict[str, bytes]) -> None:
-    scene = Scene(base)
+@pytest.mark.parametrize("target", [TARGET, REPLICAS], ids=["", "replicas"])
+def test_an_error_at_any_call(code: str, calls: tuple[str, ...], target: Job, base: Path) -> None:
+    scene, truth = Scene(base, target=target), truth_of(base, target=target)
     wrong = 0
     for number in range(1, MOST_CALLS, EVERY):
         shutil.rmtree(scene.output, ignore_errors=True)
