@@ -13,7 +13,7 @@ from ms_recover.stores.local import StoppedError
 from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import OpenFile, Stop, never
 
-BLOCK = 512 << 10
+BLOCK = 1 << 20
 """Bytes read at a time: what was read is still in the cache of the processor when it is digested."""
 
 ARENA = 64 << 20
