@@ -11,12 +11,13 @@ from functools import partial
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import RunRecord
+from ms_recover.planning.lineage import RunRecord, follow_choice
 from ms_recover.stores.store import Store
-from ms_recover.stores.urls import open_store
+from ms_recover.stores.urls import is_url, open_store
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs
+from ms_recover.training.other_world import aside_roots
 from ms_recover.training.reshard_trees import JudgedTree, Place, SliceTree, find_trees
 from ms_recover.training.search import Search
 
@@ -76,8 +77,10 @@ class TreeChoice:
     """
 
     def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str]) -> None:
-        self._job, self._search = job, search
         trees, runs = _look(job, search, sources)
+        if search.from_environment and search.judging.run is not None:
+            search = search.in_run(follow_choice(runs, search.judging.run))
+        self._job, self._search = job, search
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
         self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)]))
         self._without: set[Place] = set()
@@ -120,7 +123,7 @@ def _agree(job: TrainingJob, search: Search, candidates: _Candidates, without: s
 
 
 def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
-    stores = job.run_together("opening the sources", lambda: [_opened(source) for source in sources])
+    stores = job.run_together("opening the sources", lambda: [_opened(one) for one in _with_aside(sources)])
 
     def scan() -> list[SliceTree]:
         return find_trees(search.root, search.scanning, stores)
@@ -130,6 +133,12 @@ def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[lis
     if any(flag for (flag,) in job.gather([waited])):
         trees = job.run_together("scanning the tree", scan)
     return trees, gather_runs(job, (run for tree in trees for run in tree.runs))
+
+
+def _with_aside(sources: Sequence[str]) -> list[str]:
+    """Return the sources, and of those that are paths the trees that were set aside below them."""
+    below = [one for source in sources if not is_url(source) for one in aside_roots(source)]
+    return [*sources, *below]
 
 
 def _opened(source: str) -> Store:

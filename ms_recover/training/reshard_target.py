@@ -10,6 +10,7 @@ from typing import Any
 from ms_recover.errors import InputError, UsageError
 from ms_recover.formats.strategy import decode_strategy
 from ms_recover.model.strategy import Layout
+from ms_recover.model.texts import list_some
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED, cells_of
 from ms_recover.planning.redundancy.stages import Stages
 from ms_recover.planning.resharding.target import Target
@@ -128,6 +129,19 @@ def is_cut_like(job: TrainingJob, target: Target, stages: Stages, ranks: int) ->
         return False
     names, devices = target.stages[0].keys() | before.keys(), target.devices
     return _parts(target.stages[0], names, devices) == _parts(before, names, devices)
+
+
+def why_cut_otherwise(job: TrainingJob, layouts: Iterable[Layout], network: Any, stages: Stages) -> str | None:
+    """Return which parameter the layouts of this job cut otherwise than those of its slices do; None where none is."""
+    stated = {layout.parameter: layout for layout in with_states(list(layouts), network)}
+    devices = max((prod(layout.device_matrix) for layout in stated.values()), default=job.size)
+    before = stages.layouts.get(job.rank // devices, {})
+    names = stated.keys() & before.keys()
+    if stages.devices != devices:
+        return None
+    now, then = _parts(stated, names, devices), _parts(before, names, devices)
+    odd = sorted(name for name in names if now[name] != then[name])
+    return f"{list_some(odd, 8)} are cut otherwise than the layouts of this job say" if odd else None
 
 
 def _parts(layouts: Mapping[str, Layout], names: Iterable[str], ranks: int) -> dict[str, object]:

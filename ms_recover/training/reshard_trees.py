@@ -85,9 +85,11 @@ def find_trees(root: str, scanning: ScanOptions, sources: Sequence[Store]) -> li
     MsRecoverError
         When a folder or a source cannot be read.
     """
-    local = [_scanned(root, scanning, in_place=True)]
-    local += [_scanned(one, scanning) for one in aside_roots(root)]
-    trees = [one for one in local if one is not None]
+    in_place = _scanned(root, scanning, in_place=True)
+    if in_place is not None:  # the files that are named are those of the slices in place, where there are some
+        scanning = replace(scanning, group_info=(), strategy=())
+    aside = [_scanned(one, scanning) for one in aside_roots(root)]
+    trees = [one for one in (in_place, *aside) if one is not None]
     there = [(store, inventory_of(store)) for store in sources]
     for _, inventory in there:
         _refuse_iterations(inventory)
@@ -105,7 +107,7 @@ def find_trees(root: str, scanning: ScanOptions, sources: Sequence[Store]) -> li
 
 def _scanned(root: str, scanning: ScanOptions, *, in_place: bool = False) -> SliceTree | None:
     try:
-        inventory = api.scan(root, scanning if in_place else replace(scanning, group_info=(), strategy=()))
+        inventory = api.scan(root, scanning)
     except MissingInputError:
         return None
     _refuse_iterations(inventory)

@@ -48,7 +48,7 @@ class Resumption:
     step: Step | None
     """Step that training resumed from; None when training started afresh, like `path`."""
     path: str | None
-    """This rank's slice of that step."""
+    """This rank's slice of that step; where slices were cut anew, the tree that they were taken from."""
     source_rank: int | None
     """Rank that the slice was copied from, or the first of several it was composed from; None when this rank had it."""
     epochs: int | None = None
@@ -261,7 +261,22 @@ def find_any(
             return resharded
         return find_slice(job, search)
     with naming_reshard(job, search):
-        return find_slice(job, search)
+        found = find_slice(job, search)
+        if found is not None:
+            job.run_together("comparing the layouts", lambda: _check_cut(found, savers, network))
+        return found
+
+
+def _check_cut(found: Found, savers: Iterable[Any], network: Any) -> None:
+    """Refuse slices that are cut otherwise than the program states; local shapes need not show it."""
+    layouts = next((stated for stated, _ in (saver.stated for saver in savers) if stated is not None), None)
+    if layouts is None or not (stages := found.view.compared.facts.stages).layouts:
+        return
+    from ms_recover.training.reshard_target import why_cut_otherwise
+
+    why = why_cut_otherwise(found.job, layouts, network, stages)
+    if why is not None:
+        raise InputError(f"{found.own}: {why}; resume with the layouts of the slices, or with reshard=True")
 
 
 def find_slice(job: TrainingJob, search: Search) -> Found | None:

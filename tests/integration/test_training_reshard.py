@@ -104,6 +104,20 @@ def test_a_node_is_lost_and_comes_back_and_no_loss_differs(tmp_path):
         assert {key: found[name][key] for key in SAME} == SAME
     assert (found["back"]["step"], found["back"]["from"], found["back"]["accumulate"]) == ("3_4", 2, 1)
     assert found["trees"] == ["2_ranks_3_4", "4_ranks_2_2"]
+    # what one of the two had is gone: both go on from the slices of the four
+    lost = found["lost again"]
+    assert (lost["step"], lost["from"], lost["accumulate"], lost["steps"]) == ("2_2", 4, 2, [7, 16])
+    assert {key: lost[key] for key in SAME} == SAME
+    assert lost["trees"] == ["2_ranks_3_4", "4_ranks_2_2"]
+    # over four tensor-parallel ranks sums are made in another order
+    assert found["wide"]["steps"] == [7, 9]
+    assert found["wide"]["values"] == found["unsaved"]["values"]
+    assert found["wide"]["distance"] <= 1e-5
+    assert found["shards"]["anew"] == 4
+    assert found["shards"]["distance"] <= 1e-5
+    assert found["shards"]["bytes"] == 32 * 8 * 4 // 4  # two tensor-parallel parts in two shards
+    assert "first.weight" in found["otherwise"]
+    assert "cut otherwise than the layouts of this job say" in found["otherwise"]
 
 
 @more

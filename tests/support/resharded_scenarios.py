@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.resharded_jobs import World
+from tests.support.resharded_jobs import World, copy_tree
 
 Start = Callable[..., World]
 EPOCHS = 4
@@ -62,6 +62,7 @@ def lose_a_node(top: Path, start: Start) -> dict[str, Any]:
     root = top / "tree"
     whole = start(top / "whole", 4, 2, EPOCHS, how="train")
     first = start(root, 4, 2, EPOCHS, how="train", crash=7)
+    copy_tree(root, top / "a")
     for rank in (2, 3):
         shutil.rmtree(root / f"ckpt_dir{rank}")
     found = {"refused": start(root, 2, 2, EPOCHS, micro=2).answers[0].get("error")}
@@ -71,10 +72,26 @@ def lose_a_node(top: Path, start: Start) -> dict[str, Any]:
     found["plain"] = start(root, 2, 2, EPOCHS, micro=2, fresh="start").answers[0].get("error")
     found["resumed"] = brief(start(root, 2, 2, EPOCHS, crash=11, **parts), whole, 2)
     found["again"] = brief(start(root, 2, 2, EPOCHS, crash=13, **parts), whole, 2)
+    found["lost again"] = lose_a_rank_of_the_second_world(top, start, root, whole)
+    found["wide"] = brief(start(copy_tree(top / "a", top / "wide"), 4, 4, EPOCHS, crash=9, reshard=True), whole, 4)
+    shards = start(copy_tree(top / "a", top / "shards"), 4, 2, EPOCHS, crash=9, reshard=True, shards=2)
+    found["shards"] = {
+        "anew": shards.said.count("which 4 ranks saved: slices are cut anew"),
+        "distance": distance(shards.answers[0]["losses"], whole.answers[0]["losses"]),
+        "bytes": len(shards.answers[0]["loaded"]["first.weight"]) // 2,
+    }
+    found["otherwise"] = start(copy_tree(top / "a", top / "otherwise"), 4, 4, EPOCHS).answers[0].get("error")
     found["back"] = brief(start(root, 4, 2, EPOCHS, reshard=True), whole, 2)
     found["first"] = brief(first, whole, 2)
     found["trees"] = sorted(path.name for path in (root / "resharded_from").iterdir())
     return found
+
+
+def lose_a_rank_of_the_second_world(top: Path, start: Start, root: Path, whole: World) -> dict[str, Any]:
+    """What rank 1 of two had is gone, and nobody else has it: both go on from the slices that were set aside."""
+    lost = copy_tree(root, top / "lost again", 1)
+    found = brief(start(lost, 2, 2, EPOCHS, micro=2, reshard=True), whole, 2)
+    return {**found, "trees": sorted(path.name for path in (lost / "resharded_from").iterdir())}
 
 
 # loops without Model: every rank holds parts of the same whole arrays
@@ -146,8 +163,6 @@ def go_on(root: Path, rank: int, layouts: Sequence[Any], *, shapes: Any = SHAPES
 
 def there_and_back(top: Path, start: Start) -> dict[str, Any]:
     """2 x 2 -> 1 x 4 -> 2 x 2 with optimizer shards -> 2 x 2, in one job: each loads what was, and saves it again."""
-    from tests.support.resharded_jobs import World
-
     root = top / "tree"
 
     def work(rank: int) -> list[Any]:
@@ -170,7 +185,6 @@ def there_and_back(top: Path, start: Start) -> dict[str, Any]:
 
 def mistakes(top: Path, start: Start) -> dict[str, Any]:
     """Two ranks go on from slices of four, and from everything that cannot be."""
-    from tests.support.resharded_jobs import World, copy_tree
     from tests.support.sample import flip
 
     tree = top / "tree"
