@@ -37,11 +37,11 @@ MODEL_PARALLEL = 8
 SHARDS = 4
 
 
-def make_tree(root: Path, ranks: int) -> int:
+def make_tree(root: Path, ranks: int, shards: int = SHARDS) -> int:
     """Write headers and layouts of a transformer with Adam; the contents are zeros, one row a parameter.
 
-    Weights are cut over 8 ranks, optimizer shards over 4 of the data-parallel ones, so that slices repeat; norms are
-    cut over all data-parallel ranks. Returns the number of parameters of a slice.
+    Weights are cut over 8 ranks, the optimizer into `shards` over the data-parallel ones, so that slices repeat; norms
+    are cut over all data-parallel ranks. Returns the number of parameters of a slice.
     """
     matrix = (ranks // MODEL_PARALLEL, MODEL_PARALLEL)
     layouts, parameters = [], []
@@ -51,14 +51,14 @@ def make_tree(root: Path, ranks: int) -> int:
                 name = f"{state}blocks.{layer}.{short}"
                 norm = "norm" in short
                 maps = ((),) if norm else ((0,), ()) if place % 2 else ((), (0,))
-                layouts.append(cut_layout(name, matrix, *maps, shards=SHARDS))
+                layouts.append(cut_layout(name, matrix, *maps, shards=shards))
                 parameters.append(Parameter(name, "Float32", (4,) if norm else (1, 4), 16))
     parameters += [Parameter(name, "Float32", (), 4) for name in ("beta1_power", "beta2_power", "learning_rate")]
     data = fill(
         ckpt_image(parameters, [[one.nbytes] for one in parameters]), {p.name: bytes(p.nbytes) for p in parameters}
     )
     strategy = encode_strategy(Strategy((0,), 2, tuple(layouts)))
-    step = MODEL_PARALLEL * SHARDS
+    step = MODEL_PARALLEL * shards
     for rank in range(ranks):
         folder = root / f"ckpt_dir{rank}"
         folder.mkdir(parents=True)

@@ -16,26 +16,27 @@ from ms_recover.errors import MsRecoverError
 PREFIX = "RECOVER_CKPT_"
 """An option ``--world-size`` comes from ``RECOVER_CKPT_WORLD_SIZE``, whatever the command."""
 
-_SECTIONS = ("Where the slices are", "What to recover", "How it is done", "Other nodes", "Output")
+_SECTIONS = ("Where the slices are", "What to recover", "How it is done", "Other nodes", "Where ranks live", "Output")
 _BY_TARGET: dict[Target, str] = {
     "scan": _SECTIONS[0],
     "plan": _SECTIONS[1],
     "topology": _SECTIONS[0],
     "peers": _SECTIONS[3],
     "engine": _SECTIONS[3],
+    "topology": _SECTIONS[4],
 }
 _BY_NAME = {
     "partial": _SECTIONS[1],
     "bind": _SECTIONS[3],
     "port": _SECTIONS[3],
     "idle": _SECTIONS[3],
-    "output": _SECTIONS[4],
-    "explain": _SECTIONS[4],
-    "detailed-exitcode": _SECTIONS[4],
-    "json": _SECTIONS[4],
-    "verbose": _SECTIONS[4],
-    "log-file": _SECTIONS[4],
-    "help": _SECTIONS[4],
+    "output": _SECTIONS[5],
+    "explain": _SECTIONS[5],
+    "detailed-exitcode": _SECTIONS[5],
+    "json": _SECTIONS[5],
+    "verbose": _SECTIONS[5],
+    "log-file": _SECTIONS[5],
+    "help": _SECTIONS[5],
 }
 """Sections of options that are no fields; all others are in "How it is done"."""
 

@@ -38,7 +38,7 @@ def _smallest(level: LevelAudit) -> str:
         return f"the smallest fatal loss has more than {many(level.survived, level.name)}"
     possible = comb(len(level.domains), level.smallest)
     sets = _SETS.get(level.smallest, "such set")
-    of = f" of {possible:,}" if possible < _LONG else f" of {possible:.3g}"
+    of = f" of {possible:,}" if possible < _LONG else f" of 10^{len(str(possible)) - 1}"
     count = "how many is not known"
     if level.smallest_count is not None:
         count = many(level.smallest_count, sets) if sets else f"{level.smallest_count:,}"

@@ -8,7 +8,7 @@ some block of it, or the strategy files.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from ms_recover.model.rank_local import share_nothing
@@ -39,7 +39,8 @@ class _Finding:
         self.evidence: Evidence = find_evidence(facts)
         self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in sound) - self.idle
         self._divided: set[int] = set()
-        self._copies: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._copies: dict[int, tuple[int, ...]] = {}
+        self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
 
     def found(self) -> StepHolders:
         """Return what was found."""
@@ -83,7 +84,7 @@ class _Finding:
         """Return the ranks of a group with a slice that can be copied, a sound rank itself included; none where not."""
         facts, judgement = self.facts, self.judgement
         group = facts.groups.of(rank)
-        if group not in self._copies:
+        if group[0] not in self._copies:  # groups have no rank in common
             refused = (
                 not facts.groups.knows(rank)
                 or (group, judgement.step) in judgement.structure.conflicts
@@ -91,9 +92,13 @@ class _Finding:
                 or group in judgement.disagreements
             )
             held = [] if refused else [self.sound[one] for one in group if one in self.sound]
-            own = any(share_nothing({p.name: prod(p.shape) for p in one.listed}, one.rank_local) for one in held)
-            self._copies[group] = () if own else tuple(one.rank for one in held)
-        return self._copies[group]
+            own = any(
+                share_nothing({p.name: prod(p.shape) for p in one.listed}, local)
+                for one in held
+                if (local := one.rank_local)
+            )
+            self._copies[group[0]] = () if own else tuple(one.rank for one in held)
+        return self._copies[group[0]]
 
     def _why_not_composed(self, stage: int) -> bool:
         """Whether slices of a stage can only be copied whole."""
@@ -197,7 +202,8 @@ class _Finding:
         if parameter is not None:
             size = parameter.nbytes
         kind = BlockKind(stage=stage, names=(name,), cut="none", source=source)
-        needing = [rank for rank in ranks if rank in set(there) or rank in self.missing]
+        having = frozenset(there)
+        needing = [rank for rank in ranks if rank in having or rank in self.missing]
         if name in self.facts.stages.layouts[stage]:  # a layout that does not fit: it is taken from nobody
             for rank in needing:
                 own = (rank,) if rank in self.sound else ()
@@ -212,52 +218,54 @@ class _Finding:
         for rank in needing:
             group = self.facts.groups.of(rank)
             held = tuple(one for one in there if one in group)
-            yield Block(kind=kind, holders=held or ((rank,) if rank in there else ()), bytes=size), (rank,)
+            yield Block(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size), (rank,)
 
     def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[Block]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
-        sets: dict[tuple[int, ...], Ranks] = {}
-
-        def ranks_of(holders: tuple[int, ...]) -> Ranks:
-            return sets.setdefault(holders, frozenset(holders))
-
-        done: set[tuple[tuple[int, ...], Ranks]] = set()
         for rank in whole:
-            for copied, why in self._no_copy(rank, ranks_of):
-                yield copied, why
+            yield from self._no_copy(rank)
+        done: set[tuple[int, int]] = set()
+        strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():
-            strategy = self.evidence.strategies(self.facts.stages.of(rank))
+            strategy = strategies[self.facts.stages.of(rank)]
             alone = frozenset((rank,)) - self.missing
-            no_copy = list(self._no_copy(rank, ranks_of))
-            usual = len(no_copy) == 1
+            no_copy = list(self._no_copy(rank))
             for block in blocks:
-                lost = ranks_of(block.holders)
-                key = (block.holders, no_copy[0][0])
-                if usual and alone <= lost:
+                lost = block.members
+                if len(no_copy) == 1 and alone <= lost:
+                    key = (id(lost), id(no_copy[0][0]))
                     if key in done:
                         continue
                     done.add(key)
                 for copied, _ in no_copy:
                     yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
-            if strategy is not None and not frozenset(self.facts.stages.ranks(self.facts.stages.of(rank))) <= strategy:
+            others = [(strategy, f"the strategy file of rank {rank}'s stage")] if strategy is not None else []
+            others += [
+                (one, "parameters without layout, which one rank alone has") for one in self._doubtful(rank, blocks)
+            ]
+            for one, text in others:
                 for copied, _ in no_copy:
-                    yield strategy | copied | alone, f"the strategy file of rank {rank}'s stage"
-            doubtful = self._doubtful(rank, blocks)
-            for one in doubtful:
-                for copied, _ in no_copy:
-                    yield one | copied | alone, "parameters without layout, which one rank alone has"
+                    yield one | copied | alone, text
 
-    def _no_copy(self, rank: int, ranks_of: Callable[[tuple[int, ...]], Ranks]) -> Iterator[tuple[Ranks, str]]:
+    def _strategies(self, stage: int) -> Ranks | None:
+        """Return the ranks with a strategy file of a stage, where losing them leaves others that need it."""
+        there = self.evidence.strategies(stage)
+        return there if there is not None and not there.issuperset(self.facts.stages.ranks(stage)) else None
+
+    def _no_copy(self, rank: int) -> Iterator[tuple[Ranks, str]]:
         """Yield losses after which the slice of a rank cannot be copied."""
         copies = self.copies(rank)
         alone = frozenset((rank,)) - self.missing
         if not copies:
             yield alone, f"the slice of rank {rank}, of which no other rank has a copy"
             return
-        held = ranks_of(copies)
+        group = self.facts.groups.of(rank)
+        if group[0] not in self._no_copies:
+            held, lists = frozenset(copies), self.evidence.lists(group)
+            self._no_copies[group[0]] = held, lists if lists is not None and not held <= lists else None
+        held, lists = self._no_copies[group[0]]
         yield (held if alone <= held else held | alone), f"the slice of rank(s) {some_ranks(copies)}"
-        lists = self.evidence.lists(self.facts.groups.of(rank))
-        if lists is not None and not held <= lists:
+        if lists is not None:
             yield lists | alone, f"the rank list that names rank {rank}"
 
     def _doubtful(self, rank: int, blocks: Sequence[Block]) -> Iterator[Ranks]:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ms_recover.cli.main import COMMANDS, group
 
-SECTIONS = ["Where the slices are", "What to recover", "How it is done", "Other nodes", "Output"]
+SECTIONS = ["Where the slices are", "What to recover", "How it is done", "Other nodes", "Where ranks live", "Output"]
 
 
 def shown(*arguments, columns=80):
