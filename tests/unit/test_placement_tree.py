@@ -5,8 +5,13 @@ import shutil
 import pytest
 
 from ms_recover import api
+from ms_recover.auditing import audit_claims
 from ms_recover.cli.topology import TopologyOptions, find_topology
 from ms_recover.execution.rank_lists import write_group_info
+from ms_recover.formats.topology.placing import share_hosts
+from ms_recover.model.axes import Axes
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.testing.trees import PARAMETERS, SLICE_MODE, save_manifests, slice_bytes
@@ -54,3 +59,21 @@ def test_the_trap_is_fatal_and_the_proposed_placement_survives(trap, tmp_path):
     assert all(len({after.hosts[rank] for rank in range(first, first + 4)}) == 1 for first in range(0, 16, 4))
     for host in ("node1", "node2"):
         assert recoverable_without(mended, after, host, tmp_path / f"mended-{host}")
+
+
+@pytest.mark.parametrize(
+    ("order", "neighbour"), [(("tp", "cp", "ep", "dp", "pp"), 1), (("dp", "tp", "cp", "ep", "pp"), 2)]
+)
+def test_tensor_parallel_ranks_stay_on_one_host(order, neighbour):
+    """Whatever the order of axes; before the first checkpoint."""
+    options = PlanOptions(axes=Axes.parse("dp=2,tp=4,pp=2"), order=order, world_size=16)
+    before = share_hosts(8, 16, "--ranks-per-host")
+    made = audit_claims(Inventory(""), options, before)
+    (found,) = [one for one in made.findings if one.kind == "placement"]
+    after = found.topology.hosts
+    groups = [
+        [first + neighbour * at for at in range(4)] for first in ((0, 4, 8, 12) if neighbour == 1 else (0, 1, 8, 9))
+    ]
+    assert after != before.hosts
+    assert all(len({after[rank] for rank in group}) == 1 for group in groups)
+    assert audit_claims(Inventory(""), options, found.topology).survived == 1

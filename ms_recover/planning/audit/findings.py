@@ -14,6 +14,7 @@ from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.losses import Level
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.planning.audit.shards import Sharding
+from ms_recover.planning.audit.together import find_tensor_groups
 from ms_recover.planning.facts import Facts
 
 _MOST_NAMED = 8
@@ -159,7 +160,7 @@ def _placement(case: Case) -> Iterator[Finding]:
         held = (
             f"{len(together):,} blocks have all their holders on one {name}, such as {case.held.why[one]}, on {place}"
         )
-        proposal = propose_placement(case.held.family, topology)
+        proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
         if proposal.topology is not None:
             yield Finding(
                 kind="placement",

@@ -98,6 +98,12 @@ def kinds_by_axes(
     return found
 
 
+def tensor_groups(axes: Axes, order: Sequence[str], world_size: int) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of ranks that differ in their tensor-parallel place only; arguments as for `same_by_axes`."""
+    places = _places(axes, order, world_size)
+    return _alike([tuple((place | {"tp": 0}).values()) for place in places])
+
+
 def _places(axes: Axes, order: Sequence[str], world_size: int) -> list[_Place]:
     """Return the place of each rank on each axis."""
     sizes = {axis: axes.size(axis) for axis in ("tp", "cp", "ep", "dp", "pp")}
