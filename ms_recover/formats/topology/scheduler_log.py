@@ -63,7 +63,9 @@ def decode_scheduler_log(data: bytes, where: str, world_size: int | None = None,
         if given is not None and given["role"] == b"MS_WORKER":
             ranks[_text(given["node"])] = int(given["rank"]), line
     if not nodes:
-        raise FormatError(f"{where}, line 1 and behind: no worker registers here; is it scheduler.log of msrun?")
+        raise FormatError(
+            f"{where}, line 1 and behind: no worker registers here; is it scheduler.log of msrun, and GLOG_v at most 2?"
+        )
     addresses: dict[str, set[str]] = defaultdict(set)
     for node in nodes.values():
         addresses[node.host].add(node.address)

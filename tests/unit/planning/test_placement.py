@@ -2,13 +2,18 @@
 
 import itertools
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout
 from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.placement import propose_placement
+from ms_recover.planning.audit.together import find_tensor_groups
+from ms_recover.planning.redundancy.stages import Stages
 
 
 def on_hosts(ranks, per_host, per_rack=None):
@@ -172,3 +177,27 @@ def test_ten_thousand_ranks():
     found = propose_placement(fatal, before)
     check(found, before, fatal)
     assert found.survives == ("host", "rack")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "tensor_map", "groups"),
+    [
+        ((2, 4), ((0,), ()), [{0, 1, 2, 3}, {4, 5, 6, 7}]),
+        ((4, 2), ((), (1,)), [{0, 2, 4, 6}, {1, 3, 5, 7}]),
+        ((2, 2, 2), ((2, 0), ()), [{0, 1, 4, 5}, {2, 3, 6, 7}]),
+    ],
+)
+def test_tensor_parallel_groups_by_layouts(matrix, tensor_map, groups):
+    weight = Layout("w", matrix, tensor_map)
+    norm = Layout("norm", matrix, ((),))
+    state = Layout("moment.norm", matrix, ((),), opt_shard_size=-1)
+    layouts = {one.parameter: one for one in (weight, norm, state)}
+    facts = SimpleNamespace(options=PlanOptions(), stages=Stages(devices=8, layouts={0: layouts, 1: layouts}))
+    found = find_tensor_groups(facts)
+    both = groups + [{rank + 8 for rank in group} for group in groups]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, both))
+
+
+def test_no_tensor_parallel_groups():
+    facts = SimpleNamespace(options=PlanOptions(), stages=Stages())
+    assert find_tensor_groups(facts) == ()
