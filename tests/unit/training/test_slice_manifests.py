@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -70,6 +71,7 @@ def test_beside_the_callback_of_mindspore(tmp_path, options, behind):
     one = read_manifest(next(folder.glob(f"*2_4.*{MANIFEST_SUFFIX}")))
     assert (one.step, one.cumulative_step, one.rank, one.world_size) == (Step(2, 4), 8, 0, 1)
     assert (one.run_id, one.group, one.provenance.kind) == (manifests.run_id, (0,), "saved")
+    assert one.training.host == socket.gethostname()
     assert len(one.run_id) == 32
     found = api.verify(api.scan(tmp_path))
     assert {(check.status, check.evidence) for check in found.checks} == {("sound", "manifest")}
