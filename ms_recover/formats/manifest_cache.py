@@ -12,11 +12,11 @@ from dataclasses import replace
 from ms_recover.errors import FormatError
 from ms_recover.formats.manifest import decode_manifest
 from ms_recover.model.manifest import DIGEST, Digests, Manifest
-from ms_recover.model.slices import Parameter
+from ms_recover.model.slices import Parameter, ParameterList
 
 _BEGIN = b'\n "parameters": ['
 """As `ms_recover.formats.manifest_json.encode` writes it; in a string no line break stands as itself."""
-_DIGEST = re.compile(rf'(?<="digest": ")({DIGEST}:[0-9a-f]{{32}})(?="[,}}])', re.ASCII)
+_DIGEST = re.compile(rf'"digest": "({DIGEST}:[0-9a-f]{{32}})"', re.ASCII)
 _MOST_KNOWN = 64
 _MOST_BYTES = 8 << 20
 
@@ -25,7 +25,7 @@ class KnownManifests:
     """The texts of manifests that were decoded before; threads may share them, as they only grow."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], tuple[Parameter, ...]] = {}
+        self._known: dict[tuple[str, ...], ParameterList] = {}
 
     def decode(self, data: bytes, where: str, like: tuple[Parameter, ...] = ()) -> Manifest:
         """Decode a manifest, as `ms_recover.formats.manifest.decode_manifest`; equal lists share their parameters."""
@@ -42,6 +42,9 @@ class KnownManifests:
                 return decode_manifest(data, where, like)
             return replace(manifest, parameters=known, digests=Digests(manifest.digests.file, digests))
         manifest = decode_manifest(data, where, like)
-        if manifest.digests.parameters == digests and len(self._known) < _MOST_KNOWN:
-            self._known[between] = manifest.parameters
-        return manifest
+        if manifest.digests.parameters != digests or len(self._known) >= _MOST_KNOWN:
+            return manifest
+        listed = manifest.parameters
+        shared = listed if isinstance(listed, ParameterList) else ParameterList(listed)
+        self._known[between] = shared
+        return replace(manifest, parameters=shared)
