@@ -116,7 +116,7 @@ def join_histories(inventory: Inventory, parts: Sequence[History]) -> History:
             world_size=max(one.world_size for one in parts),
             run_id=next((one.run_id for one in parts if one.run_id), None),
             steps=steps,
-            runs=tuple(dict.fromkeys(run for one in parts for run in one.runs)),
+            runs=_join_runs([run for one in parts for run in one.runs]),
             disagreements=tuple(sorted(disagreements, key=lambda one: (places[one.first], one.parameter))),
             own=tuple(sorted(own, key=lambda one: one.parameter)),
             stopped=tuple(sorted(stopped, key=lambda one: (places[one.since], one.parameter))),
@@ -136,6 +136,19 @@ def _join_steps(steps: Sequence[HistoryStep]) -> HistoryStep:
         parameters=tuple(sorted({name for one in steps for name in one.parameters})),
         reason="; ".join(dict.fromkeys(one.reason for one in steps if one.reason)),
     )
+
+
+def _join_runs(runs: Sequence[HistoryRun]) -> tuple[HistoryRun, ...]:
+    """Return each run once, with the steps that any part has of it."""
+    joined: dict[tuple[str, int | None], HistoryRun] = {}
+    for run in runs:
+        before = joined.get((run.run_id, run.started), run)
+        joined[run.run_id, run.started] = replace(
+            before,
+            first=min((step for step in (before.first, run.first) if step is not None), default=None),
+            last=max((step for step in (before.last, run.last) if step is not None), default=None),
+        )
+    return tuple(joined.values())
 
 
 def _runs(facts: Facts) -> tuple[HistoryRun, ...]:
@@ -203,7 +216,9 @@ def _missing(facts: Facts, moments: Sequence[Moment], shared: Sequence[Shared]) 
         )
     elif bare:
         notes.append(f"steps with slices without manifests, which are no evidence here: {list_some(bare, 8)}")
-    if any(moment.own for moment in moments) and not shared:
+    if any(moment.own for moment in moments) and not shared and facts.stages.layouts:
+        notes.append("by the strategy files no two ranks here hold the same of any parameter: nothing can be compared")
+    elif any(moment.own for moment in moments) and not shared:
         notes.append(
             "nothing states that two ranks hold the same: name rank lists (--group-info), strategy files (--strategy), "
             "or say it with --group or --axes"

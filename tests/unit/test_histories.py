@@ -1,0 +1,65 @@
+"""The verb history on trees of iterations."""
+
+from dataclasses import replace
+
+from ms_recover import api
+from ms_recover.histories import history
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.steps import Step
+from tests.support.iteration_trees import unpack
+
+MANIFESTS_ONLY = ScanOptions(headers=False)
+
+
+def sealed(tmp_path):
+    """Return the inventory of a MindFormers tree with manifests."""
+    tree = unpack("dp2_mp4", tmp_path / "tree")
+    api.seal(api.scan(tree))
+    return api.scan(tree, MANIFESTS_ONLY)
+
+
+def changed(inventory, rank, number, name):
+    """Return the inventory of the same tree in which a rank saved other values of a parameter in an iteration."""
+
+    def change(file):
+        names = [one.name for one in file.manifest.parameters]
+        if (file.rank, file.step.step) != (rank, number) or name not in names:
+            return file
+        digests = list(file.manifest.digests.parameters)
+        digests[names.index(name)] = f"xxh3_128:{7:032x}"
+        stated = replace(file.manifest.digests, file=f"xxh3_128:{8:032x}", parameters=tuple(digests))
+        return replace(file, manifest=replace(file.manifest, digests=stated))
+
+    return replace(inventory, slices=tuple(map(change, inventory.slices)))
+
+
+def shared_parameter(inventory):
+    """Return a parameter that two ranks hold, and the two."""
+    holders = {}
+    for file in inventory.slices:
+        if file.step.step == 200:
+            for parameter, digest in zip(file.parameters, file.manifest.digests.parameters, strict=True):
+                holders.setdefault((parameter.name, digest), []).append(file.rank)
+    return next((name, ranks) for (name, _), ranks in sorted(holders.items()) if len(ranks) == 2)
+
+
+def test_iterations_have_a_history(tmp_path):
+    inventory = sealed(tmp_path)
+    found = history(inventory)
+    assert [one.step for one in found.steps] == [Step.iteration(100), Step.iteration(200)]
+    assert found.clean == Step.iteration(200)
+    assert [(one.first, one.last) for one in found.runs] == [(Step.iteration(100), Step.iteration(200))]
+
+
+def test_a_rank_that_differs_in_an_iteration_is_named_with_the_file(tmp_path):
+    inventory = sealed(tmp_path)
+    name, ranks = shared_parameter(inventory)
+    found = history(changed(inventory, ranks[1], 200, name))
+    (one,) = found.disagreements
+    assert (one.parameter, one.first, one.agreed_until) == (name, Step.iteration(200), Step.iteration(100))
+    assert one.ranks == tuple(ranks)
+    assert one.part in ("model", "opt")
+    assert found.clean == Step.iteration(100)
+    assert found.steps[-1].state == "disagreed"
+    full = api.scan(tmp_path / "tree")
+    assert api.plan(changed(full, ranks[1], 200, name), PlanOptions(clean=True, quick=True)).step == Step.iteration(100)
