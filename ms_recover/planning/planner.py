@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError, UsageError
+from ms_recover.file_names import RESHARDED_FOLDER
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
@@ -152,6 +153,9 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
             f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
             "or describe the file names with --pattern"
             + "".join(f"; {text}" for text in texts_of_aside(find_run_records((), inventory.set_aside)))
+            + "".join(
+                f"; {note.path}: {note.reason}" for note in inventory.notes if note.path.startswith(RESHARDED_FOLDER)
+            )
         )
     check_kind_of_step(inventory, options.step)
     if options.step is not None and options.step not in inventory.steps:

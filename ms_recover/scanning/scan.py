@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, MsRecoverError
-from ms_recover.file_names import RANK_DIRECTORIES, VAGUE_RANK_DIRECTORIES
+from ms_recover.file_names import RANK_DIRECTORIES, RESHARDED_FOLDER, VAGUE_RANK_DIRECTORIES
 from ms_recover.formats.group_info import decode_group_info
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import (
@@ -86,6 +88,7 @@ def scan_store(
     settle_names(found)
     others = () if pattern else keep_one_set(top, found)
     notes = found.notes
+    _note_other_worlds(tree, notes)
     stored = None if pattern else _find_iterations(tree, notes)
     ranks = found.ranks | {name.rank for name in stored.slices} if stored else found.ranks
     empty = [path for rank, path in sorted(set(found.directories)) if rank not in ranks]
@@ -147,6 +150,18 @@ def scan_store(
         set_aside=_set_aside(tree, found),
         crc_later=options.crc and not tree.near,
     )
+
+
+def _note_other_worlds(tree: Tree, notes: Notes) -> None:
+    """Name the trees of other ranks that lie below the root: a training was resumed from them."""
+    if all(entry.name != RESHARDED_FOLDER for entry in tree.entries("")):
+        return
+    with suppress(MsRecoverError):  # it is no part of this tree
+        for entry in tree.entries(RESHARDED_FOLDER):
+            path = f"{RESHARDED_FOLDER}/{entry.name}"
+            if not entry.name.startswith("."):
+                command = shlex.join(["recover-ckpt", "plan", f"{tree.root}/{path}"])
+                notes.add(path, f"slices that a training on other ranks was resumed from, a tree of its own: {command}")
 
 
 def _set_aside(tree: Tree, found: Found) -> tuple[SetAside, ...]:

@@ -1,13 +1,14 @@
 """Slices of other ranks are set aside as a whole, and at every moment one whole tree is there."""
 
 import os
+import re
 import shutil
 import threading
 
 import pytest
 
 from ms_recover import api
-from ms_recover.errors import StorageError
+from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.model.options import ScanOptions
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.ranks import on_all, thread_jobs
@@ -143,3 +144,12 @@ def test_a_training_that_saves_elsewhere_leaves_the_tree(tree, tmp_path, monkeyp
     set_other_world_aside(jobs[0], str(tmp_path / "elsewhere" / "ckpt_dir0"))
     assert files(tree) == before
     assert "name where they are saved when this training is resumed" in caplog.text
+
+
+def test_what_is_left_in_place_names_the_tree_that_was_set_aside(tree):
+    made = move_world(scanned(tree))
+    (tree / "ckpt_dir0" / "group_info.pb").write_bytes(b"\x12\x02\x08\x00\n\x00")
+    inventory = api.scan(tree)
+    assert [note.path for note in inventory.notes if "other ranks" in note.reason] == ["resharded_from/4_ranks_1_8"]
+    with pytest.raises(MissingInputError, match=re.escape(f"a tree of its own: recover-ckpt plan {made}")):
+        api.plan(inventory)
