@@ -23,7 +23,6 @@ _BY_TARGET: dict[Target, str] = {
     "topology": _SECTIONS[0],
     "peers": _SECTIONS[3],
     "engine": _SECTIONS[3],
-    "topology": _SECTIONS[4],
 }
 _BY_NAME = {
     "partial": _SECTIONS[1],

@@ -56,8 +56,8 @@ def command(
 ) -> int:
     """Write a page about ROOT for browsers: ranks by host, every step, the plan and its reasons.
 
-    ROOT is a directory or the URL of one: see docs/stores.md. The page is one file that loads nothing. It is also written
-    for a tree that cannot be recovered, and the code is 0 then as well: plan is the gate for scripts.
+    ROOT is a directory or the URL of one: see docs/stores.md. The page is one file that loads nothing. It is also
+    written for a tree that cannot be recovered, and the code is 0 then as well: plan is the gate for scripts.
     """
     from ms_recover import __version__
     from ms_recover.auditing import count_ranks_of_claims

@@ -40,7 +40,7 @@ def text_of(memory: memoryview) -> str:
     return bytes(memory).decode("utf-32-le", "replace").rstrip("\0")
 
 
-def numpy_of(parameter: Parameter, memory: memoryview) -> Any:
+def value_of(parameter: Parameter, memory: memoryview) -> Any:
     """Return a parameter as a numpy array over `memory`, or a string.
 
     ``BFloat16`` becomes ``ml_dtypes.bfloat16`` where that package is installed, else ``float32`` with the same values.

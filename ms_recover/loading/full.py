@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 from ms_recover import api, resharding
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
-from ms_recover.loading.full_parameters import FullParameters, Kind
+from ms_recover.loading.full_parameters import FullParameters
+from ms_recover.loading.kinds import Kind, values_module
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RejectedStep
@@ -70,7 +71,7 @@ def load_full(
     MissingInputError
         When there is no tree, no slice, or nothing states how parameters are cut.
     UsageError
-        When an argument is invalid, or the step has none of these parameters.
+        When an argument is invalid, the step has none of these parameters, or a package is not installed.
     VerificationError
         When slices differ and nothing settles which is right.
     FormatError, ContradictionError, StorageError
@@ -78,6 +79,7 @@ def load_full(
     """
     if as_ not in get_args(Kind):
         raise UsageError(f"as_={as_!r}: it must be 'numpy' or 'mindspore'")
+    values_module(as_)
     wanted = _names(names)
     scanning = ScanOptions(pattern=pattern, group_info=_paths(group_info), strategy=_paths(strategy), crc=verify)
     inventory = api.scan(root, scanning)

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 import xxhash
 
@@ -15,6 +15,7 @@ from ms_recover.errors import UnrecoverableError, UsageError
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
+from ms_recover.loading.kinds import Kind, values_module
 from ms_recover.model.compose import ComposedParameter, MissingRegion
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.slices import Parameter
@@ -26,9 +27,6 @@ from ms_recover.stores.fill import take_memory
 from ms_recover.stores.urls import open_store
 
 _log = logging.getLogger(__name__)
-
-Kind = Literal["numpy", "mindspore"]
-"""What an access gives: an array, or a ``mindspore.Parameter``."""
 
 
 class FullParameters(Mapping[str, Any]):
@@ -135,17 +133,13 @@ class FullParameters(Mapping[str, Any]):
         StorageError
             When they cannot be read.
         UsageError
-            When this is closed.
+            When this is closed, or numpy is not installed.
         """
-        from ms_recover.loading.arrays import numpy_of
-
-        return numpy_of(*self._composed(name))
+        return values_module("numpy").value_of(*self._composed(name))
 
     def mindspore(self, name: str) -> Any:
         """Return a ``mindspore.Parameter`` over memory that nothing else uses; errors as for `numpy`."""
-        from ms_recover.loading.tensors import value_of
-
-        return value_of(*self._composed(name))
+        return values_module("mindspore").value_of(*self._composed(name))
 
     def _composed(self, name: str) -> tuple[Parameter, memoryview]:
         self._check(name)

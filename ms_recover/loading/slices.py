@@ -19,6 +19,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX, last_named_rank, ranks_in_fol
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
 from ms_recover.loading.contents import SliceContents, read_contents
+from ms_recover.loading.kinds import values_module
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.slices import SliceHeader
 from ms_recover.model.texts import name_some
@@ -60,18 +61,17 @@ def load_slice(path: str | os.PathLike[str], verify: bool = True) -> dict[str, A
     MissingInputError, PermissionDeniedError, StorageError
         When it cannot be read.
     UsageError
-        When the path is none, or nothing opens such a URL.
+        When the path is none, nothing opens such a URL, or MindSpore is not installed.
     """
-    text = _checked(path)
+    text, tensors = _checked(path), values_module("mindspore")
     with _place(text) as (store, name):
         manifest = _manifest_of(store, name) if verify else None
         contents, shown = load_contents(store, name, manifest, crc=verify), f"{store.url.rstrip('/')}/{name}"
-    from ms_recover.loading.tensors import parameters_of  # imports mindspore
-
     if verify and manifest is None:
         rest = "structure and the CRC of the slice" if contents.checked else "structure of the slice only"
         _log.warning("%s: it has no manifest, so the loaded values rest on the %s", _where(shown, None), rest)
-    return parameters_of(contents)
+    values: dict[str, Any] = tensors.parameters_of(contents)
+    return values
 
 
 def load_contents(store: Store, name: str, manifest: Manifest | None, *, crc: bool = True) -> SliceContents:

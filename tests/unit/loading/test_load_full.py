@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ms_recover import load_full
+from ms_recover import load_full, load_slice
 from ms_recover.errors import MissingInputError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.manifests import make_manifest, write_manifest
 from ms_recover.formats.header import read_header
@@ -239,6 +240,22 @@ def test_bfloat16_has_the_same_values(tmp_path):
 def test_arguments_that_cannot_be_meant(root, options, error, said):
     with pytest.raises(error, match=said):
         load_full(root, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "package", "module"),
+    [
+        (load_full, "numpy", "arrays"),
+        (lambda root: load_full(root, as_="mindspore"), "mindspore", "tensors"),
+        (load_slice, "mindspore", "tensors"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_before_anything_is_read(root, monkeypatch, call, package, module):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"ms_recover.loading.{module}", raising=False)
+    extra = "loading" if package == "numpy" else "mindspore"
+    with pytest.raises(UsageError, match=rf"parameters of {package} take a package .*'ms-recover\[{extra}\]'"):
+        call(root)
 
 
 def test_roots_that_are_none(tmp_path):
