@@ -85,6 +85,13 @@ def load_full(
     inventory = api.scan(root, scanning)
     options = replace(options, step=_step(step) or options.step, quick=not verify)
     plan = _plan(inventory, options, wanted)
+    bare = sum(not one.digests for one in plan.sources)
+    if bare:
+        _log.warning(
+            "%s, step %s: %d of %d slices have no manifest, so what is taken of them rests on their structure only; "
+            "verify=True reads all slices and compares replicas",
+            *(plan.root, plan.step, bare, len(plan.sources)),
+        )
     return FullParameters(plan, wanted, as_)
 
 

@@ -159,12 +159,16 @@ def test_a_damaged_source_gives_way_to_another(root, arrays, caplog):
         assert (found["columns"] == arrays["columns"]).all()
 
 
-def test_verify_compares_replicas_before(tmp_path, arrays):
+def test_verify_compares_replicas_before(tmp_path, arrays, caplog):
     """Two that differ, without manifests: nothing shows which is right."""
     root = make_job_tree(tmp_path / "source", job_of(8, (2, 4)), arrays)
+    with load_full(root, verify=True):
+        assert not caplog.messages
     flip(root / "ckpt_dir1" / "test-1_8.ckpt", "rows")
     with load_full(root) as found:
         assert found["columns"].shape == (8, 24)
+    said = f"{root}, step 1_8: 8 of 8 slices have no manifest, so what is taken of them rests on their structure only; "
+    assert caplog.messages == [said + "verify=True reads all slices and compares replicas"]
     with pytest.raises(VerificationError, match="nothing shows which is right"):
         load_full(root, verify=True)
 
