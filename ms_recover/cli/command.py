@@ -23,8 +23,11 @@ _BY_TARGET: dict[Target, str] = {
     "topology": _SECTIONS[0],
     "peers": _SECTIONS[3],
     "engine": _SECTIONS[3],
+    "topology": _SECTIONS[4],
 }
 _BY_NAME = {
+    "textfile": _SECTIONS[5],
+    "label": _SECTIONS[5],
     "partial": _SECTIONS[1],
     "bind": _SECTIONS[3],
     "port": _SECTIONS[3],
