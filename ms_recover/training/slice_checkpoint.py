@@ -207,8 +207,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         around_first(manager, "on_train_epoch_begin", self._begin_epoch)
 
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
-        """Refuse states that cannot be saved, before a step is trained."""
+        """Set newer slices aside, and refuse states that cannot be saved, before a sample is read."""
         act()
+        self._place_run(run_context.original_args())
         if self.saver.job.connected:
             self.saver.job.run_together("reading the state of the callbacks", self._state)
         else:
@@ -221,19 +222,21 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             )
 
     def on_train_step_begin(self, run_context: Any) -> None:
-        """Note the optimizer's counter where a slice may be saved behind the step.
-
-        Before the first step, slices that are newer than the beginning of the training are set aside.
-        """
+        """Note the optimizer's counter where a slice may be saved behind the step."""
         params = run_context.original_args()
-        if not self._is_placed:
-            self._is_placed = True
-            done, epoch = self._last % params.batch_num, params.cur_epoch_num
-            whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
-            self.saver.set_aside_newer(Step(epoch, done) if done else whole)
+        self._place_run(params)
         if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
             self._updates.note()
             self._asked = params.cur_step_num
+
+    def _place_run(self, params: Any) -> None:
+        """Set the slices aside that are newer than the beginning of the training; once."""
+        if self._is_placed:
+            return
+        self._is_placed = True
+        done, epoch = self._last % params.batch_num, params.cur_epoch_num
+        whole = Step(epoch - 1, params.batch_num) if epoch > 1 else NO_STEP
+        self.saver.set_aside_newer(Step(epoch, done) if done else whole)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save a slice when one is due, behind an update of the weights; behind an epoch's last step the epoch ends."""

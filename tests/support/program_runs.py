@@ -280,6 +280,8 @@ def judge(program: Program, alone: Leg, legs: list[Leg], left: list[Path]) -> di
         return {"verdict": "the process died", "allowed": False, **found}
     if refusal is not None and not left:
         return {"verdict": "refused: no slice is left", "allowed": not last.trained, **found}
+    if refusal is not None and len(left) == 1 and program.change == "newest flipped":
+        return {"verdict": "refused: the only slice is damaged", "allowed": not last.trained, **found}
     if len(legs) <= len(program.crashes) and last.final and not equal and program.change == "more epochs":
         return {"verdict": "ended before it crashed", "allowed": True, **found}
     if "unseeded" in reasons_of(program) and not equal and all(begins_epoch(leg) for leg in resumed):
