@@ -14,6 +14,15 @@ from ms_recover.training.job import TrainingJob
 _log = logging.getLogger(__name__)
 
 
+class _Said:
+    """The run of which rank 0 of this process has said it."""
+
+    run_id: str | None = None
+
+
+_said = _Said()
+
+
 class Headline:
     """Says once what losing a host would cost; nothing that fails here disturbs the training.
 
@@ -23,10 +32,12 @@ class Headline:
         The ranks, which exchange their hosts and groups once.
     directory : str
         The directory of this rank, for the command that says more.
+    run_id : str
+        The run: of several savers of it one says it.
     """
 
-    def __init__(self, job: TrainingJob, directory: str) -> None:
-        self._job, self._directory = job, directory
+    def __init__(self, job: TrainingJob, directory: str, run_id: str) -> None:
+        self._job, self._directory, self._run_id = job, directory, run_id
         self._said = False
 
     def say(self, step: Step, group: tuple[int, ...], known: bool) -> None:
@@ -40,7 +51,8 @@ class Headline:
         try:
             own = [*this_host(), *((min(group), len(group)) if known else (-1, 0))]
             rows = self._job.gather_text(json.dumps(own))
-            if self._job.rank == 0:
+            if self._job.rank == 0 and _said.run_id != self._run_id:
+                _said.run_id = self._run_id
                 stated = [json.loads(row) for row in rows]
                 hosts = name_hosts({rank: (host, machine) for rank, (host, machine, *_) in enumerate(stated) if host})
                 self._log(step, [RankPlace(hosts.get(rank, ""), *row[2:]) for rank, row in enumerate(stated)])

@@ -216,7 +216,7 @@ class SliceSaver:
             host=host,
             machine=machine,
         )
-        self._headline = Headline(self._job, str(self.directory))
+        self._headline = Headline(self._job, str(self.directory), run.run_id)
         self._begun, self._resumes = True, resumes()
 
     def _prepare(self) -> None:
