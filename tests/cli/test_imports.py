@@ -18,6 +18,7 @@ HEAVY = (
     "distributed",
     "rich",
     "xxhash",
+    "yaml",
     "mindspore",
     "jinja2",
 )

@@ -108,11 +108,16 @@ def decode_yaml(text: str, where: str) -> Any:
             found.line = node.value[0][0].start_mark.line + 1
         return found
 
+    depth = 0
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            line = token.start_mark.line + 1
             if isinstance(token, yaml.AliasToken):
-                line = token.start_mark.line + 1
                 raise FormatError(f"{where}, line {line}: *{token.value[:80]} is an alias; write it out")
+            depth += type(token).__name__.endswith(("SequenceStartToken", "MappingStartToken"))
+            depth -= type(token).__name__.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
+            if depth > _DEEPEST:  # before it is parsed, which takes long then
+                raise FormatError(f"{where}, line {line}: it is nested too deeply; check the path")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         return None if root is None else build(root, 0)
     except yaml.MarkedYAMLError as error:

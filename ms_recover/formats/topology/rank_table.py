@@ -71,7 +71,13 @@ def decode_rank_table(data: bytes, where: str, world_size: int | None = None, tr
     found = place_ranks([replace(place, host=names[place.host]) for place in places], world_size, where, tree)
     if not pods:
         return found
-    above = {names[server]: pod for server, pod in pods.items()}
+    above: dict[str, str] = {}
+    for server, pod in pods.items():
+        if above.setdefault(names[server], pod) != pod:
+            raise ContradictionError(
+                f"{where}, line {servers[server].line}: host {names[server]} is in super pod {pod}, and in "
+                f"{above[names[server]]} by another server; correct one"
+            )
     return replace(
         found, levels=("host", SUPER_POD), domains=(found.hosts, tuple([above[host] for host in found.hosts]))
     )

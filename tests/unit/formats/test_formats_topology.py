@@ -152,6 +152,13 @@ def test_pods_of_one_machine_are_one_host():
     assert found.hosts == ("10.0.0.1",) * 4 + ("uid-c",) * 2
 
 
+def test_a_host_in_two_super_pods():
+    whole = json.loads(table(("node_0", [0, 1]), ("node_1", [2, 3]), version="1.2", super_pod_list=PODS))
+    for server in whole["server_list"]:
+        server["host_ip"] = "10.0.0.1"
+    refused(lambda: decode_rank_table(json.dumps(whole).encode(), "x"), "host 10.0.0.1 is in super pod 1, and in 0 by")
+
+
 def test_a_rank_table_that_is_written():
     topology = Topology(("host",), (("a", "b", "a", "b"),), "x")
     assert decode_rank_table(encode_rank_table(topology), "x").hosts == topology.hosts
