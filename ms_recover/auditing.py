@@ -163,14 +163,18 @@ def evidence_of(inventory: Inventory, options: PlanOptions) -> str:
     if inventory.iterations:
         found.append("metadata.json")
     if inventory.strategy_files:
-        found.append(f"{len(inventory.strategy_files):,} strategy files")
+        found.append(_many(len(inventory.strategy_files), "strategy file"))
     if inventory.group_files:
-        found.append(f"{len(inventory.group_files):,} rank lists")
+        found.append(_many(len(inventory.group_files), "rank list"))
     manifests = sum(file.manifest is not None for file in inventory.slices)
     if manifests:
-        found.append(f"{manifests:,} manifests")
+        found.append(_many(manifests, "manifest"))
     if options.axes is not None:
         found.append(f"--axes {options.axes}")
     if options.groups:
         found.append("--group")
     return ", ".join(found) or "nothing"
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"

@@ -161,12 +161,15 @@ def _any(text: str) -> str:
 
 def _write_placement(made: Audit, path: str, topology: TopologyOptions) -> None:
     from ms_recover.cli.output import print_error
-    from ms_recover.errors import UnrecoverableError
 
     proposed = next((one.topology for one in made.findings if one.topology is not None), None)
     if proposed is None:
-        why = next((one.mend for one in made.findings if one.kind == "placement"), "the one there is survives")
-        raise UnrecoverableError(f"no placement was written to {path}: {why}")
+        why = next(
+            (one.mend for one in made.findings if one.kind == "placement"),
+            "there is nothing that another placement mends",
+        )
+        print_error(f"recover-ckpt: no placement was written to {path}: {why}")
+        return
     kind = write_placement(path, proposed, topology)
     print_error(f"recover-ckpt: a placement that survives is written to {path}, as a {kind}")
 

@@ -201,3 +201,25 @@ def test_losses_of_three_are_listed_where_they_are_asked_for(root):
     assert len(made["chosen"]) == 56
     assert [one["fatal"] for one in made["levels"][0]["losses"]] == [0, 4, 24]
     assert sum(one["fatal"] for one in made["chosen"]) == 24
+
+
+def test_a_majority_that_a_loss_makes_a_tie_is_fatal(tmp_path):
+    """Of three slices that should be the same one was flipped: no manifest says which, only the two others do."""
+    root = make_tree(tmp_path / "tree", data_parallel=3, model_parallel=2)
+    path = root / "ckpt_dir0/test-1_8.ckpt"
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:100] + b"!" + path.read_bytes()[101:])
+    made = as_json(root, "--ranks-per-host", 1, code=6)
+    fatal = [one["domains"] for one in made["levels"][0]["singles"] if one["fatal"]]
+    assert fatal == [["host2"], ["host4"]]
+    for rank in (2, 4):
+        copy = tmp_path / f"copy{rank}"
+        shutil.copytree(root, copy)
+        shutil.rmtree(copy / f"ckpt_dir{rank}")
+        assert in_this_process("plan", str(copy), "--world-size", "6").code == 5
+
+
+def test_a_placement_that_cannot_be_written_is_said(root, tmp_path):
+    done = run(root, "--ranks-per-host", 8, "--write-placement", tmp_path / "hosts", code=6)
+    assert "no placement was written" in done.err
+    assert not (tmp_path / "hosts").exists()

@@ -59,8 +59,13 @@ class RandomTree:
 
     @property
     def dealt(self) -> bool:
-        """Whether remove_redundancy=True leaves one copy of each part at the newer step."""
+        """Whether remove_redundancy=True leaves one copy of each part."""
         return Random(self.seed + 3).random() < 0.12
+
+    @property
+    def flipped(self) -> bool:
+        """Whether one bit of one slice of the newer step is flipped."""
+        return Random(self.seed + 4).random() < 0.15
 
     def _keeps(self, name: str, layout: Layout | None, place: int) -> bool:
         if layout is None:
@@ -89,7 +94,7 @@ class RandomTree:
         for step in steps:
             for rank in range(self.ranks):
                 held = dict(layouts[rank // self.devices])
-                if self.dealt and step == NEWER:
+                if self.dealt:
                     held = {name: one for name, one in held.items() if self._keeps(name, one, rank % self.devices)}
                 path = root / f"ckpt_dir{rank}/test-{step}.ckpt"
                 path.write_bytes(slice_of(self._tensors(held, step), rank % self.devices))
@@ -104,6 +109,12 @@ class RandomTree:
                 path.unlink(missing_ok=True)
             elif path.exists():
                 path.write_bytes(path.read_bytes()[:-3])
+        if self.flipped:
+            path = root / f"ckpt_dir{source.randrange(self.ranks)}/test-{NEWER}.ckpt"
+            if path.exists():
+                data = bytearray(path.read_bytes())
+                data[100] ^= 1
+                path.write_bytes(data)
 
     def topology(self) -> Topology:
         """Return a random placement on hosts, and on racks of these."""
@@ -129,7 +140,7 @@ class RandomTree:
                 f"moment.{layer}.weight": cut_layout(f"moment.{layer}.weight", matrix, (tp_axis,), shards=shards),
                 f"{layer}.norm": cut_layout(f"{layer}.norm", matrix, (), shards=norm_shards),
             }
-            if source.random() < 0.3:
+            if source.random() < 0.3 and not self.dealt:
                 layouts[f"{layer}.queue"] = None
             found.append(layouts)
         return found

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.families import Family, minimal
 
 Ranks = frozenset[int]
 NOBODY: Ranks = frozenset()
+NOTHING_TIED: Mapping[Ranks, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,6 +81,8 @@ class StepHolders:
         Smallest sets of ranks whose loss is fatal.
     why : mapping of frozenset of int to str
         What is lost with such a set.
+    ties : mapping of frozenset of int to str
+        Those among all such sets whose loss leaves a vote undecided, so that no older step is tried.
     """
 
     step: Step
@@ -90,6 +94,7 @@ class StepHolders:
     missing: Ranks
     family: Family
     why: Mapping[Ranks, str]
+    ties: Mapping[Ranks, str] = field(default_factory=dict)
 
 
 def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
@@ -108,6 +113,7 @@ def join_parts(parts: Sequence[StepHolders]) -> StepHolders:
         missing=NOBODY.union(*(part.missing for part in parts)),
         family=minimal(one for part in parts for one in part.family),
         why=why,
+        ties={loss: text for part in parts for loss, text in part.ties.items()},
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ms_recover.model.audit import Finding
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
-from ms_recover.planning.audit.blocks import StepHolders
+from ms_recover.planning.audit.blocks import StepHolders, block_text
 from ms_recover.planning.audit.evidence import find_evidence
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.losses import Level
@@ -21,6 +21,7 @@ _MOST_NAMED = 8
 _REDUNDANCY = (
     "save with remove_redundancy=False: of CheckpointConfig in MindSpore, of CheckpointMonitor in MindFormers' YAML"
 )
+_SHARDS = "optimizer_weight_shard_size at most half the number of replicas, where the optimizer is sharded"
 _LISTS = (
     "set GROUP_INFO_FILE to ckpt_dir{rank}/group_info.pb in the environment of each rank before anything is compiled; "
     "SliceCheckpoint does it"
@@ -60,6 +61,8 @@ class Case:
 def find_findings(case: Case) -> tuple[Finding, ...]:
     """Return the findings, the gravest first."""
     found = [*_redundancy(case), *_optimizer(case), *_evidence(case)]
+    if not any(one.kind in ("redundancy", "optimizer") for one in found):
+        found += _single(case)
     if not found or all(one.kind == "evidence" for one in found):
         found += _placement(case)
     return (*found, *_slices(case), *_topology(case))
@@ -105,6 +108,14 @@ def _optimizer(case: Case) -> Iterator[Finding]:
             f"{where.name}s"
         )
     yield Finding(kind="optimizer", text=text, mend=mend)
+
+
+def _single(case: Case) -> Iterator[Finding]:
+    """Yield a finding where blocks have one copy, and layouts alone do not say why."""
+    alone = [block for block in case.held.blocks if len(block.holders) == 1 and block.kind.names]
+    if alone and not case.held.missing:
+        text = f"{len(alone):,} blocks have a single copy, such as {block_text(alone[0])}"
+        yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; or {_REDUNDANCY}, where that dealt them out")
 
 
 def _evidence(case: Case) -> Iterator[Finding]:

@@ -14,9 +14,10 @@ from math import prod
 from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
-from ms_recover.planning.audit.blocks import Block, BlockKind, Ranks, StepHolders, block_text, some_ranks
+from ms_recover.planning.audit.blocks import NOTHING_TIED, Block, BlockKind, Ranks, StepHolders, block_text, some_ranks
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
+from ms_recover.planning.audit.ties import find_ties
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, StepJudgement
@@ -25,10 +26,13 @@ from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
 
-def find_holders(compared: Comparison, step: Step, run: Run) -> StepHolders:
-    """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is."""
+def find_holders(compared: Comparison, step: Step, run: Run, ties: Mapping[Ranks, str] = NOTHING_TIED) -> StepHolders:
+    """Return who holds what at a step, as the slices of one run, where every rank can be recovered as it is.
+
+    `ties` are losses that end the search for a step before it comes to this one, each with the reason.
+    """
     judgement = judge_step(compared, step, run)
-    return _Finding(compared.facts, judgement, sound_slices(compared.facts, judgement)).found()
+    return _Finding(compared.facts, judgement, sound_slices(compared.facts, judgement)).found(ties)
 
 
 class _Finding:
@@ -42,22 +46,26 @@ class _Finding:
         self._copies: dict[int, tuple[int, ...]] = {}
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
 
-    def found(self) -> StepHolders:
+    def found(self, ties: Mapping[Ranks, str]) -> StepHolders:
         """Return what was found."""
         by_rank: dict[int, list[Block]] = defaultdict(list)
         blocks: list[Block] = []
         whole: list[int] = []
+        sound = self.sound
         for stage, ranks in self._by_stage().items():
             if self._why_not_composed(stage):
                 whole += ranks
                 continue
+            if self.judgement.step in self.judgement.structure.deduplicated:
+                whole += [rank for rank in ranks if rank in sound and self._names_too_few(stage, sound[rank].listed)]
             for block, needing in self._blocks_of_stage(stage, ranks):
                 blocks.append(block)
                 for rank in needing:
                     by_rank[rank].append(block)
         sizes = self._sizes()
         blocks += self._whole_slices(whole, sizes)
-        why: dict[Ranks, str] = {}
+        tied = {**ties, **find_ties(self.facts, self.judgement, self.sound, [*blocks, *self._grouped()])}
+        why = dict(tied)
         for loss, text in self._fatal(whole, by_rank):
             why.setdefault(loss, text)
         family = minimal(why)
@@ -71,7 +79,15 @@ class _Finding:
             missing=self.missing,
             family=family,
             why={loss: why[loss] for loss in family},
+            ties=tied,
         )
+
+    def _grouped(self) -> Iterator[Block]:
+        """Yield the whole slices of the groups, which vote on what layouts do not name."""
+        kind = BlockKind(stage=0, names=(), cut="", source="")
+        for group in dict.fromkeys(map(self.facts.groups.of, self.missing)):
+            if held := self.copies(group[0]):
+                yield Block(kind=kind, holders=held, bytes=None)
 
     def _by_stage(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = defaultdict(list)
@@ -112,9 +128,13 @@ class _Finding:
             return True
         if any(parameter.dtype.startswith("MapTensor") for one in kinds for parameter in one.listed):
             return True
+        return self._names_too_few(stage, kinds[0].listed)
+
+    def _names_too_few(self, stage: int, listed: Iterable[Parameter]) -> bool:
+        """Whether layouts name less than half of the bytes of a slice, so that it is not composed by them."""
         named = Counter[bool]()
-        for parameter in kinds[0].listed:
-            named[parameter.name in stages.layouts[stage]] += parameter.nbytes
+        for parameter in listed:
+            named[parameter.name in self.facts.stages.layouts[stage]] += parameter.nbytes
         return named[False] > named[True]
 
     def _sizes(self) -> dict[int, int]:
@@ -189,7 +209,7 @@ class _Finding:
                 whole = self.index.whole_tensors(there[0], expected)
                 holders = sorted({*holders, *(rank for _, having_whole in whole for rank in having_whole)})
             size = total[rank_kind[holders[0]]] if holders else None
-            if len(holders) < len(self.index.by_stage[stage]):
+            if len(needing) > 1 and holders:
                 self._divided.add(stage)
             yield Block(kind=kind, holders=tuple(holders), bytes=size), there
 
@@ -273,7 +293,6 @@ class _Finding:
         stage = self.facts.stages.of(rank)
         if stage in self._divided:
             return  # so much takes all holders of some part anyway
-        group = self.facts.groups.of(rank)
         for block in blocks:
             if block.kind.cut != "none":
                 continue
@@ -281,7 +300,7 @@ class _Finding:
             if parameter is None or not parameter.shape or self.facts.tolerance.covers(parameter.name):
                 continue
             for last in block.holders:
-                if last not in group and last != rank:
+                if last != rank:
                     yield frozenset(block.holders) - {last}
 
 

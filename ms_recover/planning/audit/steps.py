@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ms_recover.model.steps import Step
-from ms_recover.planning.audit.blocks import StepHolders, join_parts
+from ms_recover.planning.audit.blocks import NOTHING_TIED, StepHolders, join_parts
 from ms_recover.planning.audit.holders import find_holders
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.plan_parts import Parts, try_parts
@@ -20,6 +20,7 @@ def steps_of_tree(compared: Comparison) -> Iterator[StepHolders]:
     """
     facts, options = compared.facts, compared.facts.options
     known: list[Step] = []
+    ties = NOTHING_TIED
     for step in (options.step,) if options.step is not None else facts.newest_first:
         if options.step is None and (facts.why_older(step) is not None or facts.why_unhealthy(step) is not None):
             continue
@@ -29,7 +30,9 @@ def steps_of_tree(compared: Comparison) -> Iterator[StepHolders]:
         if tried.found is not None:
             if _is_whole(compared, step):
                 known.append(step)
-            yield find_holders(compared, step, tried.run)
+            held = find_holders(compared, step, tried.run, ties)
+            ties = held.ties
+            yield held
         elif tried.undecided:
             return
 
