@@ -172,7 +172,7 @@ def _placement(case: Case) -> Iterator[Finding]:
             f"{len(together):,} blocks have all their holders on one {name}, such as {case.held.why[one]}, on {place}"
         )
         proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
-        if proposal.topology is not None:
+        if proposal.topology is not None and name in proposal.survives:
             yield Finding(
                 kind="placement",
                 text=held,
@@ -180,7 +180,10 @@ def _placement(case: Case) -> Iterator[Finding]:
                 topology=proposal.topology,
             )
         else:
-            yield Finding(kind="placement", text=held, mend=proposal.reason)
+            why = proposal.reason
+            if proposal.topology is not None:
+                why = f"no placement was found that survives the loss of any one {name}: more of them, or more copies"
+            yield Finding(kind="placement", text=held, mend=why)
         return
 
 
