@@ -176,7 +176,7 @@ def _placement(case: Case) -> Iterator[Finding]:
             yield Finding(
                 kind="placement",
                 text=held,
-                mend=f"place the ranks otherwise: {proposal.reason}",
+                mend=f"place the ranks otherwise, as --write-placement FILE writes it: {proposal.reason}",
                 topology=proposal.topology,
             )
         else:

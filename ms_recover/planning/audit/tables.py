@@ -34,7 +34,7 @@ def _class(blocks: Sequence[Block], finest: Level) -> BlockClass:
     copies = [len(block.holders) for block in blocks]
     hosts = [len(finest.places(block.holders)) for block in blocks]
     return BlockClass(
-        stage=min(stages) if len(stages) == 1 else None,
+        stage=min(stages) if names and len(stages) == 1 else None,
         names=tuple(names[:_MOST_NAMES]),
         parameters=len(names),
         blocks=len(blocks),
