@@ -17,6 +17,7 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some
+from ms_recover.training.accumulation import set_accumulation
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@holding_directories(forget_resumed)
+def _forget() -> None:
+    forget_resumed()
+    set_accumulation(1)
+
+
+@holding_directories(_forget)
 def recover_train(
     model: Any,
     dataset: Any,

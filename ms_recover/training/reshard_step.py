@@ -54,8 +54,8 @@ class _Candidates:
             why = judged.why_not(step)
             if why is None:
                 return place, ChosenTree(judged, step)
-            _log.warning("step %s of %s is passed over: %s", step, judged.tree.inventory.root, why)
-            self.passed_over[step] = f"{judged.tree.inventory.root}: {why}"
+            _log.warning("step %s of %s is passed over: %s", step, judged.tree.name, why)
+            self.passed_over[step] = f"{judged.tree.name}: {why}"
         return None
 
     def _places(self) -> Iterator[tuple[Place, JudgedTree]]:
@@ -167,7 +167,7 @@ def _judge(trees: Sequence[SliceTree], search: Search, runs: tuple[RunRecord, ..
         except UsageError:
             raise
         except MsRecoverError as error:
-            _log.warning("%s is passed over: %s", tree.inventory.root, error)
+            _log.warning("%s is passed over: %s", tree.name, error)
             first = first or error
     if not judged and first is not None:
         raise first

@@ -57,6 +57,13 @@ class SliceTree:
     stores: Mapping[str, Store] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """Where it lies, for messages."""
+        if any(one.path not in self.stores for one in self.inventory.slices):
+            return self.inventory.root
+        return ", ".join(dict.fromkeys(store.url for store in self.stores.values()))
+
+    @property
     def names_runs(self) -> frozenset[tuple[str, int | None]]:
         """The runs that its manifests name."""
         return frozenset((one.run_id, one.started) for one in self.runs if one.run_id)

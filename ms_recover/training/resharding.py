@@ -75,8 +75,7 @@ class Resharded:
     initial: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        root = self.chosen.judged.tree.inventory.root
-        self.own = OwnSlice(self.job.rank, self.chosen.step, root)
+        self.own = OwnSlice(self.job.rank, self.chosen.step, self.chosen.judged.tree.name)
         self._likes = self._like_this_rank()
 
     @property
@@ -297,7 +296,7 @@ def _as_chosen(
         job.rank,
         job.size,
         chosen.step,
-        judged.tree.inventory.root,
+        judged.tree.name,
         judged.ranks,
     )
     return found

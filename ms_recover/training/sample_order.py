@@ -69,9 +69,10 @@ def check_order(
             f"{'' if saved['shuffled'] else 'not '}when the slice was saved, so other samples would follow: give the "
             f"dataset of that training, or go on {otherwise}"
         )
-    if saved and (saved.get("accumulate") or 1) != now["accumulate"] and not shared_out:
+    before = saved.get("accumulate") or 1
+    if saved and before != now["accumulate"] and not shared_out:
         raise InputError(
-            f"accumulate={now['accumulate']}, and it was {saved['accumulate']} when the slice was saved: give that, or "
+            f"accumulate={now['accumulate']}, and it was {before} when the slice was saved: give that, or "
             f"go on {otherwise}"
         )
     if now["shuffled"] and saved and saved["seed"] != now["seed"]:

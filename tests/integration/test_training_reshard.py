@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from ms_recover import api
+from ms_recover.errors import StorageError, UnrecoverableError
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.steps import Step
+from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.sample import REPOSITORY, losses, make_pairs, script
+from tests.support.serving import serving, split
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.timeout(600)]
 pytest.importorskip("mindspore")
@@ -83,6 +87,37 @@ def test_what_cannot_be_ends_on_all_ranks_with_the_reason_and_changes_nothing(sc
         assert re.search(text, answers[name]["error"]), answers[name]["error"]
         assert answers[name].get("untouched", True)
     assert scenarios["mistakes"]["untouched"]
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory):
+    """Slices of four ranks, two on each of two nodes, and the whole arrays that they are parts of."""
+    folder = tmp_path_factory.mktemp("dealt")
+    whole = {"up": np.arange(32, dtype=np.float32).reshape(8, 4), "bias": np.arange(5, dtype=np.float32)}
+    layouts = {"up": cut_layout("up", (2, 2), (0,), ()), "bias": cut_layout("bias", (2, 2), ())}
+    tensors = {name: CutTensor("Float32", array, layouts[name]) for name, array in whole.items()}
+    groups = {rank: (rank % 2, rank % 2 + 2) for rank in range(4)}
+    tree = make_cut_tree(folder / "tree", tensors, 4, steps=[Step(1, 2)], manifests=True, groups=groups)
+    return split(tree, folder, first=(0, 2), second=(1, 3)), whole
+
+
+def test_pieces_come_from_other_nodes_over_http(dealt, tmp_path):
+    import mindspore as ms
+
+    from ms_recover import resume
+
+    (first, second), whole = dealt
+    own = [ms.Parameter(ms.Tensor(np.zeros_like(array)), name=name) for name, array in whole.items()]
+    with serving(first, second) as served:
+        sources = [f"http://{one.address}" for one in served]
+        resumed = resume(own, tmp_path / "here", reshard=True, sources=sources)
+        with pytest.raises(UnrecoverableError, match="nobody holds all of 'up'"):
+            resume(own, tmp_path / "here", reshard=True, sources=sources[:1])
+    assert (resumed.step, resumed.resharded_from) == (Step(1, 2), 4)
+    assert {one.name: one.asnumpy().tobytes() for one in own} == {name: one.tobytes() for name, one in whole.items()}
+    with pytest.raises(StorageError, match="cannot be reached"):
+        resume(own, tmp_path / "here", reshard=True, sources=sources)
+    assert not (tmp_path / "here").exists()
 
 
 @more

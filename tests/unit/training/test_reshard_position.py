@@ -97,3 +97,24 @@ def test_other_shards_of_one_sampler_are_no_change_and_another_sampler_is_named(
     assert (saved["shards"], shards_of(now)) == (2, shards or 1)
     assert bool(doubts_of_change(saved, now, shared_out=True)) is named
     assert doubts_of_change(saved, now)
+
+
+def test_a_plain_resume_must_accumulate_as_before():
+    import mindspore.dataset as ds
+
+    from ms_recover.training.accumulation import set_accumulation
+    from ms_recover.training.sample_order import check_order, sample_order
+
+    dataset = ds.GeneratorDataset([(0.0,)] * 8, ["x"], shuffle=False).batch(2)
+    saved = sample_order(dataset)
+    older = {name: value for name, value in saved.items() if name not in ("shards", "accumulate")}
+    set_accumulation(2)
+    try:
+        for before in (saved, older):
+            with pytest.raises(InputError, match="accumulate=2, and it was 1 when the slice was saved"):
+                check_order(before, dataset)
+            check_order(before, dataset, shared_out=True)
+        check_order(sample_order(dataset), dataset)
+    finally:
+        set_accumulation(1)
+    check_order(older, dataset)
