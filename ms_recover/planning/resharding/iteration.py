@@ -28,16 +28,17 @@ _INSTEAD = "choose another --format"
 def split_parameters(source: Source) -> dict[str, WeightKind | None]:
     """Return the file that each parameter goes to, None for none.
 
-    Of a tree in another format those are the optimizer's that end in another parameter's name behind a dot, as
-    ``adam_m.layer.weight`` and ``moment1.layer.weight`` do, and ``global_step``.
+    Of a tree in another format the optimizer's are ``global_step``, and those that are another parameter's name behind
+    a beginning which nothing else has: ``adam_m.layer.weight``, but not ``encoder.bias`` of ``bias`` where there is an
+    ``encoder.layer.weight``.
     """
-    names = source.parameters.keys()
+    prefixes = _state_prefixes(source.parameters.keys())
     found: dict[str, WeightKind | None] = {}
     for name, one in source.parameters.items():
         if name in PROGRESS or name.startswith(NEVER_SAVED):
             found[name] = None
         else:
-            found[name] = one.part or ("opt" if name == GLOBAL_STEP.name or _is_state(name, names) else "model")
+            found[name] = one.part or ("opt" if name == GLOBAL_STEP.name or _is_state(name, prefixes) else "model")
     return found
 
 
@@ -50,12 +51,20 @@ def saved_parameters(
     return [one for one in kept if one.name != GLOBAL_STEP.name] if optimizer == {GLOBAL_STEP.name} else kept
 
 
-def _is_state(name: str, names: Collection[str]) -> bool:
-    while "." in name:
-        name = name.partition(".")[2]
-        if name in names:
-            return True
-    return False
+def _state_prefixes(names: Collection[str]) -> frozenset[str]:
+    """Return the dotted beginnings of names behind which only names of other parameters stand."""
+    found: dict[str, bool] = {}
+    for name in names:
+        at = name.find(".")
+        while at >= 0:
+            found[name[:at]] = found.get(name[:at], True) and name[at + 1 :] in names
+            at = name.find(".", at + 1)
+    return frozenset(prefix for prefix, whole in found.items() if whole)
+
+
+def _is_state(name: str, prefixes: Collection[str]) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in prefixes for end in range(1, len(parts)))
 
 
 def prefix_of(file: SliceFile) -> str | None:
