@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ms_recover.errors import FormatError, MissingInputError, MsRecoverError, PermissionDeniedError, StorageError
@@ -157,6 +158,21 @@ class NetworkStore(Store):
             else:
                 self._reached = True
                 return result
+
+    def first_try(self, begun: Future[_R], doing: str, path: str, *, stop: Stop = never) -> _R | None:
+        """Return the result of a call that has begun; None where it failed and may succeed. Errors as for `call`."""
+        try:
+            result = self._result(begun, stop)
+        except StoppedError:
+            raise
+        except Exception as error:
+            if self.lasts(error):
+                raise self.explain(error, doing, path) from None
+            with suppress(Exception):  # the repetition meets it again
+                self.renew(error)
+            return None
+        self._reached = True
+        return result
 
     def _patience(self) -> float:
         return self.patience if self._reached else self.first_patience

@@ -17,6 +17,9 @@ from ms_recover.stores.store import FileInfo, Stop, changed_error
 BLOCK = 4 << 20
 """Bytes of one request, where a store says nothing else."""
 
+_PIECE = 64 << 10
+"""Bytes of one request after a break."""
+
 IN_FLIGHT = 4
 """Requests of one file on their way at a time."""
 
@@ -60,12 +63,20 @@ class RangedFile(DistantFile):
                     first, ahead = ahead, min(ahead + self.block, end)
                     begun.append((first, ahead, self._store.begin(self.fetch, first, ahead)))
                 first, last, future = begun.popleft()
-                data = self._store.finish(future, "reading", self._path, self.fetch, first, last, stop=stop)
-                take(memoryview(data))
+                data = self._store.first_try(future, "reading", self._path, stop=stop)
+                take(memoryview(self._in_pieces(first, last, stop) if data is None else data))
             self.check_read()
         finally:
             for _, _, future in begun:
                 future.cancel()
+
+    def _in_pieces(self, start: int, end: int, stop: Stop) -> bytearray:
+        """Read a block once more, so that a connection that breaks at every chunk gets on as well."""
+        data = bytearray()
+        for first in range(start, end, _PIECE):
+            last = min(first + _PIECE, end)
+            data += self._store.call("reading", self._path, self.fetch, first, last, stop=stop)
+        return data
 
     def check_read(self) -> None:
         """Check behind a range that its bytes are those of the one version."""

@@ -70,6 +70,7 @@ class SftpStore(NetworkStore):
             raise UsageError(
                 "fsspec's configuration of sftp turns the check of host keys off: remove known_hosts there"
             )
+        self._ciphers: dict[str, str] | None = None
         self._session: Session | None = None
         self._lock: asyncio.Lock | None = None
 
@@ -96,7 +97,9 @@ class SftpStore(NetworkStore):
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._session is None:
-                connection = await asyncssh.connect(**self._options, **self._quick_ciphers())
+                if self._ciphers is None:
+                    self._ciphers = self._quick_ciphers()
+                connection = await asyncssh.connect(**self._options, **self._ciphers)
                 try:
                     sftp = await connection.start_sftp_client(path_errors="surrogateescape")
                 except BaseException:

@@ -104,7 +104,7 @@ def test_a_scheduler_that_is_started_anew_is_an_error_in_time_or_not_noticed(clu
     begun = time.monotonic()
     assert run("apply", trees[0].name, engine).code == 0
     lasts = time.monotonic() - begun
-    for _ in range(examples(2)):
+    for _ in range(examples(1)):
         shutil.rmtree(trees[1])
         striker = threading.Timer(chance.uniform(0.1, 0.8) * lasts, restart, (cluster,))
         striker.start()

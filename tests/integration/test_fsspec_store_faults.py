@@ -86,7 +86,7 @@ def files(sftp, tmp_path, proxy, opened):
         with (sftp.home / ".ssh" / "known_hosts").open("a") as known:
             known.write(f"[127.0.0.1]:{one.port} {sftp.key}")
         store = opened(f"sftp://root:pass-of-the-url@127.0.0.1:{one.port}{tmp_path}/run")
-        store.first_patience, store.patience = 0.5, 20
+        store.first_patience, store.patience = 2, 20
         return one, store
 
     return make
