@@ -13,7 +13,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.runs import find_runs
+from ms_recover.planning.runs import Run, find_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,10 @@ def find_moments(facts: Facts) -> tuple[Moment, ...]:
     places = _Places(facts)
     found: list[tuple[int, Moment]] = []
     for step in {*facts.inventory.steps, *orphans}:
-        if step in facts.steps and facts.counted_at(step) and facts.why_older(step) is not None:
-            continue
         moment = _moment(facts, step, orphans[step], shared, places)
+        known = moment is not None and moment.witnesses and facts.lineage is not None  # they are of the lineage
+        if not known and facts.counted_at(step) and facts.why_older(step) is not None:
+            continue
         if moment is not None:
             orders = (places.of(one.manifest, step) for one in moment.witnesses.values())
             found.append((max((order for order in orders if order is not None), default=0), moment))
@@ -99,13 +100,7 @@ def _moment(
 ) -> Moment | None:
     files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
     files += orphans
-    sliced = [file for file in files if isinstance(file, SliceFile)]
-    best = next(iter(facts.runs(step)), None) if sliced else None
-    if best is None:
-        runs = find_runs(
-            [_as_slice(one) for one in orphans], facts.older_runs.present, newest=False, lineage=facts.lineage
-        )
-        best = next(iter(runs), None)
+    best = None if _is_one_run(files) else _best_run(facts, step, files)
     witnesses: dict[int, Witness] = {}
     bare: set[int] = set()
     for file in files:
@@ -136,6 +131,20 @@ def _moment(
         return None
     run_id = next((one.manifest.run_id for one in witnesses.values()), "")
     return Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare - witnesses.keys())))
+
+
+def _is_one_run(files: list[SliceFile | OrphanManifest]) -> bool:
+    """Whether each rank has one slice, all with manifests of one run and one prefix."""
+    runs = {(*identity_of(file.manifest), file.prefix, file.manifest is None) for file in files}
+    return len(runs) == 1 and len({file.rank for file in files}) == len(files)
+
+
+def _best_run(facts: Facts, step: Step, files: list[SliceFile | OrphanManifest]) -> Run | None:
+    """Return the run of which a step's slices are taken, as a plan takes them; of orphans alone likewise."""
+    if any(isinstance(file, SliceFile) for file in files):
+        return next(iter(facts.runs(step)), None)
+    gone = [_as_slice(file) for file in files if isinstance(file, OrphanManifest)]
+    return next(iter(find_runs(gone, facts.older_runs.present, newest=False, lineage=facts.lineage)), None)
 
 
 def _fits(file: SliceFile | OrphanManifest, manifest: Manifest) -> bool:
