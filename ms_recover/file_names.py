@@ -49,7 +49,7 @@ WATCH_LOCK_PREFIX = "ms_recover.watch."
 JOURNAL_NAME = ".ms_recover.journal"
 """In the root: the finished actions of an interrupted recovery."""
 
-RECOVERY_LOG_NAME = ".ms_recover.log"
+RECOVERY_LOG_NAME = "ms_recover.log"
 """In the root: how recoveries ended, how long they took, and when the tree was last found sound; for metrics alone."""
 
 RESHARD_NAME = ".ms_recover.reshard.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ms_recover.file_names import RECOVERY_LOG_NAME
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 
@@ -48,7 +49,7 @@ def test_figures_of_a_sound_tree(tree, recover_ckpt):
     assert found["ms_recover_single_copy_bytes",] == 0
     unknown = ("max_host_losses_survived", "last_verified_timestamp_seconds", "recovery_duration_seconds")
     assert not any(f"ms_recover_{name}" in done.out for name in unknown)
-    assert not any(path.name.startswith(".") for path in tree.iterdir())
+    assert not (tree / RECOVERY_LOG_NAME).exists()
 
 
 def test_figures_of_a_tree_whose_newest_step_is_lost(tree, recover_ckpt):
