@@ -20,7 +20,6 @@ _SECTIONS = ("Where the slices are", "What to recover", "How it is done", "Other
 _BY_TARGET: dict[Target, str] = {
     "scan": _SECTIONS[0],
     "plan": _SECTIONS[1],
-    "topology": _SECTIONS[0],
     "peers": _SECTIONS[3],
     "engine": _SECTIONS[3],
     "topology": _SECTIONS[4],
