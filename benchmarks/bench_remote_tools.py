@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -40,8 +41,8 @@ after. The time that the tool takes for an empty file is taken off: a program ta
 connected already.
 
 - S3: moto {moto}'s server, which keeps objects in memory and copies the whole one for each range, beside `aws s3 cp` of
-  aws-cli {aws}. The server is written in
-  Python and takes most of the time on either side: the ratios compare two clients of it, not the speed of S3.
+  aws-cli {aws}. The server is written in Python and takes most of the time on either side: the ratios compare two
+  clients of it, not the speed of S3.
 - SFTP: sshd beside `sftp` with `get` and `put -f`, {ssh}.
   `sftp` takes the cipher {cipher}, ours {ours}: each its own default.
 - Fetched: with the digest of all bytes, then fsync; after the tools an fsync of the file follows.
@@ -95,6 +96,8 @@ def measure(
     found: dict[str, list[float]] = {"ratios": [], "seconds": []}
     for number in range(-1, rounds):  # the first is for the cache
         before, taken, after = of_tool(SLICE) - start, ours(), of_tool(SLICE) - start
+        if min(before, after) <= 0:
+            raise SystemExit("starting the tool takes as long as the file: wait for a quieter host, or give --mib more")
         if number >= 0:
             found["ratios"].append(taken / ((before + after) / 2))
             found["seconds"] += [before, after]
@@ -148,6 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.aws is None or shutil.which(options.aws) is None:
         raise SystemExit("aws-cli is not here: python -m venv V && V/bin/pip install awscli, then --aws V/bin/aws")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     environment = dict(os.environ)
     rows: list[str] = []
     with ExitStack() as stack:
