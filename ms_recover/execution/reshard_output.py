@@ -10,7 +10,7 @@ import xxhash
 
 from ms_recover.errors import UsageError
 from ms_recover.execution.manifests import TOOL
-from ms_recover.file_names import MANIFEST_SUFFIX, RESHARD_NAME, TEMPORARY_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, RECOVERY_LOG_NAME, RESHARD_NAME, TEMPORARY_SUFFIX
 from ms_recover.formats.reading import read_small
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.stores.atomic import write_small
@@ -45,7 +45,7 @@ def check_output(plan: ReshardPlan, documents: Collection[str] = ()) -> None:
             f"{plan.output} holds what another reshard wrote or began: name another folder, or remove that one"
         )
     if documents:
-        known = {file.target for file in plan.files} | set(documents) | {RESHARD_NAME}
+        known = {file.target for file in plan.files} | set(documents) | {RESHARD_NAME, RECOVERY_LOG_NAME}
         known |= {file.target + MANIFEST_SUFFIX for file in plan.files}
         odd = next((name for name in found if name not in known and not name.endswith(TEMPORARY_SUFFIX)), None)
         if odd is not None:

@@ -64,7 +64,7 @@ class ForeignSaves:
     def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str, training: TrainingRecord) -> None:
         self._callback = callback
         self._job, self._run_id = job, run_id
-        self._training = training if not hasattr(callback, "_append_step_num") else None
+        self._training = training if not hasattr(callback, "save_network_params") else None
         self.series = series
         self.number = 0
         self._newest = self._record()

@@ -23,7 +23,8 @@ from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import current_state, encode_run_state
 from ms_recover.training.sample_memory import SampleMemory
 from ms_recover.training.sample_order import is_unseeded, sample_order
-from ms_recover.training.slice_saver import SliceSaver, Stall
+from ms_recover.training.slice_saver import SliceSaver
+from ms_recover.training.stall import Stall
 
 _log = logging.getLogger(__name__)
 

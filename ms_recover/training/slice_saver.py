@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -46,20 +45,11 @@ from ms_recover.training.snapshot import (
     read_contents,
     saved_names,
 )
+from ms_recover.training.stall import Stall
 
 _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """The time that training stood still for a save."""
-
-    step: Step
-    """The saved step."""
-    seconds: float
-    """Duration, including the wait for the save before and for the other ranks."""
 
 
 class SliceSaver:

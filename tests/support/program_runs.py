@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
 from tests.support.random_programs import Program, draw_program, reasons_of, verdict_of
 
 LIMIT = 120
@@ -180,7 +180,8 @@ def in_child(work: Callable[[], None]) -> int:
 
 def newest_slices(root: Path) -> list[Path]:
     """Return the manifests of the tree, those of the run that was saved last in front, newest step first."""
-    found = [(path.stat().st_mtime_ns, path) for path in root.glob(f"ckpt_dir0/*{MANIFEST_SUFFIX}")]
+    paths = [path for path in root.glob(f"ckpt_dir0/*{MANIFEST_SUFFIX}") if SUPERSEDED_SUFFIX not in path.name]
+    found = [(path.stat().st_mtime_ns, path) for path in paths]
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -282,7 +283,7 @@ def judge(program: Program, alone: Leg, legs: list[Leg], left: list[Path]) -> di
         return {"verdict": "refused: no slice is left", "allowed": not last.trained, **found}
     if refusal is not None and len(left) == 1 and program.change == "newest flipped":
         return {"verdict": "refused: the only slice is damaged", "allowed": not last.trained, **found}
-    if len(legs) <= len(program.crashes) and last.final and not equal and program.change == "more epochs":
+    if len(legs) <= len(program.crashes) and last.final and (equal or program.change == "more epochs"):
         return {"verdict": "ended before it crashed", "allowed": True, **found}
     if "unseeded" in reasons_of(program) and not equal and all(begins_epoch(leg) for leg in resumed):
         return {"verdict": "another order, from the beginning of an epoch", "allowed": True, **found}

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from ms_recover.errors import MissingInputError
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.reshard import HeldRegion, Overlap, ReshardSource
 from ms_recover.model.slices import Parameter
@@ -382,22 +381,4 @@ def disputed(source: Source, names: Collection[str]) -> Source:
         source,
         parameters=source.parameters | gone,
         disagreements=(*source.disagreements, *(f"{name!r}: {why}" for name in gone)),
-    )
-
-
-def check_layouts_known(facts: Facts) -> None:
-    """Check that something states how the parameters of a tree are cut.
-
-    Raises
-    ------
-    MissingInputError
-        When there are several ranks, no strategy file, and no claim that all ranks hold the same.
-    """
-    world, stages = facts.world.ranks, facts.stages
-    if stages.layouts or world == 1 or len(facts.groups.of(0)) == world:
-        return
-    why = stages.problem or "no strategy file states how parameters are cut"
-    raise MissingInputError(
-        f"{facts.inventory.root}: {why}, so that no parameter can be put together from {world} ranks: name the "
-        "strategy files with --strategy, or, where all ranks hold the same, say it with --group"
     )

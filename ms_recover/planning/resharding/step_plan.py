@@ -17,14 +17,14 @@ from ms_recover.model.shard_metadata import NEVER_SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.facts import Facts, gather_facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resharding.axes import target_of_axes
 from ms_recover.planning.resharding.iteration import common_of, prefix_of, split_parameters
 from ms_recover.planning.resharding.make_plan import make_plan
 from ms_recover.planning.resharding.places import pattern_like
 from ms_recover.planning.resharding.rename import rename_all
-from ms_recover.planning.resharding.source import check_layouts_known, disputed, find_source
+from ms_recover.planning.resharding.source import disputed, find_source
 from ms_recover.planning.resharding.source_parameters import Source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
 
@@ -66,7 +66,7 @@ def plan_step(
     """
     held = [one for one in parts if step in one.facts.steps]
     for compared in held:
-        check_layouts_known(compared.facts)
+        _check_layouts_known(compared.facts)
     if not held:
         raise MissingInputError(f"there is no slice of step {step}")
     facts = held[0].facts
@@ -170,3 +170,21 @@ def _stages_of(held: Sequence[Comparison], source: Source) -> tuple[list[Mapping
     if empty and source.stage_names:
         raise UsageError(f"--axes: no strategy file of stage {empty[0]} of the source is left; name strategy files")
     return list(found), each
+
+
+def _check_layouts_known(facts: Facts) -> None:
+    """Check that something states how the parameters of a tree are cut.
+
+    Raises
+    ------
+    MissingInputError
+        When there are several ranks, no strategy file, and no claim that all ranks hold the same.
+    """
+    world, stages = facts.world.ranks, facts.stages
+    if stages.layouts or world == 1 or len(facts.groups.of(0)) == world:
+        return
+    why = stages.problem or "no strategy file states how parameters are cut"
+    raise MissingInputError(
+        f"{facts.inventory.root}: {why}, so that no parameter can be put together from {world} ranks: name the "
+        "strategy files with --strategy, or, where all ranks hold the same, say it with --group"
+    )

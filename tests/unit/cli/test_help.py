@@ -20,7 +20,7 @@ def shown(*arguments, columns=80):
 
 def test_the_help_of_plan_has_the_sections_in_their_order():
     headings = re.findall(r"^(\S.*):$", shown("plan", "--help"), re.MULTILINE)
-    assert headings == ["Where the slices are", "What to recover", "Other nodes", "Output"]
+    assert headings == ["Where the slices are", "What to recover", "Other nodes", "Where ranks live", "Output"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

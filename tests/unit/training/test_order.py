@@ -73,8 +73,8 @@ def ascend(monkeypatch):
 
 def test_reads_builds_loads_and_trains_in_this_order(tree, ascend, monkeypatch):
     device = Device(make_model())
-    load = recover.load_slice
-    monkeypatch.setattr(recover, "load_slice", lambda *args: device.asked.append(("read",)) or load(*args))
+    load = resuming.load_slice
+    monkeypatch.setattr(resuming, "load_slice", lambda *args: device.asked.append(("read",)) or load(*args))
     resumed = recover_train(device, dataset(), tree, 5)
     assert device.asked == [("read",), ("build", 5, -1, False), ("train", 5, True, -1, 2, True)]
     assert resumed.trained

@@ -11,7 +11,6 @@ from ms_recover import api
 from ms_recover.errors import MissingInputError, StorageError
 from ms_recover.model.options import ScanOptions
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
-from tests.support.ranks import on_all, thread_jobs
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
@@ -21,6 +20,7 @@ import numpy as np  # noqa: E402
 from ms_recover.training import other_world as module  # noqa: E402
 from ms_recover.training.other_world import aside_roots, move_world, set_other_world_aside  # noqa: E402
 from ms_recover.training.run import OtherWorld  # noqa: E402
+from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 LAYOUT = cut_layout("weight", (2, 2), (0,))
 TENSORS = {"weight": CutTensor("Float32", np.arange(8, dtype=np.float32), LAYOUT)}
