@@ -80,7 +80,8 @@ def _chance(one: Losses) -> str:
 
 def _blocks(audit: Audit, width: int | None) -> list[str]:
     rows = [_block(one) for one in audit.blocks]
-    columns = ("parameters", "stage", "blocks", "bytes", "copies", "on hosts")
+    where = f"on {audit.levels[0].name}s" if audit.levels else "on ranks"
+    columns = ("parameters", "stage", "blocks", "bytes", "copies", where)
     lines = section("Copies", columns, _some(rows), width, right=columns[1:])
     if audit.single_copy_bytes:
         lines.append(f"Of {size_text(audit.single_copy_bytes)} there is a single copy")
