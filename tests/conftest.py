@@ -35,6 +35,12 @@ def fixture_tree(tmp_path):
     return copy
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_state_directory(tmp_path_factory):
+    """Keep what programs remember for metrics out of the user's state directory."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 NOT_QUICK = ("mindspore", "processes", "packaging")
 """Markers of tests that `--quick` leaves out."""
 

@@ -1,7 +1,9 @@
-"""What recoveries and verifications leave behind: a small file in the root of a tree, one JSON object a line.
+"""What recoveries and verifications leave behind for metrics: a small file, one JSON object a line.
 
-It serves figures alone: nothing is decided by it, and what cannot be written or read is left out. It is never longer
-than `_MOST_BYTES`: then its older lines become one with their sums.
+A tree keeps it in its root where a file of that name was put there, for all hosts and users. Otherwise nothing is added
+to the tree, and the file lies in the user's state directory, under a name made of the root's path and inode. It serves
+figures alone: nothing is decided by it, and what cannot be written or read is left out. It is never longer than
+`_MOST_BYTES`: then its older lines become one with their sums.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+
+import xxhash
 
 from ms_recover.file_names import RECOVERY_LOG_NAME
 from ms_recover.model.inventory import Inventory
@@ -75,19 +79,36 @@ def read_recovery_log(root: str) -> RecoveryLog:
     if is_url(root):
         return RecoveryLog()
     with suppress(OSError):
-        descriptor = os.open(os.path.join(root, RECOVERY_LOG_NAME), _READ)
+        descriptor = os.open(log_path(root), _READ)
         with open(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return _summed(file.read(2 * _MOST_BYTES))
     return RecoveryLog()
 
 
+def log_path(root: str) -> str:
+    """Return where the log of a tree lies, or would lie; FileNotFoundError for a user without a home."""
+    shared = os.path.join(root, RECOVERY_LOG_NAME)
+    if os.path.lexists(shared):
+        return shared
+    states = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(states):  # as the specification of base directories says
+        states = os.path.expanduser("~/.local/state")
+    if not os.path.isabs(states):
+        raise FileNotFoundError(f"no {RECOVERY_LOG_NAME} in the root, and the user has no home")
+    tree = f"{os.path.realpath(root)}\0{os.stat(root).st_ino}".encode(errors="surrogateescape")
+    return os.path.join(states, "ms_recover", f"{xxhash.xxh3_128_hexdigest(tree)}.log")
+
+
 def _append(root: str, event: Mapping[str, Any]) -> None:
     if is_url(root):
         return
-    path = os.path.join(root, RECOVERY_LOG_NAME)
     line = json.dumps({"time": round(time.time(), 3), **event}).encode() + b"\n"
+    path = root
     try:
+        path = log_path(root)
+        if os.path.dirname(path) != root:
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         while not _write(path, line):  # another process has replaced the file by its sums meanwhile
             continue
     except OSError as error:

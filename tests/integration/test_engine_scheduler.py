@@ -115,7 +115,7 @@ def test_a_scheduler_that_is_started_anew_is_an_error_in_time_or_not_noticed(clu
         ends.append((done.code, done.err))
         if done.code:
             assert done.code == 1
-            assert "scheduler" in done.err
+            assert "scheduler" in done.out + done.err
             again = run("apply", trees[0].name, engine, 15)
             assert again.code == 0, again.out + again.err
         assert_whole(whole, trees)

@@ -9,7 +9,7 @@ import pytest
 from ms_recover import api
 from ms_recover.errors import StorageError
 from ms_recover.execution import recovery_log
-from ms_recover.execution.recovery_log import note_phase, noted, read_recovery_log
+from ms_recover.execution.recovery_log import log_path, note_phase, noted, read_recovery_log
 from ms_recover.file_names import RECOVERY_LOG_NAME
 from ms_recover.model.metrics import RecoveryLog
 from ms_recover.model.options import PlanOptions
@@ -43,11 +43,35 @@ def test_a_recovery_is_counted_with_its_time(tree):
     assert dict(log.durations)["plan"] == 1.5
     assert dict(log.durations)["apply"] >= 0
     assert log.verified is None
+    assert not (tree / RECOVERY_LOG_NAME).exists()
+
+
+def test_a_file_in_the_root_is_the_log_of_all_users(tree, monkeypatch):
+    (tree / RECOVERY_LOG_NAME).touch()
+    recovered(tree)
+    assert b'"ok"' in (tree / RECOVERY_LOG_NAME).read_bytes()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tree.parent / "other user"))
+    assert dict(read_recovery_log(str(tree)).recoveries)["ok"] == 1
+    assert not (tree.parent / "other user").exists()
+
+
+def test_another_tree_at_the_same_path_begins_anew(tree):
+    recovered(tree)
+    tree.rename(tree.with_name("before"))
+    make_tree(tree)
+    assert read_recovery_log(str(tree)) == RecoveryLog()
+
+
+def test_a_user_without_a_home_notes_nothing(tree, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "states")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    recovered(tree)
+    assert read_recovery_log(str(tree)) == RecoveryLog()
 
 
 def test_a_plan_without_actions_is_no_recovery(tree):
     api.apply(api.plan(api.scan(tree)))
-    assert not (tree / RECOVERY_LOG_NAME).exists()
+    assert not os.path.exists(log_path(str(tree)))
 
 
 def interrupt(tree, times=1):
@@ -68,7 +92,7 @@ def test_one_that_is_refused_leaves_nothing(tree):
     lose(tree)
     with pytest.raises(StorageError), noted(api.plan(api.scan(tree))):
         raise StorageError("another recovery is at work")
-    assert not (tree / RECOVERY_LOG_NAME).exists()
+    assert not os.path.exists(log_path(str(tree)))
 
 
 def test_a_verification_is_noted_where_the_newest_step_was_found_sound(tree):
@@ -96,7 +120,7 @@ def test_the_log_stays_small_and_keeps_its_sums(tree, monkeypatch):
     api.verify(api.scan(tree))
     log = read_recovery_log(str(tree))
     assert dict(log.recoveries)["interrupted"] == 50
-    assert (tree / RECOVERY_LOG_NAME).stat().st_size <= 1000
+    assert os.path.getsize(log_path(str(tree))) <= 1000
     assert not list(tree.glob(".*.tmp"))
 
 
