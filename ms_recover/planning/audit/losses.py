@@ -60,6 +60,7 @@ class Losses:
             self._why.append(why)
             self.families.append(minimal(why))
         self._indexes = [FamilyIndex(family) for family in self.families]
+        self._missing_bytes = [sum(held.sizes.get(rank, 0) for rank in held.missing) for held in self.steps]
 
     @cached_property
     def fatal(self) -> Family | None:
@@ -84,7 +85,11 @@ class Losses:
             reason = reason or f"{self.steps[number].why[lost]}"
         if held is None:
             return Loss(level=level.name, domains=domains, ranks=ranks, step=None, reason=reason)
-        moves = Moves(held, self._finest, frozenset(ranks), share=sources)
+        if not sources:
+            more = sum(held.sizes.get(rank, 0) for rank in ranks if rank not in held.missing)
+            needed = self._missing_bytes[number] + more
+            return Loss(level=level.name, domains=domains, ranks=ranks, step=held.step, reason=reason, bytes=needed)
+        moves = Moves(held, self._finest, frozenset(ranks))
         return Loss(
             level=level.name,
             domains=domains,
@@ -92,8 +97,8 @@ class Losses:
             step=held.step,
             reason=reason,
             bytes=moves.bytes,
-            sources=moves.sources if sources else (),
-            seconds=moves.busiest / self._bandwidth if self._bandwidth and sources else None,
+            sources=moves.sources,
+            seconds=moves.busiest / self._bandwidth if self._bandwidth else None,
         )
 
     def step_after(self, places: Places) -> Step | None:
@@ -110,13 +115,13 @@ class Moves:
     Sources are spread evenly: after a rank that gave comes the next one that holds the same.
     """
 
-    def __init__(self, held: StepHolders, finest: Level, lost: Ranks, *, share: bool) -> None:
+    def __init__(self, held: StepHolders, finest: Level, lost: Ranks) -> None:
         self._held, self._finest, self._lost = held, finest, lost
         self.bytes = 0
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
         for rank in sorted(lost | held.missing):
-            self._give(rank) if share else self._count(rank)
+            self._give(rank)
 
     @property
     def sources(self) -> tuple[tuple[str, int], ...]:
@@ -130,11 +135,8 @@ class Moves:
         """The most bytes that one domain sends or receives."""
         return max((*self._sent.values(), *self._received.values()), default=0)
 
-    def _count(self, rank: int) -> None:
-        self.bytes += self._held.sizes.get(rank, 0)
-
     def _give(self, rank: int) -> None:
-        self._count(rank)
+        self.bytes += self._held.sizes.get(rank, 0)
         group = self._held.groups.get(rank, ())
         giver = self._next(rank, group)
         if giver is not None:

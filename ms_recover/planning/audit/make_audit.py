@@ -23,6 +23,8 @@ MOST_LISTED = 1000
 """Fatal losses that are listed where there are more losses than that."""
 _LEAST_COUNTED = 3
 _MOST_TRIED = 200_000
+_MOST_MOVES = 200_000
+"""Ranks that get a slice, over all losses of one domain, up to which each loss says where its bytes come from."""
 
 
 def make_audit(
@@ -99,7 +101,9 @@ def make_audit(
 def _level(book: Losses, wanted: AuditOptions) -> LevelAudit:
     level = book.level
     count = len(level.domains)
-    singles = tuple(book.loss(frozenset((place,))) for place in range(count))
+    needing = 1 + (len(book.steps[0].missing) if book.steps else 0)
+    sources = count * needing <= _MOST_MOVES
+    singles = tuple(book.loss(frozenset((place,)), sources=sources) for place in range(count))
     most = min(max(wanted.losses, _LEAST_COUNTED), count)
     fatal = book.fatal
     counted = tuple(_counted(book, lost) for lost in range(1, most + 1))
