@@ -1,14 +1,12 @@
 """A bit that flips in one of three data-parallel ranks during a real training is named from manifests alone."""
 
 import os
-import socket
-import sys
 
 import pytest
 
 from ms_recover.histories import history
 from ms_recover.model.steps import Step
-from tests.support.sample import REPOSITORY, run
+from tests.support.msrun import run_ranks
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -23,16 +21,7 @@ FLIPPED, RANK = 13, 1
 def trained(tmp_path_factory):
     """The tree of a training of 20 steps."""
     folder = tmp_path_factory.mktemp("flipped")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [
-        *(os.path.join(os.path.dirname(sys.executable), "msrun"), "--worker_num=3", "--local_worker_num=3"),
-        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
-        *(REPOSITORY / "tests" / "support" / "flipped_training.py", folder / "tree", FLIPPED, RANK),
-    ]
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-    code, text = run([str(one) for one in launch], folder, GLOG_v="3", PATH=path)
+    code, text = run_ranks("flipped_training.py", 3, folder, folder / "tree", FLIPPED, RANK, GLOG_v="3")
     assert code == 0, text
     return folder / "tree"
 

@@ -1,16 +1,14 @@
 """Hosts of a real job: in its manifests, in the log of its scheduler, and what rank 0 says about them."""
 
 import json
-import os
 import socket
-import sys
 
 import pytest
 
 from ms_recover import api
 from ms_recover.cli.topology import TopologyOptions, find_topology
 from ms_recover.errors import ContradictionError
-from tests.support.sample import REPOSITORY, run
+from tests.support.msrun import run_ranks
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
@@ -20,16 +18,7 @@ pytest.importorskip("mindspore")
 def saved(tmp_path_factory):
     """The folder of a job of two ranks, and what each logged about hosts."""
     folder = tmp_path_factory.mktemp("hosts")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [
-        *(os.path.join(os.path.dirname(sys.executable), "msrun"), "--worker_num=2", "--local_worker_num=2"),
-        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
-        *(REPOSITORY / "tests" / "support" / "host_losses.py", folder),
-    ]
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-    code, text = run(launch, folder, PATH=path)
+    code, text = run_ranks("host_losses.py", 2, folder, folder)
     written = [folder / f"said{rank}.json" for rank in range(2)]
     assert all(one.exists() for one in written), (code, text)
     return folder, [json.loads(one.read_text()) for one in written]

@@ -6,15 +6,13 @@
 import json
 import os
 import shutil
-import socket
-import sys
 
 import pytest
 
 from ms_recover import api
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.rank_local import RESUME_CHOICE
-from tests.support.sample import REPOSITORY, run
+from tests.support.msrun import run_ranks
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -30,16 +28,7 @@ RANKS = range(2)
 def trained(request, tmp_path_factory):
     """What each rank saw in each training, and the slices of all."""
     folder = tmp_path_factory.mktemp("rank_local")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launch = [
-        *(os.path.join(os.path.dirname(sys.executable), "msrun"), "--worker_num=2", "--local_worker_num=2"),
-        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
-        *(REPOSITORY / "tests" / "support" / "rank_local_training.py", folder, *request.param),
-    ]
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-    code, text = run(launch, folder, GLOG_v="3", PATH=path)
+    code, text = run_ranks("rank_local_training.py", 2, folder, folder, *request.param, GLOG_v="3")
     written = [folder / f"seen{rank}.json" for rank in RANKS]
     assert all(one.exists() for one in written), (code, text)
     return folder, [json.loads(one.read_text()) for one in written]

@@ -140,7 +140,7 @@ class RandomTree:
                 f"moment.{layer}.weight": cut_layout(f"moment.{layer}.weight", matrix, (tp_axis,), shards=shards),
                 f"{layer}.norm": cut_layout(f"{layer}.norm", matrix, (), shards=norm_shards),
             }
-            if source.random() < 0.3 and not self.dealt:
+            if source.random() < 0.3:
                 layouts[f"{layer}.queue"] = None
             found.append(layouts)
         return found

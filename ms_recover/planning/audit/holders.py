@@ -57,7 +57,7 @@ class _Finding:
                 whole += ranks
                 continue
             if self.judgement.step in self.judgement.structure.deduplicated:
-                whole += [rank for rank in ranks if rank in sound and self._names_too_few(stage, sound[rank].listed)]
+                whole += self._hardly_named(stage, [rank for rank in ranks if rank in sound])
             for block, needing in self._blocks_of_stage(stage, ranks):
                 blocks.append(block)
                 for rank in needing:
@@ -132,10 +132,25 @@ class _Finding:
 
     def _names_too_few(self, stage: int, listed: Iterable[Parameter]) -> bool:
         """Whether layouts name less than half of the bytes of a slice, so that it is not composed by them."""
+        named = self._named(stage, listed)
+        return named[False] > named[True]
+
+    def _named(self, stage: int, listed: Iterable[Parameter]) -> Counter[bool]:
+        """Return the bytes of parameters that layouts name, and of those that they do not."""
         named = Counter[bool]()
         for parameter in listed:
             named[parameter.name in self.facts.stages.layouts[stage]] += parameter.nbytes
-        return named[False] > named[True]
+        return named
+
+    def _hardly_named(self, stage: int, ranks: Sequence[int]) -> Sequence[int]:
+        """Return ranks of a stage without redundancy for which a composed slice may name too few bytes.
+
+        Which parameters were dealt to a lost rank is guessed from the others, so all ranks count where the least that
+        is named in a slice is less than the most that is not.
+        """
+        named = [self._named(stage, self.sound[rank].listed) for rank in ranks]
+        least, most = min((one[True] for one in named), default=0), max((one[False] for one in named), default=0)
+        return ranks if most > least else ()
 
     def _sizes(self) -> dict[int, int]:
         sizes = {rank: one.file.size for rank, one in self.sound.items()}

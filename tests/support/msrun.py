@@ -1,0 +1,26 @@
+"""Real jobs of several ranks on this machine, by msrun."""
+
+import os
+import socket
+import sys
+
+from tests.support.sample import REPOSITORY, run
+
+SCRIPTS = REPOSITORY / "tests" / "support"
+
+
+def run_ranks(script, ranks, folder, *arguments, **environment):
+    """Run a script of tests/support as several ranks, with logs below a folder; return exit code and output."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = [
+        *(
+            os.path.join(os.path.dirname(sys.executable), "msrun"),
+            f"--worker_num={ranks}",
+            f"--local_worker_num={ranks}",
+        ),
+        *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
+        *(SCRIPTS / script, *arguments),
+    ]
+    return run(launch, folder, PATH=os.pathsep.join((programs, os.environ["PATH"])), **environment)
