@@ -14,12 +14,9 @@ def run_ranks(script, ranks, folder, *arguments, **environment):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    programs = os.path.dirname(sys.executable)
     launch = [
-        *(
-            os.path.join(os.path.dirname(sys.executable), "msrun"),
-            f"--worker_num={ranks}",
-            f"--local_worker_num={ranks}",
-        ),
+        *(os.path.join(programs, "msrun"), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
         *(f"--master_port={port}", f"--log_dir={folder}/logs", "--join=True", "--cluster_time_out=120"),
         *(SCRIPTS / script, *arguments),
     ]
