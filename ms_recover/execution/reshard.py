@@ -90,6 +90,7 @@ def run_reshard(
         written = [found[file.target] for file in files]
         codes = {end.exit_code for end in written}
         errors = [str(error) for error in run.syncs.sync_all(jobs)]
+        codes |= {MsRecoverError.exit_code} if errors else set()
         names: list[str] = []
         compared = (0, 0)
         if codes <= {0, VerificationError.exit_code} and not errors and all(_is_there(end) for end in written):
@@ -100,8 +101,6 @@ def run_reshard(
                 compared, wrong = compare_back(plan, origin, digests, jobs=jobs)
                 errors += wrong
                 codes |= {VerificationError.exit_code} if wrong else set()
-    if errors:
-        codes.add(MsRecoverError.exit_code if not compare else max(codes))
     if not plan.complete:
         codes.add(VerificationError.exit_code if plan.disagreements else UnrecoverableError.exit_code)
     return ReshardOutcome(
