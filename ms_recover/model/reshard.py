@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.actions import Replica
@@ -18,8 +18,6 @@ from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
-
-RESHARD_VERSION: Final = 1
 
 Box = tuple[tuple[int, int], ...]
 """First index and the one behind the last, for each dimension of a global tensor."""
@@ -35,8 +33,6 @@ CAST_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
 _SIZES = dict(CAST_TYPES.values())
 FLOATS = ("Float16", "BFloat16", "Float32", "Float64")
 """The types whose values can be cast."""
-
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

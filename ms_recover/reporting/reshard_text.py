@@ -10,18 +10,19 @@ from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.resharding.actions import bytes_read
 from ms_recover.reporting.figures import work_line
+from ms_recover.reporting.pieces import region_text
 from ms_recover.reporting.tables import note_lines, page, section, size_text
 
 _MOST_ROWS = 32
 
 
-def reshard_plan_text(plan: ReshardPlan, width: int | None, *, next_command: str = "") -> str:
+def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
     """Return a plan: the answer first, then what is missing, who is read, and what is written."""
     lines = [f"{plan.root}: {plan.world_size} ranks, step {plan.step}", _answer(plan)]
     lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.own, plan.rejected_steps)]
     lines += [f"WARNING: {text}" for text in plan.warnings]
     lines += [f"DISPUTED: {text}" for text in plan.disagreements]
-    missing = [(one.parameter, _region(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
+    missing = [(one.parameter, region_text(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
     lines += section(
         "What nobody holds", ("parameter", "region", "bytes", "why"), _some(missing), width, right=("bytes",)
     )
@@ -46,8 +47,6 @@ def reshard_plan_text(plan: ReshardPlan, width: int | None, *, next_command: str
         how = f"Cast to {next(iter(casts.values()))}, rounded to the nearest: {name_some(list(casts))}"
         lines += ["", f"{how}. Optimizer states and single values keep their type"]
     lines += note_lines(plan.notes, width)
-    if plan.complete and next_command:
-        lines += ["", f"Next: {next_command}"]
     return page(lines)
 
 
@@ -111,10 +110,6 @@ def _warnings(left_out: tuple[str, ...], own: tuple[str, ...], rejected: tuple[R
     if own:
         texts.append(f"each rank had its own values of {name_some(own)}: the ranks of the target get those of one rank")
     return texts
-
-
-def _region(region: tuple[tuple[int, int], ...]) -> str:
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in region) + "]"
 
 
 def _some(rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:

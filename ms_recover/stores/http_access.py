@@ -95,11 +95,6 @@ class Access:
         )
 
     @property
-    def mutual(self) -> bool:
-        """Whether both sides show certificates of one authority, so that host names are not compared."""
-        return self.certificate is not None and self.authority is not None
-
-    @property
     def names_tls(self) -> bool:
         """Whether some file for TLS is given."""
         return self.certificate is not None or self.authority is not None
