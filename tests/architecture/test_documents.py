@@ -1,18 +1,20 @@
 """Pages against each other and against the code."""
 
 import re
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
-from ms_recover.cli.main import group
+from ms_recover.cli.main import COMMANDS, group
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "sample_code").rglob("*.md")]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+COMMAND_LINE = re.compile(r"((?<![\w-])recover-ckpt ([a-z-]+)((?: [^\s`|;&#)]+)*))")
 REPORTS = ["outcome", "plan", "verification"]
-NOT_OF_THE_TOOL = ["6", "7"]
+NOT_OF_THE_TOOL = ["7"]
 """Exit codes with which no command of recover-ckpt ends."""
 
 LANGUAGES = ["README.md", "README.zh-CN.md"]
@@ -44,6 +46,33 @@ def test_pages_cite_decisions_that_exist():
 def test_the_readme_lists_every_command(name):
     rows = re.findall(r"^\| `([\w-]+) ", (ROOT / name).read_text(), re.MULTILINE)
     assert set(rows) == set(group.list_commands(None))
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_readme_names_every_extra(name):
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    named = set(re.findall(r"\[(\w+)\]", (ROOT / name).read_text()))
+    assert set(setup["options.extras_require"]) - {"dev"} <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_command_lines_have_options_that_exist(page):
+    known = {name: {"-h", "--help"} for name in COMMANDS}
+    for name in COMMANDS:
+        for option in group.get_command(None, name).params:
+            known[name].update(option.opts, option.secondary_opts)
+    unknown = []
+    text = re.sub(r"\\\n|\$\([^)]*\)", " ", page.read_text())
+    for line, name, words in COMMAND_LINE.findall(text):
+        unknown += [line for option in re.findall(r" (--?[a-z][\w-]*)", words) if option not in known.get(name, ())]
+    assert unknown == []
+
+
+def test_the_page_about_schemas_lists_every_file():
+    folder = ROOT / "docs" / "schemas"
+    listed = re.findall(r"^\| `([\w.-]+)` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.json"))
 
 
 def test_both_languages_of_the_readme_have_the_same_structure():

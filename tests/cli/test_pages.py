@@ -12,7 +12,15 @@ import pytest
 from tests.support.pages import BLOCK, run_block, without_times
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["docs/three-am.md", "docs/cluster.md", "README.md", "README.zh-CN.md"]
+PAGES = [
+    "README.md",
+    "README.zh-CN.md",
+    "docs/audit.md",
+    "docs/cluster.md",
+    "docs/history.md",
+    "docs/report.md",
+    "docs/three-am.md",
+]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ms_recover import scan, seal
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.iteration_trees import unpack
@@ -157,3 +158,34 @@ def stock_callbacks(root: Path, stack: ExitStack) -> None:
         for path in root.glob(f"ckpt_dir*/{name}"):
             path.unlink()
     shutil.rmtree(root / "ckpt_dir5")
+
+
+def trap(root: Path, stack: ExitStack) -> None:
+    """Two stages of eight ranks, of which r and r + 4 hold the same: with eight ranks a host, on the same host."""
+    for stage in range(2):
+        half = make_tree(root / "half", data_parallel=2, model_parallel=4, steps=[Step(2, 77)])
+        for rank in range(8):
+            folder = root / f"ckpt_dir{8 * stage + rank}"
+            shutil.move(half / f"ckpt_dir{rank}", folder)
+            write_group_info(folder / "group_info.pb", [8 * stage + rank % 4, 8 * stage + rank % 4 + 4])
+        shutil.rmtree(half)
+
+
+def two_holes(root: Path, stack: ExitStack) -> None:
+    """Eight ranks, of which r and r + 4 hold the same; ranks 1 and 3 lost their slices."""
+    make_tree(root, data_parallel=2, model_parallel=4, steps=[Step(2, 100)])
+    save_manifests(root)
+    for rank in (1, 3):
+        (root / f"ckpt_dir{rank}" / "test-2_100.ckpt").unlink()
+
+
+def parted_replicas(root: Path, stack: ExitStack) -> None:
+    """Twenty steps of six ranks, of which r, r + 2 and r + 4 hold the same; from step 7 on rank 3 differs."""
+    make_tree(root, data_parallel=3, steps=[Step(1, number) for number in range(1, 21)])
+    for number in range(7, 21):
+        path = root / "ckpt_dir3" / f"test-1_{number}.ckpt"
+        path.chmod(0o600)
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+    save_manifests(root)
