@@ -8,7 +8,8 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import Planned, plan_facts, required_reads
+from ms_recover.planning.planner import Planned, plan_facts
+from ms_recover.planning.required_reads import required_reads
 from ms_recover.scanning.read import read_contents
 
 

@@ -30,10 +30,10 @@ from ms_recover.planning.planner import (
     TriedStep,
     check_kind_of_step,
     make_plan,
-    required_reads,
     try_step,
     why_unrecoverable,
 )
+from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.runs import Run
 from ms_recover.planning.world_size import WorldSize
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, OlderStepError, UsageError
 from ms_recover.file_names import RESHARDED_FOLDER
-from ms_recover.model.actions import CopyAction
-from ms_recover.model.inventory import Inventory, Note, SliceFile
+from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment, of_this_run
+from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, SliceFacts, check_rank
+from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.history.make_history import judge_clean, make_history
-from ms_recover.planning.judging.equal_contents import equal_ranks, is_unclaimed, slices_to_compare
+from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import find_run_records, texts_of_aside
@@ -208,19 +207,8 @@ def _hints(
 ) -> tuple[str, ...]:
     """Return ranks that hold equal bytes, and where a rank has no source the evidence that was seen and not used."""
     seen = hints_for(facts) if any(one.ranks for one in rejected) else ()
-    lost = None if shown.disagreements else _without_claim(facts, found is not None, rejected)
+    lost = None if shown.disagreements else ranks_without_claim(facts, found is not None, rejected)
     return (*(equal_ranks(facts, lost) if lost is not None else ()), *seen)
-
-
-def _without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
-    """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
-
-    None where that is of no interest; no ranks where some may be lost without a trace.
-    """
-    newest = next(iter(of_this_run(tuple(rejected))), None)
-    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
-        return None
-    return newest.ranks if newest is not None else ()
 
 
 def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
@@ -233,87 +221,6 @@ def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> Non
             plan,
             explanation,
         )
-
-
-def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
-    """Return the slices that must be read before a plan rests on more than structure.
-
-    Of the plan's step: slices with a manifest to compare with, those of ranks that are not alone in their group, in a
-    tree of iterations also those that share some parameter with another rank, and all where slices are composed by
-    layouts, and of one more step what would be composed there by the same layouts, to see whether these are right.
-    Where replicas disagree, these ranks' slices of all steps, to find renamed ones; where a source rests on its
-    structure alone, those of its group's older steps that have its size. Where a rank has no source because nothing
-    says who holds the same, those that show it; where contents may contradict the operator's word, those that decide
-    it.
-    """
-    if planned.parts:
-        return tuple(file for part in planned.parts for file in required_reads(part))
-    plan, facts = planned.plan, planned.facts
-    undecided = {rank.rank for rank in plan.ranks if rank.verdict == "unrecoverable"} if plan.disagreements else set()
-    by_layout = any(action.evidence == "layout" for action in (*plan.actions, *plan.partials))
-    composed = (plan.step or plan.considered) if by_layout else None
-    alone = {rank.rank for rank in plan.ranks if rank.evidence == "structure"}
-    sizes = {
-        action.group: action.bytes
-        for action in plan.actions
-        if isinstance(action, CopyAction)
-        and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
-    }
-    trial = _trial_reads(facts, plan) if by_layout else frozenset()
-    alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
-    unclaimed = None if plan.disagreements else _without_claim(facts, plan.recoverable, plan.rejected_steps)
-    wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
-    for one in facts.counted:
-        file = one.file
-        older = plan.step is not None and file.step < plan.step and sizes.get(one.group) == file.size
-        asked = file.step == plan.step or file.rank in undecided or older
-        replicas = len(one.group) > 1 or one.rank in alike
-        comparable = file.manifest is not None or (replicas and file.encryption is None)
-        if file.problem is None and (file.step == composed or (asked and comparable) or one.path in trial):
-            wanted.append(file)
-    return tuple({file.path: file for file in wanted}.values())
-
-
-def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
-    """Return the slices without manifest of a target and its sources at another step, the nearest that the target has.
-
-    There it is seen whether the target holds what these layouts would compose.
-    """
-    steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
-    found: set[str] = set()
-    for action in (*plan.actions, *plan.partials):
-        if action.evidence != "layout":
-            continue
-        step = next((step for step in steps if step != plan.step and _bare(facts.at(step, action.rank))), None)
-        if step is not None:
-            ranks = {action.rank, *(replica.rank for replica in action.replicas)}
-            found.update(one.path for rank in ranks for one in _bare(facts.at(step, rank)))
-    return frozenset(found)
-
-
-def _bare(slices: Sequence[SliceFacts]) -> list[SliceFacts]:
-    """Return the slices of sound structure without a manifest."""
-    return [one for one in slices if one.manifest is None and one.file.problem is None]
-
-
-def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> tuple[SliceFile, ...]:
-    """Return the slices that one rank must read before its own verdict rests on more than structure.
-
-    Its own slice if a manifest describes it; otherwise every source that has no manifest to be checked by meanwhile.
-    """
-    facts, verdict = compared.facts, assessment.ranks[rank]
-    slices = [one.file for held in facts.steps.get(assessment.step, {}).values() for one in held]
-    if verdict.verdict == "keep":
-        return tuple(file for file in slices if file.path == verdict.path and file.manifest is not None)
-    if verdict.verdict == "unrecoverable":
-        return ()
-    action = next(action for action in assessment.actions if action.rank == rank)
-    if verdict.verdict == "copy":
-        group = facts.groups.of(rank)
-        sources = {file.path for file in slices if file.rank in group and file.encryption is None}
-    else:
-        sources = {replica.path for replica in action.replicas}
-    return tuple(file for file in slices if file.path in sources and file.problem is None and file.manifest is None)
 
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:

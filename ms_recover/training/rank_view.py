@@ -24,7 +24,8 @@ from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
-from ms_recover.planning.planner import assess_step, required_reads_of_rank
+from ms_recover.planning.planner import assess_step
+from ms_recover.planning.required_reads import required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder

@@ -15,7 +15,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.required_reads import required_reads
 from tests.support.examples import SAME_EVERY_TIME, examples
 from tests.support.inventories import NAMES, slice_file, tree
 

@@ -22,7 +22,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.required_reads import required_reads
 from tests.support.inventories import slice_file, tree
 from tests.support.plans import make_plan
 

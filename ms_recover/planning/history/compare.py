@@ -20,7 +20,7 @@ Sides = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The steps and what was found over all of them; `alone` are ranks that were never compared in some parameter."""
+    """The steps, and what was found over all of them."""
 
     steps: tuple[HistoryStep, ...]
     disagreements: tuple[Disagreement, ...]

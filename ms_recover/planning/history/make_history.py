@@ -17,7 +17,7 @@ from ms_recover.planning.history.changes import find_changes
 from ms_recover.planning.history.compare import compare_moments
 from ms_recover.planning.history.shared import Shared, find_shared
 from ms_recover.planning.history.witnesses import Moment, find_moments
-from ms_recover.planning.lineage import RunRecord, find_run_records
+from ms_recover.planning.lineage import RunRecord, find_run_records, identity_of
 
 _WORST = ("clean", "uncompared", "disagreed")
 
@@ -167,8 +167,7 @@ def _run(facts: Facts, record: RunRecord) -> HistoryRun:
     steps = [
         one.file.step
         for one in facts.counted
-        if one.file.manifest is not None
-        and (one.file.manifest.run_id, _started(one.file.manifest.training)) == (record.run_id, record.started)
+        if one.file.manifest is not None and identity_of(one.file.manifest) == (record.run_id, record.started)
     ]
     return HistoryRun(
         run_id=record.run_id,
@@ -179,10 +178,6 @@ def _run(facts: Facts, record: RunRecord) -> HistoryRun:
         followed=lineage is None or member is not None,
         until=member.until if member is not None else None,
     )
-
-
-def _started(training: object) -> int | None:
-    return getattr(training, "started", None)
 
 
 def _alone(moments: Sequence[Moment], shared: Sequence[Shared]) -> tuple[int, ...]:

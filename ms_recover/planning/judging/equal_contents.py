@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.inventory import SliceFile
+from ms_recover.model.plan import RejectedStep, of_this_run
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
@@ -31,6 +32,17 @@ def is_unclaimed(facts: Facts) -> bool:
         for rank, ranks in groups.members.items()
     )
     return not told and facts.stages.problem is not None
+
+
+def ranks_without_claim(facts: Facts, recoverable: bool, rejected: Sequence[RejectedStep]) -> tuple[int, ...] | None:
+    """Return the ranks without a source at the newest step, where nothing says who holds the same slice.
+
+    None where that is of no interest; no ranks where some may be lost without a trace.
+    """
+    newest = next(iter(of_this_run(tuple(rejected))), None)
+    if not is_unclaimed(facts) or not (newest.ranks if newest is not None else recoverable and facts.world.guessed):
+        return None
+    return newest.ranks if newest is not None else ()
 
 
 def slices_to_compare(facts: Facts, lost: Sequence[int]) -> tuple[SliceFile, ...]:

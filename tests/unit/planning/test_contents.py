@@ -9,7 +9,8 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import PlanOptions
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.required_reads import required_reads
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.support.plans import make_plan
 

@@ -13,7 +13,8 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.planner import plan_facts, required_reads
+from ms_recover.planning.planner import plan_facts
+from ms_recover.planning.required_reads import required_reads
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import backed, digests
 
