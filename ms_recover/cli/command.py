@@ -33,6 +33,8 @@ _BY_NAME = {
     "idle": _SECTIONS[3],
     "output": _SECTIONS[5],
     "explain": _SECTIONS[5],
+    "save-plan": _SECTIONS[5],
+    "write-placement": _SECTIONS[5],
     "detailed-exitcode": _SECTIONS[5],
     "json": _SECTIONS[5],
     "verbose": _SECTIONS[5],
