@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from ms_recover.model.audit import Audit, BlockClass, LevelAudit, Loss, Losses
 from ms_recover.planning.audit.headline import many, plural
 from ms_recover.reporting.figures import seconds_text
 from ms_recover.reporting.rank_map import rank_map, states_of_audit
-from ms_recover.reporting.tables import page, ranks_text, section, size_text
+from ms_recover.reporting.tables import first_rows, page, ranks_text, section, size_text
 
 _MOST_ROWS = 24
 _MOST_NAMED = 3
+_LOSS_COLUMNS = ("lost", "ranks", "recoverable", "bytes", "takes", "from or why")
 
 
 def audit_text(audit: Audit, width: int | None, *, gate: str = "", ascii_only: bool = False) -> str:
@@ -82,7 +81,7 @@ def _blocks(audit: Audit, width: int | None) -> list[str]:
     rows = [_block(one) for one in audit.blocks]
     where = f"on {audit.levels[0].name}s" if audit.levels else "on ranks"
     columns = ("parameters", "stage", "blocks", "bytes", "copies", where)
-    lines = section("Copies", columns, _some(rows), width, right=columns[1:])
+    lines = section("Copies", columns, first_rows(rows, _MOST_ROWS, 0), width, right=columns[1:])
     if audit.single_copy_bytes:
         lines.append(f"Of {size_text(audit.single_copy_bytes)} there is a single copy")
     return lines
@@ -107,7 +106,9 @@ def _singles(audit: Audit, level: LevelAudit, width: int | None) -> list[str]:
         key=lambda loss: (not loss.fatal, loss.step == audit.step),
     )
     rows = [_loss(audit, loss) for loss in singles]
-    return section(f"Each {level.name} alone", _columns(audit), _some(rows), width, right=("bytes", "takes"))
+    return section(
+        f"Each {level.name} alone", _LOSS_COLUMNS, first_rows(rows, _MOST_ROWS, 0), width, right=("bytes", "takes")
+    )
 
 
 def _pairs(audit: Audit, width: int | None) -> list[str]:
@@ -119,12 +120,8 @@ def _pairs(audit: Audit, width: int | None) -> list[str]:
                 f"{many(len(bad[0].domains), audit.levels[0].name)} at once, those that cost data or the newest step"
             )
             rows = [_loss(audit, loss) for loss in bad]
-            lines += section(title, _columns(audit), _some(rows), width, right=("bytes", "takes"))
+            lines += section(title, _LOSS_COLUMNS, first_rows(rows, _MOST_ROWS, 0), width, right=("bytes", "takes"))
     return lines
-
-
-def _columns(audit: Audit) -> tuple[str, ...]:
-    return "lost", "ranks", "recoverable", "bytes", "takes", "from or why"
 
 
 def _loss(audit: Audit, loss: Loss) -> tuple[str, ...]:
@@ -137,10 +134,3 @@ def _loss(audit: Audit, loss: Loss) -> tuple[str, ...]:
     takes = seconds_text(loss.seconds) if loss.seconds is not None else ""
     size = "" if audit.before else size_text(loss.bytes)
     return " + ".join(loss.domains), ranks_text(loss.ranks), verdict, size, takes, ", ".join([*why, *givers, *more])
-
-
-def _some(rows: Iterable[Sequence[str]]) -> Sequence[Sequence[str]]:
-    listed = list(rows)
-    if len(listed) <= _MOST_ROWS:
-        return listed
-    return [*listed[:_MOST_ROWS], (f"and {len(listed) - _MOST_ROWS:,} more", *[""] * (len(listed[0]) - 1))]

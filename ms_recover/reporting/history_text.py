@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ms_recover.model.history import Disagreement, History, HistoryRun, HistoryStep, OddValues, Stopped
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.reporting.tables import page, ranks_text, section, size_text
+from ms_recover.reporting.tables import first_rows, page, ranks_text, section, size_text
 
 _MOST = 20
 """So many rows of a table, or names, are shown; JSON has all."""
@@ -19,7 +19,9 @@ def history_text(found: History, width: int | None) -> str:
     lines += section(
         "Ranks that hold the same and differed, by the first step",
         ("first step", "parameter", "rank", "what"),
-        _folded([(str(one.first), one.parameter, _odd_rank(one), _how(one)) for one in found.disagreements]),
+        first_rows(
+            [(str(one.first), one.parameter, _odd_rank(one), _how(one)) for one in found.disagreements], _MOST, -1
+        ),
         width,
         right=(),
     )
@@ -27,21 +29,25 @@ def history_text(found: History, width: int | None) -> str:
     lines += section(
         "Parameters that stopped changing",
         ("since", "parameter", "rank", "what"),
-        _folded([(str(one.since), one.parameter, ranks_text(one.ranks), _stopped(one)) for one in weights]),
+        first_rows(
+            [(str(one.since), one.parameter, ranks_text(one.ranks), _stopped(one)) for one in weights], _MOST, -1
+        ),
         width,
         right=(),
     )
     lines += section(
         "Values that were read",
         ("first step", "parameter", "rank", "what"),
-        _folded([(str(one.first), one.parameter, ranks_text(one.ranks), _value(one)) for one in found.values]),
+        first_rows(
+            [(str(one.first), one.parameter, ranks_text(one.ranks), _value(one)) for one in found.values], _MOST, -1
+        ),
         width,
         right=(),
     )
     lines += section(
         "Steps passed over after the last clean one" if found.clean is not None else "Steps, none of them clean",
         ("step", "state", "why"),
-        _folded(_step_rows(found.passed_over)),
+        first_rows(_step_rows(found.passed_over), _MOST, -1),
         width,
         right=(),
     )
@@ -157,12 +163,7 @@ def _remarks(found: History) -> list[str]:
     if found.alone:
         lines.append(f"Ranks with parameters that no other rank here holds: {ranks_text(found.alone)}")
     lines += [f"Not judged: {text}" for text in found.unread[:_MOST]]
+    if len(found.unread) > _MOST:
+        lines.append(f"Not judged: {len(found.unread) - _MOST:,} more slices: see --json")
     lines += [f"Note: {text}" for text in found.notes]
     return lines
-
-
-def _folded(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    if len(rows) <= _MOST:
-        return rows
-    more = f"and {len(rows) - _MOST:,} more: see --json"
-    return [*rows[:_MOST], ("...", *[""] * (len(rows[0]) - 2), more)]

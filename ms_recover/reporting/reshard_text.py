@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
@@ -11,7 +10,7 @@ from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.resharding.actions import bytes_read
 from ms_recover.reporting.figures import work_line
 from ms_recover.reporting.pieces import region_text
-from ms_recover.reporting.tables import note_lines, page, section, size_text
+from ms_recover.reporting.tables import first_rows, note_lines, page, section, size_text
 
 _MOST_ROWS = 32
 
@@ -24,7 +23,11 @@ def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
     lines += [f"DISPUTED: {text}" for text in plan.disagreements]
     missing = [(one.parameter, region_text(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
     lines += section(
-        "What nobody holds", ("parameter", "region", "bytes", "why"), _some(missing), width, right=("bytes",)
+        "What nobody holds",
+        ("parameter", "region", "bytes", "why"),
+        first_rows(missing, _MOST_ROWS, 1),
+        width,
+        right=("bytes",),
     )
     reads = bytes_read(plan)
     sources = [
@@ -32,15 +35,20 @@ def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
         for number, count in sorted(reads.items())
     ]
     title = f"Read from {len(sources)} of {len(plan.sources)} sound slices"
-    lines += section(title, ("rank", "slice", "bytes"), _some(sources), width, right=("rank", "bytes"))
+    lines += section(
+        title, ("rank", "slice", "bytes"), first_rows(sources, _MOST_ROWS, 1), width, right=("rank", "bytes")
+    )
     files = [
         (str(file.rank), file.target, str(len(plan.parts_of(file))), size_text(plan.bytes_of(file)))
         for file in plan.files[:_MOST_ROWS]
     ]
-    files += [("", f"and {len(plan.files) - _MOST_ROWS} more", "", "")] if len(plan.files) > _MOST_ROWS else []
     title = f"Written as {plan.form}"
     lines += section(
-        title, ("rank", "file", "parameters", "bytes"), files, width, right=("rank", "parameters", "bytes")
+        title,
+        ("rank", "file", "parameters", "bytes"),
+        first_rows(files, _MOST_ROWS, 1, len(plan.files)),
+        width,
+        right=("rank", "parameters", "bytes"),
     )
     casts = plan.casts
     if casts:
@@ -59,10 +67,10 @@ def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: fl
         (str(one.rank), one.status, one.target, one.error or one.digest or "")
         for one in sorted(outcome.results, key=lambda one: one.status != "failed")
     ]
-    lines += section("", ("rank", "status", "file", "digest or error"), _some(rows), width)
+    lines += section("", ("rank", "status", "file", "digest or error"), first_rows(rows, _MOST_ROWS, 2), width)
     dropped = [(str(one.rank), text) for one in outcome.results for text in one.dropped]
     title = "Sources that proved damaged and were passed over"
-    lines += section(title, ("for rank", "source"), _some(dropped), width, right=("for rank",))
+    lines += section(title, ("for rank", "source"), first_rows(dropped, _MOST_ROWS, 1), width, right=("for rank",))
     if outcome.documents:
         lines += ["", f"Beside them: {list_some(outcome.documents)}"]
     if outcome.compared:
@@ -110,10 +118,3 @@ def _warnings(left_out: tuple[str, ...], own: tuple[str, ...], rejected: tuple[R
     if own:
         texts.append(f"each rank had its own values of {name_some(own)}: the ranks of the target get those of one rank")
     return texts
-
-
-def _some(rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    width = len(rows[0])
-    return [*rows[:_MOST_ROWS], ("", f"and {len(rows) - _MOST_ROWS:,} more", *[""] * (width - 2))]

@@ -100,6 +100,19 @@ def section(
     return ["", *([f"{title}:"] if title else []), *table_lines(columns, rows, width, right)] if rows else []
 
 
+def first_rows(rows: Sequence[Sequence[str]], most: int, at: int, total: int | None = None) -> Sequence[Sequence[str]]:
+    """Return so many rows of a table at most; of more, the last one says in the column `at` how many are left out.
+
+    `total` is how many there are, where `rows` has the first of them alone.
+    """
+    left_out = (total or len(rows)) - most
+    if left_out <= 0:
+        return rows
+    more = ["..." if place == 0 else "" for place in range(len(rows[0]))]
+    more[at] = f"and {left_out:,} more: see --json"
+    return [*rows[:most], more]
+
+
 def note_lines(notes: Iterable[Note], width: int | None) -> list[str]:
     """Return files and directories that are reported, never used."""
     rows = [(note.path, note.reason) for note in notes]

@@ -1,7 +1,10 @@
 """Clauses that several reports share."""
 
+from dataclasses import replace
+
 import pytest
 
+from ms_recover.model.history import History, HistoryStep
 from ms_recover.model.inventory import GroupFile, Inventory, Note, RankPath, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.outcome import ActionResult, Outcome
@@ -9,9 +12,10 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.provenance import SAVED, Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some, name_some
+from ms_recover.reporting.history_text import history_text
 from ms_recover.reporting.inventory_text import inventory_text, provenance_text
 from ms_recover.reporting.outcome_text import outcome_text
-from ms_recover.reporting.tables import ranks_text, render_table, size_text
+from ms_recover.reporting.tables import first_rows, ranks_text, render_table, size_text
 
 STEP = Step(2, 8)
 COPIED = Provenance(kind="copied", evidence="vote", sources=(ProvenanceSource(3, "rank_3/a.ckpt"),))
@@ -24,6 +28,20 @@ def test_some_are_named_and_the_others_counted():
     assert list_some(["x", "y"], separator="; ") == "x; y"
     assert list_some([]) == ""
     assert name_some(list("abcd"), most=2) == "'a', 'b' and 2 more"
+
+
+def test_the_first_rows_of_a_table_are_shown_and_the_others_counted():
+    rows = [(str(number), "a") for number in range(5)]
+    assert first_rows(rows, 5, 1) == rows
+    assert first_rows(rows, 3, 1)[2:] == [("2", "a"), ["...", "and 2 more: see --json"]]
+    assert first_rows(rows[:2], 2, 0, 5)[2:] == [["and 3 more: see --json", ""]]
+
+
+def test_slices_that_a_history_could_not_read_are_counted_where_they_are_many():
+    step = HistoryStep(step=STEP, run_id="", state="clean", ranks=1, missing=(), parameters=(), reason="")
+    found = History(root="/tree", world_size=2, run_id=None, steps=(step,), clean=STEP, clean_reason="")
+    text = history_text(replace(found, read=True, unread=tuple(f"{n}: gone" for n in range(22))), None)
+    assert "Not judged: 19: gone\nNot judged: 2 more slices: see --json" in text
 
 
 @pytest.mark.parametrize(
