@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from ms_recover.errors import FormatError
+from ms_recover.formats.topology.located import decode_text
 from ms_recover.formats.topology.placing import Place
 from ms_recover.model.topology import Host, Topology
 
@@ -52,12 +53,7 @@ def decode_hostfile(data: bytes, where: str) -> tuple[Host, ...] | tuple[Place, 
 
 
 def _lines(data: bytes, where: str) -> Iterator[tuple[int, str]]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FormatError(f"{where}, line {line}: no text in UTF-8; is it a hostfile?") from None
-    for number, row in enumerate(text.split("\n"), 1):
+    for number, row in enumerate(decode_text(data, where).split("\n"), 1):
         content = row.partition("#")[0].strip()
         if content:
             yield number, content
