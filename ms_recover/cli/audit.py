@@ -10,13 +10,12 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import json_option, takes_audit, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
-from ms_recover.cli.topology import find_topology, topology_options, write_placement
+from ms_recover.cli.topology import find_topology, topology_of_tree, topology_options, write_placement
 from ms_recover.cli.tree import cores, scan_tree
 
 if TYPE_CHECKING:
     from ms_recover.cli.topology import TopologyOptions
     from ms_recover.model.audit import Audit
-    from ms_recover.model.inventory import Inventory
     from ms_recover.model.options import AuditOptions, PlanOptions, ScanOptions
 
 NOT_SURVIVED = 6
@@ -102,7 +101,7 @@ def command(
         made = _before(ctx, plan, scan, topology, wanted)
     else:
         inventory = scan_tree(root, scan, as_json=as_json)
-        places = find_topology(inventory, topology, _world(inventory, plan))
+        places = topology_of_tree(inventory, topology, plan)
         with progress_bar("reading", None, as_json) as progress:
             made = auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
     gate, passed = named(made, gate), passes(made, gate)
@@ -139,12 +138,6 @@ def _before(
     claims = auditing.read_claims(scan)
     ranks = auditing.count_ranks_of_claims(claims, plan)
     return auditing.audit_claims(claims, plan, find_topology(None, topology, ranks), wanted)
-
-
-def _world(inventory: Inventory, plan: PlanOptions) -> int | None:
-    from ms_recover.auditing import count_ranks_of_claims
-
-    return None if inventory.iterations else count_ranks_of_claims(inventory, plan)
 
 
 def _gate_line(made: Audit, text: str, passed: bool | None) -> str:

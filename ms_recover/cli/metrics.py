@@ -13,7 +13,7 @@ import click
 from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_history, takes_scan
 from ms_recover.cli.output import print_error
-from ms_recover.cli.topology import find_topology, topology_options
+from ms_recover.cli.topology import topology_of_tree, topology_options
 from ms_recover.errors import MsRecoverError, UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ def _look(
 ) -> tuple[Look, MsRecoverError | None]:
     """Look at a tree; an error of the tree is returned beside the look that failed."""
     from ms_recover import api
-    from ms_recover.auditing import count_ranks_of_claims
     from ms_recover.measuring import measure
     from ms_recover.reporting.metrics_text import Look
 
@@ -110,8 +109,7 @@ def _look(
     found, failed = None, None
     try:
         inventory = api.scan(root, replace(scan, crc=False))
-        ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
-        found = measure(inventory, plan, topology=find_topology(inventory, topology, ranks))
+        found = measure(inventory, plan, topology=topology_of_tree(inventory, topology, plan))
     except MsRecoverError as error:
         failed = error
     spent = time.monotonic() - begun

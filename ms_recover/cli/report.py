@@ -14,7 +14,7 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.fields import words_of
 from ms_recover.cli.options import takes_report, takes_scan
 from ms_recover.cli.output import print_text
-from ms_recover.cli.topology import find_topology, topology_options
+from ms_recover.cli.topology import topology_of_tree, topology_options
 from ms_recover.cli.tree import cores, log_plan, scan_tree
 from ms_recover.errors import UsageError
 
@@ -60,7 +60,6 @@ def command(
     written for a tree that cannot be recovered, and the code is 0 then as well: plan is the gate for scripts.
     """
     from ms_recover import __version__
-    from ms_recover.auditing import count_ranks_of_claims
     from ms_recover.cli.progress import progress_bar
     from ms_recover.describing import describe
 
@@ -68,8 +67,7 @@ def command(
     target = page_target(output)
     inventory = scan_tree(root, scan)
     refuse_place(target, inventory)
-    world = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
-    places = find_topology(inventory, topology, world)
+    places = topology_of_tree(inventory, topology, plan)
     with progress_bar("reading", None, False) as progress:
         report = describe(inventory, plan, places, jobs=cores(), progress=progress)
     log_plan(report.plan)

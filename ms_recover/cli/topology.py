@@ -14,6 +14,7 @@ from ms_recover.errors import UsageError
 
 if TYPE_CHECKING:
     from ms_recover.model.inventory import Inventory
+    from ms_recover.model.options import PlanOptions
     from ms_recover.model.topology import Topology
 
 
@@ -159,6 +160,14 @@ def find_topology(
         return saved
     check_hosts(topology, hosts)
     return topology
+
+
+def topology_of_tree(inventory: Inventory, chosen: TopologyOptions, plan: PlanOptions) -> Topology | None:
+    """Return where the ranks of a tree live, as many as the plan's options and the tree say; as `find_topology`."""
+    from ms_recover.auditing import count_ranks_of_claims
+
+    ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
+    return find_topology(inventory, chosen, ranks)
 
 
 def write_placement(path: str, topology: Topology, chosen: TopologyOptions) -> str:
