@@ -22,7 +22,7 @@ from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.backup_index import encode_index, encode_mark, index_path, object_path
 from ms_recover.stores.backup_store import is_backup
-from ms_recover.stores.digest import name_digest
+from ms_recover.stores.digest import digest_of, name_digest
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Stop, Store
 
@@ -155,7 +155,7 @@ def _look(source: Store, one: Given, stop: Stop) -> BackupFile:
     """Return the digest and form of a file; what is known of it is not read."""
     if one.data is not None:
         form = FileForm(0o644, one.state.mtime_ns if one.state is not None else 0)
-        digest, size = name_digest(xxhash.xxh3_128(one.data)), len(one.data)
+        digest, size = digest_of(one.data), len(one.data)
     else:
         with closing(source.open(one.path, one.state)) as file:
             form, size = file.form(), file.size

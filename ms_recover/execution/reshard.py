@@ -30,7 +30,7 @@ from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult,
 from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.planning.resharding.actions import action_of, source_names
 from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked, write_small
-from ms_recover.stores.digest import Digester, holds
+from ms_recover.stores.digest import digest_of, holds
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Store
@@ -345,12 +345,7 @@ def _image(plan: ReshardPlan, action: ComposeAction, model: SliceHeader | None, 
 def _strategy_digests(plan: ReshardPlan) -> list[str]:
     from ms_recover.formats.strategy import encode_strategy
 
-    found = []
-    for strategy in plan.strategies:
-        digester = Digester()
-        digester.update(memoryview(encode_strategy(strategy)))
-        found.append(digester.digests().file)
-    return found
+    return [digest_of(encode_strategy(strategy)) for strategy in plan.strategies]
 
 
 def _write_documents(plan: ReshardPlan, documents: Mapping[str, bytes]) -> list[str]:

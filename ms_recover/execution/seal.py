@@ -7,8 +7,6 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-import xxhash
-
 from ms_recover.errors import FormatError, MissingInputError, VerificationError
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import TOOL, strategy_digest, write_manifest
@@ -19,7 +17,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.provenance import Provenance
 from ms_recover.model.verdicts import Evidence
-from ms_recover.stores.digest import name_digest
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.paths import join
 from ms_recover.stores.threads import in_threads
@@ -83,7 +81,7 @@ def _seal_in_store(
                 data = store.read_small(join(folder, STRATEGY_NAME), "a strategy file", MAX_SMALL_FILE)
             except (MissingInputError, FormatError):
                 return None
-            return name_digest(xxhash.xxh3_128(data))
+            return digest_of(data)
 
         def seal(one: tuple[SliceFile, Evidence]) -> str:
             file, evidence = one

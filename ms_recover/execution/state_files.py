@@ -11,7 +11,7 @@ from ms_recover.formats.state import decode_state
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import StateValue
 from ms_recover.stores.atomic import write_small
-from ms_recover.stores.digest import Digester
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.store import Store
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def write_state(slice_path: str, data: bytes) -> str:
     Errors are those of `ms_recover.stores.atomic.write_small`.
     """
     write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path)
-    return _digest(data)
+    return digest_of(data)
 
 
 def bring_state(source: Store, path: str, manifest: Manifest | None, target: str) -> bool:
@@ -41,7 +41,7 @@ def bring_state(source: Store, path: str, manifest: Manifest | None, target: str
     except MsRecoverError as error:
         _log.warning("%s: its state file cannot be had: %s", target, error)
         return False
-    if _digest(data) != training.state_digest:
+    if digest_of(data) != training.state_digest:
         _log.warning("%s: its state file at %s is damaged, and left out", target, source.url)
         return False
     write_state(target, data)
@@ -63,7 +63,7 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
     path = slice_path + STATE_SUFFIX
     with open_regular(path, "a state file") as (descriptor, size):
         data = pread(descriptor)(0, size)
-    if _digest(data) != digest:
+    if digest_of(data) != digest:
         raise VerificationError(f"{path}: its contents are not those that the manifest of the slice names")
     try:
         return decode_state(data)
@@ -74,12 +74,6 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
 def read_state_in(store: Store, slice_path: str, digest: str) -> dict[str, StateValue]:
     """Read the state file beside a slice of a store; errors as for `read_state`, and those of the store."""
     data = store.read_small(slice_path + STATE_SUFFIX, "a state file", _MOST_BYTES)
-    if _digest(data) != digest:
+    if digest_of(data) != digest:
         raise VerificationError(f"{store.url}/{slice_path}{STATE_SUFFIX}: it is not what the slice's manifest names")
     return decode_state(data)
-
-
-def _digest(data: bytes) -> str:
-    digester = Digester()
-    digester.update(memoryview(data))
-    return digester.digests().file

@@ -9,7 +9,7 @@ from ms_recover.execution.targets import check_place
 from ms_recover.formats.reading import MAX_SMALL_FILE, read_small
 from ms_recover.model.plan import StrategyWrite
 from ms_recover.stores.atomic import write_small
-from ms_recover.stores.digest import Digester
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.store import Store
 
@@ -29,9 +29,7 @@ def write_strategy_file(root: str, write: StrategyWrite, store: Store, *, syncs:
     check_place(root, write.target, write.rank)
     path = os.path.join(root, write.target)
     data = store.read_small(write.source, "a strategy file", MAX_SMALL_FILE)
-    digester = Digester()
-    digester.update(memoryview(data))
-    if digester.digests().file != write.digest:
+    if digest_of(data) != write.digest:
         raise VerificationError(f"{store.url}/{write.source} changed after the plan was made: plan again")
     if os.path.lexists(path):
         if os.path.isfile(path) and read_small(path, "a strategy file") == data:

@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import xxhash
-
 from ms_recover.errors import FormatError, MsRecoverError, VerificationError
 from ms_recover.file_names import WeightKind
 from ms_recover.formats.bounded_json import decode_object
@@ -39,7 +37,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
 from ms_recover.scanning.sent_documents import SentDocuments, receive_documents, send_documents
-from ms_recover.stores.digest import name_digest
+from ms_recover.stores.digest import digest_of
 
 VERSION = 1
 MOST_RANKS = 1 << 20
@@ -362,6 +360,6 @@ def _read_strategy(digest: str, data: str) -> Strategy:
         strategy = decode_strategy(raw, "a strategy file")
     except (binascii.Error, MsRecoverError) as error:
         raise ValueError(str(error)) from None
-    if name_digest(xxhash.xxh3_128(raw)) != digest:
+    if digest_of(raw) != digest:
         raise ValueError("a strategy file does not have its digest")
     return strategy

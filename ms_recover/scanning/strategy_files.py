@@ -13,7 +13,7 @@ from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree
 from ms_recover.scanning.walk import RankFile
-from ms_recover.stores.digest import Digester
+from ms_recover.stores.digest import digest_of
 
 _AT_A_TIME = 64
 """Files whose bytes are held at a time."""
@@ -38,9 +38,7 @@ class StrategyReader:
             known = self._decoded.get(data)
         if known is None:
             strategy = decode_strategy(data, self._tree.name(path))
-            digester = Digester()
-            digester.update(memoryview(data))
-            known = self._decoded[data] = (self._same.setdefault(strategy, strategy), digester.digests().file)
+            known = self._decoded[data] = (self._same.setdefault(strategy, strategy), digest_of(data))
         self._last = (data, known)
         return known
 

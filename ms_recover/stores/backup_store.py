@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import xxhash
-
 from ms_recover.errors import FormatError, MissingInputError, PermissionDeniedError, VerificationError
 from ms_recover.file_names import BACKUP_MARK, STRATEGY_NAME, ending_of
 from ms_recover.model.actions import FileState
 from ms_recover.model.backup import BackupFile, BackupIndex
 from ms_recover.stores.atomic import FileForm
 from ms_recover.stores.backup_index import INDEXES, MOST_INDEX_BYTES, check_mark, decode_index, object_path
-from ms_recover.stores.digest import name_digest
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.paths import check_path
 from ms_recover.stores.store import Entry, FileInfo, OpenFile, Stop, Store
 
@@ -121,7 +119,7 @@ class BackupStore(Store):
     def read_small(self, path: str, what: str, limit: int) -> bytes:
         """Return the bytes of a small file, which must have the digest in the index."""
         data = super().read_small(path, what, limit)
-        if name_digest(xxhash.xxh3_128(data)) != self._file(path).digest:
+        if digest_of(data) != self._file(path).digest:
             raise VerificationError(f"{self.url}/{path}: the backup holds other bytes than were copied: copy it again")
         return data
 

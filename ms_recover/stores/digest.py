@@ -50,6 +50,11 @@ def name_digest(digest: xxhash.xxh3_128) -> str:
     return f"{DIGEST}:{digest.hexdigest()}"
 
 
+def digest_of(data: bytes | memoryview) -> str:
+    """Return the digest of bytes in memory, with its name in front, as a manifest states it."""
+    return name_digest(xxhash.xxh3_128(data))
+
+
 def digest_file(
     path: str | os.PathLike[str],
     contents: Sequence[Sequence[ByteRange]] = (),

@@ -23,10 +23,11 @@ from ms_recover.loading.tensors import parameters_of
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.stores.digest import digest_of
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.generators import generator_states, restore_generators
 from ms_recover.training.job import device_target
-from ms_recover.training.snapshot import digest_of, is_compiled_parallel, saved_parameters, values_of
+from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
 
 _log = logging.getLogger(__name__)
 

@@ -18,9 +18,10 @@ from ms_recover.model.manifest import Manifest, TrainingRecord
 from ms_recover.model.rank_local import MOST_NAMED, own_values, share_nothing
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.stores.digest import digest_of
 from ms_recover.system_errors import explained
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.snapshot import Contents, digest_of
+from ms_recover.training.snapshot import Contents
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from mindspore.experimental import MapParameter
 
 from ms_recover.formats.dtypes import ITEM_SIZES
 from ms_recover.model.slices import Parameter
-from ms_recover.stores.digest import Digester
 from ms_recover.training.job import device_target
 
 
@@ -131,10 +130,3 @@ class HostMemory:
             values.append(part.data)
             start += len(value)
         return Contents(contents.parameters, tuple(values))
-
-
-def digest_of(values: memoryview) -> str:
-    """Return the digest of a parameter's bytes, as a manifest states it."""
-    digester = Digester()
-    digester.update(values)
-    return digester.digests().file
