@@ -19,6 +19,7 @@ from ms_recover.file_names import WEIGHT_KINDS, WeightKind
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.progress import Progress
 
 if TYPE_CHECKING:
     from ms_recover.comparing import Sealer
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
     from ms_recover.stores.store import Store
 
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
-
-Progress = Callable[[int], None]
-"""Called with the bytes read or written since the last call, from any thread.
-
-One with a method `expect` (`ms_recover.model.progress.Expecting`) gets the bytes of each phase before it begins.
-"""
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
 """Reads whole slices, including those outside the inventory's root."""
@@ -73,7 +68,7 @@ def scan(
     stop : callable, optional
         Asked now and then; True ends a CRC check early.
     progress : callable, optional
-        See `Progress`; the bytes read to check CRCs.
+        See `ms_recover.model.progress.Progress`; the bytes read to check CRCs.
 
     Raises
     ------
@@ -113,7 +108,7 @@ def plan(
     jobs : int
         Threads that read.
     progress : callable, optional
-        See `Progress`.
+        See `ms_recover.model.progress.Progress`.
     read : callable, optional
         Reads the slices instead of this function.
 

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
+from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
 
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
-
-Progress = Callable[[int], None]
-"""As in `ms_recover.api`."""
 
 
 def audit(

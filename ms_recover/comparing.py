@@ -18,6 +18,7 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.outcome import ActionResult
+from ms_recover.model.progress import Progress
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import find_complete_slices
@@ -29,7 +30,6 @@ from ms_recover.planning.planner import check_kind_of_step
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
 
-Progress = Callable[[int], None]
 Reader = Callable[[Sequence[SliceFile]], Contents]
 Sealer = Callable[
     [Sequence[tuple[SliceFile, Evidence]], Mapping[int, tuple[int, ...]], int, Mapping[str, Digests]], list[str]

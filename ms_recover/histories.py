@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
+from ms_recover.model.progress import Progress
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.history.make_history import make_history
 from ms_recover.scanning.scan import scan
@@ -24,9 +25,6 @@ from ms_recover.scanning.scan import scan
 if TYPE_CHECKING:
     from ms_recover.model.history import History, OddValues
     from ms_recover.planning.facts import Facts
-
-Progress = Callable[[int], None]
-"""As in `ms_recover.api`."""
 
 
 def history(
@@ -57,7 +55,7 @@ def history(
     jobs : int
         Threads that read.
     progress : callable, optional
-        See `ms_recover.api.Progress`; the bytes that are read.
+        See `ms_recover.model.progress.Progress`; the bytes that are read.
 
     Raises
     ------

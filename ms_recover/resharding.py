@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from ms_recover.model.contents import NOTHING_READ
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import RejectedStep
+from ms_recover.model.progress import Progress
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.planner import check_kind_of_step
@@ -32,9 +32,6 @@ from ms_recover.scanning.target_files import read_target
 if TYPE_CHECKING:
     from ms_recover.model.reshard import ReshardOptions, ReshardOutcome, ReshardPlan
     from ms_recover.planning.judging.judgement import Comparison
-
-Progress = Callable[[int], None]
-"""As in `ms_recover.api`."""
 
 
 def plan_reshard(
@@ -133,7 +130,7 @@ def reshard(
     compare : bool
         At the end cut the output back in memory, and compare it with the source.
     progress : callable, optional
-        As in `ms_recover.api`; the bytes written.
+        See `ms_recover.model.progress.Progress`; the bytes written.
 
     Raises
     ------

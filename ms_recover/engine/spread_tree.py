@@ -32,7 +32,7 @@ from ms_recover.model.manifest import Digests
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Action, Plan, waves_of
-from ms_recover.model.progress import expect_bytes
+from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import explain_planned
@@ -42,7 +42,6 @@ from ms_recover.planning.union import unite
 _log = logging.getLogger(__name__)
 _MOST_SLICES = 16
 _MOST_BYTES = 64 << 20
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)

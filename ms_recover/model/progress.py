@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+Progress = Callable[[int], None]
+"""Called with the bytes read or written since the last call, from any thread; an `Expecting` gets sums beforehand."""
+
 
 @runtime_checkable
 class Expecting(Protocol):
@@ -17,7 +20,7 @@ class Expecting(Protocol):
         """Take the bytes that the next phase of the work reads."""
 
 
-def expect_bytes(progress: Callable[[int], None] | None, total: int) -> None:
+def expect_bytes(progress: Progress | None, total: int) -> None:
     """Announce a phase of work to a progress callback that wants to know; others are called with counts alone."""
     if total and isinstance(progress, Expecting):
         progress.expect(total)

@@ -15,7 +15,7 @@ from ms_recover.model.actions import FileState
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Digests, Manifest
-from ms_recover.model.progress import expect_bytes
+from ms_recover.model.progress import Progress, expect_bytes
 from ms_recover.model.slices import SliceHeader
 from ms_recover.stores.digest import Digester, digest_file
 from ms_recover.stores.store import OpenFile, Stop, Store, never
@@ -27,8 +27,6 @@ _LEAST_JOBS = 4
 """Threads that read a distant store, however many cores there are here."""
 
 _CHANGES = "changes while it is read: is training still writing it?"
-
-Progress = Callable[[int], None]
 
 
 def _ignore(count: int) -> None:

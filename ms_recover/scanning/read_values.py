@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
@@ -11,11 +11,11 @@ import xxhash
 from ms_recover.errors import MsRecoverError, PermissionDeniedError, StorageError
 from ms_recover.formats.finite import FiniteCounter
 from ms_recover.formats.header_cache import KnownHeaders
+from ms_recover.model.progress import Progress
 from ms_recover.planning.history.values import Content, ReadValue
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.store import Store
 
-Progress = Callable[[int], None]
 Found = dict[str, ReadValue] | str
 """By parameter; or why a slice cannot be read."""
 
