@@ -112,11 +112,8 @@ def audit_claims(
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
     from ms_recover.planning.facts import gather_facts
-    from ms_recover.planning.redundancy.axes import count_ranks
 
-    if options.axes is not None and options.world_size is None and not (inventory.ranks or inventory.strategy_files):
-        options = replace(options, world_size=count_ranks(options.axes)[0])
-    facts = gather_facts(inventory, options)
+    facts = gather_facts(inventory, _with_size(inventory, options))
     held = claimed_holders(facts)
     case = Case(facts=facts, held=held, dealt=False, topology=topology, sharding=find_sharding(facts))
     evidence = evidence_of(inventory, options)
@@ -134,12 +131,19 @@ def count_ranks_of_claims(inventory: Inventory, options: PlanOptions = DEFAULT_P
     UsageError, ContradictionError
         As `audit`.
     """
-    from ms_recover.planning.redundancy.axes import count_ranks
     from ms_recover.planning.world_size import find_world_size, with_word
 
-    if options.axes is not None and options.world_size is None and not (inventory.ranks or inventory.strategy_files):
-        options = replace(options, world_size=count_ranks(options.axes)[0])
+    options = _with_size(inventory, options)
     return with_word(find_world_size(inventory, options.world_size), options, inventory).ranks
+
+
+def _with_size(inventory: Inventory, options: PlanOptions) -> PlanOptions:
+    """Return the options with the number of ranks that their axes multiply to, where nothing else says how many."""
+    if options.axes is None or options.world_size is not None or inventory.ranks or inventory.strategy_files:
+        return options
+    from ms_recover.planning.redundancy.axes import count_ranks
+
+    return replace(options, world_size=count_ranks(options.axes)[0])
 
 
 def read_claims(options: ScanOptions) -> Inventory:
@@ -157,22 +161,20 @@ def read_claims(options: ScanOptions) -> Inventory:
 
 def evidence_of(inventory: Inventory, options: PlanOptions) -> str:
     """Return in words what says who holds the same."""
+    from ms_recover.planning.audit.headline import many
+
     found = []
     if inventory.iterations:
         found.append("metadata.json")
     if inventory.strategy_files:
-        found.append(_many(len(inventory.strategy_files), "strategy file"))
+        found.append(many(len(inventory.strategy_files), "strategy file"))
     if inventory.group_files:
-        found.append(_many(len(inventory.group_files), "rank list"))
+        found.append(many(len(inventory.group_files), "rank list"))
     manifests = sum(file.manifest is not None for file in inventory.slices)
     if manifests:
-        found.append(_many(manifests, "manifest"))
+        found.append(many(manifests, "manifest"))
     if options.axes is not None:
         found.append(f"--axes {options.axes}")
     if options.groups:
         found.append("--group")
     return ", ".join(found) or "nothing"
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
