@@ -1,4 +1,4 @@
-"""The verbs that say what losing hosts would cost: audit, audit_claims.
+"""The verbs that say what losing hosts would cost: audit, audit_planned, audit_claims.
 
 >>> from ms_recover import api, auditing
 >>> found = auditing.audit(api.scan("/checkpoints"))                                  # doctest: +SKIP
@@ -19,6 +19,7 @@ from ms_recover.model.topology import Topology
 
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
+    from ms_recover.planning.planner import Planned
 
 
 def audit(
@@ -55,6 +56,33 @@ def audit(
     if not inventory.steps:
         return audit_claims(inventory, options, topology, wanted)
     from ms_recover.evidence import plan_with_evidence
+
+    planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    return audit_planned(planned, contents, inventory, options, topology, wanted)
+
+
+def audit_planned(
+    planned: Planned,
+    contents: Contents,
+    inventory: Inventory,
+    options: PlanOptions = DEFAULT_PLAN,
+    topology: Topology | None = None,
+    wanted: AuditOptions = DEFAULT_AUDIT,
+) -> Audit:
+    """Say the same of a tree that is planned already.
+
+    Parameters
+    ----------
+    planned, contents
+        The result of `ms_recover.evidence.plan_with_evidence` for this inventory and these options.
+    inventory, options, topology, wanted
+        As for `audit`.
+
+    Raises
+    ------
+    ContradictionError
+        When the topology places another number of ranks.
+    """
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
@@ -62,7 +90,6 @@ def audit(
     from ms_recover.planning.plan_parts import Parts
     from ms_recover.planning.planner import why_unrecoverable
 
-    planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
     plan, facts = planned.plan, planned.facts
     findings: tuple[Finding, ...] = ()
     if not plan.recoverable:

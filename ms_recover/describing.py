@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ms_recover.auditing import audit
+from ms_recover.auditing import audit_planned
 from ms_recover.errors import MsRecoverError
 from ms_recover.evidence import plan_with_evidence
 from ms_recover.histories import history
@@ -20,7 +20,6 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.topology import Topology
 from ms_recover.planning.every_step import judge_every_step, number_groups
-from ms_recover.scanning.read import read_contents
 
 LEAST_STEPS, MOST_STEPS, MOST_CELLS = 8, 64, 200_000
 """Bounds of the number of steps that are judged, the newest ones, and of that number times the ranks."""
@@ -49,12 +48,6 @@ def describe(
     """
     planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
 
-    def read_again(files: Sequence[SliceFile]) -> Contents:
-        unread = [file for file in files if not contents.knows(file)]
-        if read is not None or not unread:
-            return contents.merged(read(unread)) if read is not None and unread else contents
-        return contents.merged(read_contents(inventory.root, unread, jobs=jobs, crc=inventory.crc_later))
-
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
     steps = judge_every_step(inventory, options, planned, contents, most)
     missing: list[str] = []
@@ -65,7 +58,9 @@ def describe(
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(lambda: audit(inventory, options, topology, read=read_again), "audit", missing),
+        audit=_unless_impossible(
+            lambda: audit_planned(planned, contents, inventory, options, topology), "audit", missing
+        ),
         history=_unless_impossible(lambda: history(inventory, options), "history", missing),
         missing=tuple(missing),
     )

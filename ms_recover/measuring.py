@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ms_recover import api
-from ms_recover.auditing import audit
+from ms_recover.auditing import audit, audit_planned
+from ms_recover.evidence import plan_with_evidence
 from ms_recover.execution.recovery_log import read_recovery_log
 from ms_recover.model.metrics import TreeMetrics
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, AuditOptions, PlanOptions, ScanOptions
@@ -53,10 +54,15 @@ def measure(
 
     inventory = tree if isinstance(tree, Inventory) else api.scan(tree, replace(layout, crc=False))
     options = replace(options, step=None, quick=True, require_newest=False)
-    plan = api.plan(inventory, options)
+    planned, contents = plan_with_evidence(inventory, options)
+    plan = planned.plan
     newest = newest_step(plan)
     shown = plan
     if newest is not None and newest not in (plan.step, plan.considered):
         shown = api.plan(inventory, replace(options, step=newest, clean=False))
-    costs = audit(inventory, replace(options, clean=False), topology, AuditOptions(losses=1))
+    wanted = AuditOptions(losses=1)
+    if options.clean:  # a loss may cost less at a step that is not clean
+        costs = audit(inventory, replace(options, clean=False), topology, wanted)
+    else:
+        costs = audit_planned(planned, contents, inventory, options, topology, wanted)
     return make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
