@@ -14,7 +14,10 @@ from ms_recover.cli.output import print_error
 from ms_recover.errors import MsRecoverError
 
 PREFIX = "RECOVER_CKPT_"
-"""An option ``--world-size`` comes from ``RECOVER_CKPT_WORLD_SIZE``, whatever the command."""
+"""An option ``--world-size`` comes from ``RECOVER_CKPT_WORLD_SIZE``, whatever the command.
+
+An option that shares its name with one of another kind names its own variable: ``envvar="RECOVER_CKPT_METRICS_WATCH"``.
+"""
 
 _SECTIONS = ("Where the slices are", "What to recover", "How it is done", "Other nodes", "Where ranks live", "Output")
 _BY_TARGET: dict[Target, str] = {
@@ -85,7 +88,7 @@ class Command(click.Command):
         ]
         for option in self.params:
             if isinstance(option, click.Option):
-                option.envvar = [variable_of(option), *given_variables(option)]
+                option.envvar = list(dict.fromkeys([variable_of(option), *given_variables(option)]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in sections."""
@@ -129,7 +132,10 @@ class Command(click.Command):
 
 
 def variable_of(option: click.Parameter) -> str:
-    """Return the environment variable of an option, by its long name."""
+    """Return the environment variable of an option, by its long name or as its ``envvar`` has it with the prefix."""
+    own = next((name for name in given_variables(option) if name.startswith(PREFIX)), None)
+    if own is not None:
+        return own
     name = max(option.opts, key=len).lstrip("-")
     return PREFIX + name.replace("-", "_").upper()
 

@@ -42,7 +42,9 @@ _TAKEN = ("state", "result", "phase")
     "--watch",
     metavar="SECONDS",
     type=click.FloatRange(min=0.05, max=86400),
-    help="Go on until Ctrl-C or SIGTERM, with so many seconds between two looks at the tree.",
+    envvar="RECOVER_CKPT_METRICS_WATCH",
+    help="Go on until Ctrl-C or SIGTERM, with so many seconds between two looks at the tree. From the environment: "
+    "RECOVER_CKPT_METRICS_WATCH.",
 )
 @click.option(
     "--label",

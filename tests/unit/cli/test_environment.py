@@ -1,6 +1,7 @@
 """Every option comes from the environment too, by one name for all commands."""
 
 import shutil
+from collections import defaultdict
 
 import click
 import pytest
@@ -41,7 +42,28 @@ def values(command, environment, *arguments):
 @pytest.mark.parametrize(("command", "option"), OPTIONS, ids=lambda one: getattr(one, "name", one))
 def test_every_option_has_a_variable_that_is_its_long_name(command, option):
     assert given_variables(option)[0] == variable_of(option)
-    assert variable_of(option) == PREFIX + max(option.opts, key=len)[2:].replace("-", "_").upper()
+    own = {("metrics", "--watch"): "METRICS_WATCH"}
+    long = max(option.opts, key=len)
+    assert variable_of(option) == PREFIX + own.get((command, long), long[2:].replace("-", "_").upper())
+
+
+def kind_of(option):
+    """Return what may stand in the variable of an option."""
+    number = isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+    return ("flag" if option.is_flag else "number" if number else "text", option.count, option.multiple, option.nargs)
+
+
+def test_a_variable_is_of_one_kind_in_all_commands():
+    kinds = defaultdict(lambda: defaultdict(list))
+    for command, option in OPTIONS:
+        kinds[variable_of(option)][kind_of(option)].append(command)
+    assert {name: dict(found) for name, found in kinds.items() if len(found) > 1} == {}
+
+
+def test_seconds_between_looks_and_the_flag_of_seal_are_two_variables():
+    assert values("metrics", {"RECOVER_CKPT_METRICS_WATCH": "60", "RECOVER_CKPT_WATCH": "yes"}, "root")["watch"] == 60
+    assert values("seal", {"RECOVER_CKPT_METRICS_WATCH": "60", "RECOVER_CKPT_WATCH": "yes"}, "root")["watch"] is True
+    assert values("metrics", {"RECOVER_CKPT_WATCH": "1"}, "root")["watch"] is None
 
 
 @pytest.mark.parametrize("command", [name for name, option in OPTIONS if "--strategy" in option.opts])
