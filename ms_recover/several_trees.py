@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,14 +23,12 @@ from ms_recover.planning.union import Union, cut_down, unite
 from ms_recover.scanning.read import read_contents, read_store
 from ms_recover.scanning.served import inventory_of
 from ms_recover.stores.backup_store import BackupStore
-from ms_recover.stores.http_access import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Access, reaches_loopback
-from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S, HttpStore
+from ms_recover.stores.http_access import Access
+from ms_recover.stores.http_store import DEFAULT_TIMEOUT_S
+from ms_recover.stores.sources import Source
 from ms_recover.stores.store import Store
-from ms_recover.stores.urls import is_url, open_store
 
 _log = logging.getLogger(__name__)
-DEFAULT_PORT = 29610
-_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/\s]+))(?::(?P<port>\d{1,5}))?\Z", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -42,31 +38,6 @@ class JointPlan:
     plan: Plan
     explanation: Explanation | None
     union: Union
-
-
-def server_url(text: str, access: Access) -> str:
-    """Return the URL of the recover-ckpt serve at ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``.
-
-    It is https:// where `access` has some file for TLS, and everywhere off loopback unless that may be insecure.
-
-    Raises
-    ------
-    UsageError
-        When the text is none of these, or a token is needed and missing.
-    """
-    match = _ADDRESS.match(text)
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 0 < port < 1 << 16:
-        raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 10.0.0.2:{DEFAULT_PORT}, or a URL")
-    host = match["six"] or match["host"]
-    here = access.insecure or reaches_loopback(host)
-    if not here and not access.token:
-        raise UsageError(
-            f"{host} is not loopback, so a token is needed: put it into a file of mode 600 and name that with "
-            f"--token-file or in {TOKEN_FILE_VARIABLE}, or the token itself in {TOKEN_VARIABLE}; or say --insecure"
-        )
-    scheme = "https" if access.names_tls or not here else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class SeveralTrees:
@@ -96,16 +67,16 @@ class SeveralTrees:
     ) -> None:
         self._access = Access.from_environment() if access is None else access
         self._timeout = timeout
-        self._sources = [self._source(one) for one in sources]
+        self._sources = [Source.parse(one, self._access) for one in sources]
         self._open = ExitStack()
         self.stores: list[Store] = []
         self.inventories: list[Inventory] = []
 
     def __enter__(self) -> SeveralTrees:
         try:
-            for any_server, url in self._sources:
-                store = self._open.enter_context(self._store(url))
-                inventory = inventory_of(store, any_server=any_server)
+            for source in self._sources:
+                store = self._open.enter_context(source.open(self._access, self._timeout))
+                inventory = inventory_of(store, any_server=source.any_server)
                 _log.info("%s has %d slices of %d ranks", store.url, len(inventory.slices), len(inventory.ranks))
                 self.stores.append(store)
                 self.inventories.append(inventory)
@@ -116,23 +87,6 @@ class SeveralTrees:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-
-    def _source(self, text: str) -> tuple[bool, str]:
-        """Return whether any web server may be there, and the URL or the path of a source."""
-        if is_url(text) or "/" in text:
-            return True, text
-        if os.path.isdir(text):
-            raise UsageError(
-                f"{text} is a folder here: write ./{text}, or {text}:{DEFAULT_PORT} for a host of that name"
-            )
-        return False, server_url(text, self._access)
-
-    def _store(self, url: str) -> Store:
-        if url.partition("://")[0].lower() in ("http", "https"):
-            return HttpStore(url, self._access, self._timeout)
-        store = open_store(url)
-        store.host = store.host or store.url  # where provenance says that the bytes come from
-        return store
 
     def plan(
         self,

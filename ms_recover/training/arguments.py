@@ -46,6 +46,14 @@ def path_texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(path_text(name, one) for one in value)
 
 
+def source_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return one source or several as texts; what is a path by its type stays one, and is never taken for a host."""
+    listed = (value,) if isinstance(value, (str, os.PathLike)) else value
+    check_type(name, listed, Iterable, "a source or a list of sources")
+    pairs = [(one, path_text(name, one)) for one in listed]
+    return tuple(os.path.abspath(text) if isinstance(one, os.PathLike) else text for one, text in pairs)
+
+
 def texts(name: str, value: Any) -> tuple[str, ...]:
     """Return one text or several; UsageError when they are none."""
     if isinstance(value, str):

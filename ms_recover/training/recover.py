@@ -159,8 +159,10 @@ def recover_train(
         its own slice together in memory, out of pieces of any sound slices that hold them, each compared with its
         digest. Where the slices fit as they are, nothing else happens than without. Before the first save the slices
         of the other ranks are set aside as a whole, below ``resharded_from`` in `root`.
-    sources : path or URL, or list of them
-        With `reshard`: other trees that hold slices of that training, such as those that ``recover-ckpt serve`` shows.
+    sources : str or path, or list of them
+        With `reshard`: other trees that hold slices of that training, written as ``recover-ckpt apply --from`` takes
+        them: ``HOST:PORT`` of a ``recover-ckpt serve``, a URL, or a path with a ``/`` in it. Token and TLS come from
+        the environment.
     layouts : iterable of Layout, optional
         With `reshard`: how the parameters of this job are cut, as `SliceCheckpoint` takes it; by default those of a
         `SliceCheckpoint` among the callbacks, or what MindSpore's compiler does.

@@ -12,13 +12,13 @@ from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import RunRecord, follow_choice
-from ms_recover.stores.store import Store
-from ms_recover.stores.urls import is_url, open_store
+from ms_recover.stores.http_access import Access
+from ms_recover.stores.sources import Source
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.other_world import aside_roots
-from ms_recover.training.reshard_trees import JudgedTree, Place, SliceTree, find_trees
+from ms_recover.training.reshard_trees import JudgedTree, OpenSource, Place, SliceTree, find_trees
 from ms_recover.training.search import Search
 
 _log = logging.getLogger(__name__)
@@ -123,10 +123,10 @@ def _agree(job: TrainingJob, search: Search, candidates: _Candidates, without: s
 
 
 def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[list[SliceTree], tuple[RunRecord, ...]]:
-    stores = job.run_together("opening the sources", lambda: [_opened(one) for one in _with_aside(sources)])
+    opened = job.run_together("opening the sources", lambda: _open_all(sources))
 
     def scan() -> list[SliceTree]:
-        return find_trees(search.root, search.scanning, stores)
+        return find_trees(search.root, search.scanning, opened)
 
     trees = job.run_together("scanning the tree", scan)
     waited = job.run_together("locking the directories", lambda: hold_directories(_folders(job, trees)))
@@ -135,17 +135,17 @@ def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[lis
     return trees, gather_runs(job, (run for tree in trees for run in tree.runs))
 
 
-def _with_aside(sources: Sequence[str]) -> list[str]:
-    """Return the sources, and of those that are paths the trees that were set aside below them."""
-    below = [one for source in sources if not is_url(source) for one in aside_roots(source)]
-    return [*sources, *below]
-
-
-def _opened(source: str) -> Store:
-    store = open_store(source)
-    at_end(store.close)
-    store.host = store.host or store.url
-    return store
+def _open_all(sources: Sequence[str]) -> list[OpenSource]:
+    """Open the sources until the resume ends, and of those that are paths the trees that were set aside below them."""
+    access = Access.from_environment() if sources else Access()
+    parsed = [Source.parse(one, access) for one in sources]
+    parsed += [Source(url=tree) for one in parsed if one.path is not None for tree in aside_roots(one.path)]
+    found = []
+    for one in parsed:
+        store = one.open(access)
+        at_end(store.close)
+        found.append(OpenSource(store, one.any_server))
+    return found
 
 
 def _folders(job: TrainingJob, trees: Sequence[SliceTree]) -> set[str]:

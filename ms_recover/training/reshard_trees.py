@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
@@ -82,7 +83,14 @@ class SliceTree:
         return found
 
 
-def find_trees(root: str, scanning: ScanOptions, sources: Sequence[Store]) -> list[SliceTree]:
+class OpenSource(NamedTuple):
+    """The store of another tree, and whether another web server than recover-ckpt serve may be there."""
+
+    store: Store
+    any_server: bool = True
+
+
+def find_trees(root: str, scanning: ScanOptions, sources: Sequence[OpenSource]) -> list[SliceTree]:
     """Return the trees with slices: the one in place first, then those that were set aside, the newest first.
 
     What `sources` hold of the runs of a tree belongs to it; sources that share no run with any are one tree more.
@@ -97,7 +105,7 @@ def find_trees(root: str, scanning: ScanOptions, sources: Sequence[Store]) -> li
         scanning = replace(scanning, group_info=(), strategy=())
     aside = [_scanned(one, scanning) for one in aside_roots(root)]
     trees = [one for one in (in_place, *aside) if one is not None]
-    there = [(store, inventory_of(store)) for store in sources]
+    there = [(one.store, inventory_of(one.store, any_server=one.any_server)) for one in sources]
     for _, inventory in there:
         _refuse_iterations(inventory)
     used: set[int] = set()

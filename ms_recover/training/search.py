@@ -14,7 +14,7 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.lineage import RUN
-from ms_recover.training.arguments import check_type, path_text, path_texts, texts, whole_number
+from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
 from ms_recover.training.job import TrainingJob
@@ -75,7 +75,7 @@ class ReshardArguments:
         check_type("reshard", reshard, bool, "True or False")
         made = cls(
             reshard,
-            path_texts("sources", sources),
+            source_texts("sources", sources),
             None if layouts is None else tuple(layouts),
             whole_number("accumulate", accumulate, 1),
         )

@@ -86,10 +86,21 @@ def parse_options(description: str, arguments: list[str] | None = None, *, resum
             action="store_true",
             help="resume on another number of ranks, or with another --mp or optimizer sharding: slices are cut anew",
         )
+        add(
+            "--from",
+            dest="sources",
+            metavar="SOURCE",
+            action="append",
+            default=[],
+            help="with --reshard: another tree with slices of the training, HOST:PORT of recover-ckpt serve, a URL or "
+            "an absolute path; repeatable",
+        )
     options = parser.parse_args(arguments)
     if resumes and options.ckpt_file:
         options.ckpt_file = _found(options.ckpt_file, os.environ.get("LAUNCHED_FROM") or ".", options.output_dir)
     problem = _problem(options, world_size())
+    if resumes and options.sources and not options.reshard:
+        problem = "--from is for --reshard, which cuts slices anew"
     if problem:
         parser.error(problem)
     return options

@@ -29,6 +29,7 @@ def main() -> int:
             callbacks=job.callbacks,
             sink_mode=job.sink_mode,
             reshard=options.reshard,
+            sources=options.sources,
         )
     except MsRecoverError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -109,7 +109,7 @@ def test_pieces_come_from_other_nodes_over_http(dealt, tmp_path):
     (first, second), whole = dealt
     own = [ms.Parameter(ms.Tensor(np.zeros_like(array)), name=name) for name, array in whole.items()]
     with serving(first, second) as served:
-        sources = [f"http://{one.address}" for one in served]
+        sources = [served[0].address, f"http://{served[1].address}"]  # as `apply --from` takes them
         resumed = resume(own, tmp_path / "here", reshard=True, sources=sources)
         with pytest.raises(UnrecoverableError, match="nobody holds all of 'up'"):
             resume(own, tmp_path / "here", reshard=True, sources=sources[:1])

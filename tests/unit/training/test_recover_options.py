@@ -1,5 +1,7 @@
 """The arguments of `recover_train` and `resume`."""
 
+from pathlib import Path
+
 import pytest
 
 from ms_recover.errors import UsageError
@@ -12,6 +14,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
 from ms_recover.training import recover_train, resume, resuming  # noqa: E402
+from ms_recover.training.arguments import source_texts  # noqa: E402
 
 
 class AskedError(Exception):
@@ -47,6 +50,16 @@ def test_strategy_files_and_rank_lists_elsewhere_are_used(asked, monkeypatch, tm
             recover_train(model(), dataset(), "~/tree", 1, **options)
     expected = (f"{tmp_path}/tree", None, (f"{tmp_path}/g/{{rank}}.pb",), ("s_rank_{rank}.ckpt",), ("step",))
     assert found.value.args == expected
+
+
+def test_what_is_a_path_by_its_type_is_never_taken_for_a_host(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    given = (one for one in (Path("node2"), "node2", "~/tree", "node2:29610"))
+    assert source_texts("sources", given) == (f"{tmp_path}/node2", "node2", "/home/me/tree", "node2:29610")
+    assert source_texts("sources", Path("node2")) == (f"{tmp_path}/node2",)
+    with pytest.raises(UsageError, match="sources=5: it must be a source or a list of sources"):
+        source_texts("sources", 5)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from ms_recover.cli.options import TLS_VARIABLES as OPTION_VARIABLES
 from ms_recover.errors import UsageError
-from ms_recover.several_trees import DEFAULT_PORT, server_url
 from ms_recover.stores.http_access import TLS_VARIABLES, Access
 from ms_recover.stores.http_store import HttpStore
+from ms_recover.stores.sources import DEFAULT_PORT, Source, server_url
 
 TOKEN = b"a token of sixteen bytes or more"
 FAR = "192.0.2.1"
@@ -21,6 +21,20 @@ def test_addresses():
     for text in ("", ":80", "a:b", "a:0", "a:70000", "::1", "a b:1", "a/b:1", "a:1:2"):
         with pytest.raises(UsageError):
             server_url(text, Access(insecure=True))
+
+
+def test_a_source_is_an_address_a_url_or_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "node2").mkdir()
+    given = {"https://node2/x": True, "s3://bucket/run": True, "/mnt/tree": True, "./node2": True}
+    assert {text: Source.parse(text, Access()) for text in given} == {
+        text: Source(url=text, any_server=any_server) for text, any_server in given.items()
+    }
+    assert Source.parse("localhost:80", Access()) == Source(url="http://localhost:80", any_server=False)
+    paths = {"./node2": "./node2", "localhost": None, "s3://b/c": None}
+    assert {text: Source.parse(text, Access()).path for text in paths} == paths
+    with pytest.raises(UsageError, match=r"node2 is a folder here: write ./node2, or node2:29610"):
+        Source.parse("node2", Access(insecure=True))
 
 
 def test_off_loopback_a_token_is_needed():
