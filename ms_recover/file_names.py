@@ -89,6 +89,9 @@ ITERATION_CONTAINERS = ("", "checkpoint", "output/checkpoint")
 HUGGING_FACE_NAMES = ("model.safetensors.index.json",)
 """In the place of the tracker: MindFormers loads the files that it names."""
 
+FULL_STEM = "model"
+"""The name of a full checkpoint without its ending, as loaders of Hugging Face's models know it."""
+
 WeightKind = Literal["model", "opt"]
 """Of a file of an iteration: the parameters of the network, or those that only the optimizer has."""
 
@@ -148,6 +151,11 @@ def marked(path: str, mark: str) -> str:
 def temporary_name(name: str) -> str:
     """Return the name of an unfinished file: hidden, so that neither MindSpore nor a scan takes it for a slice."""
     return f".{name}{TEMPORARY_SUFFIX}"
+
+
+def index_name(form: str) -> str:
+    """Return the name of the index of a full checkpoint of several files."""
+    return f"{FULL_STEM}.{form}.index.json"
 
 
 class WeightsName(NamedTuple):

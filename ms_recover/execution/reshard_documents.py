@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -14,13 +13,14 @@ from ms_recover.file_names import (
     STRATEGY_FOLDER,
     STRATEGY_NAME,
     TRACKER_NAME,
+    index_name,
 )
 from ms_recover.formats.common_info import encode_common, encode_tracker
 from ms_recover.formats.group_info import encode_restore_list
 from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
+from ms_recover.formats.weight_index import encode_index
 from ms_recover.model.reshard import ReshardPlan
-from ms_recover.planning.resharding.places import FULL_STEM
 
 
 def document_bytes(plan: ReshardPlan) -> Mapping[str, bytes]:
@@ -59,6 +59,4 @@ def _index(plan: ReshardPlan) -> Mapping[str, bytes]:
     if len(plan.files) < 2:
         return {}
     files = {one.name: file.target for file in plan.files for one, _, _ in plan.parts_of(file)}
-    total = sum(plan.bytes_of(file) for file in plan.files)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(files.items()))}
-    return {f"{FULL_STEM}.{plan.form}.index.json": (json.dumps(index, indent=2) + "\n").encode()}
+    return {index_name(plan.form): encode_index(files, sum(plan.bytes_of(file) for file in plan.files))}

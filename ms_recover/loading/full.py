@@ -1,4 +1,4 @@
-"""The verb load_full: whole parameters out of the slices of all ranks, put together when they are asked for.
+"""The verb load_full: whole parameters out of the slices of all ranks, or of whole files, when they are asked for.
 
 >>> from ms_recover import load_full
 >>> with load_full("output/checkpoint") as parameters:                              # doctest: +SKIP
@@ -17,6 +17,8 @@ from ms_recover import api, resharding
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
 from ms_recover.loading.full_parameters import FullParameters
 from ms_recover.loading.kinds import Kind, values_module
+from ms_recover.loading.whole_checkpoint import open_whole
+from ms_recover.loading.whole_source import source_of_slices
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RejectedStep
@@ -25,6 +27,8 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.resharding.source import EVERY_PARAMETER
 from ms_recover.planning.resharding.step_plan import steps_to_try
+from ms_recover.scanning.whole_files import has_whole_files
+from ms_recover.stores.urls import open_store, shown_url
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +54,9 @@ def load_full(
     Parameters
     ----------
     root : str or path
-        Any tree that ``recover-ckpt plan`` reads, or its URL; slices may be lost or damaged.
+        Any tree that ``recover-ckpt plan`` reads, or its URL; slices may be lost or damaged. Or a folder without ranks
+        that holds ``model.ckpt`` or ``model.safetensors``, or pieces and the ``model.safetensors.index.json`` that
+        names them, as ``recover-ckpt reshard --full`` and Hugging Face's tools write them.
     names : str or iterable of str, optional
         The parameters that are wanted; all by default. Only these decide which step is whole.
     as_ : {"numpy", "mindspore"}
@@ -63,8 +69,9 @@ def load_full(
     options : PlanOptions
         What else decides: the run, the operator's word for groups or axes.
     verify : bool
-        Read all slices of the step at once and compare replicas, as ``recover-ckpt plan`` does. Otherwise a slice
-        counts as its manifest and header say, and what is taken of it is compared with its manifest when it is read.
+        Read all slices of the step at once and compare replicas, as ``recover-ckpt plan`` does; whole files are
+        compared with their manifests. Otherwise a file counts as its manifest and header say, and what is taken of it
+        is compared with its manifest when it is read.
 
     Raises
     ------
@@ -82,9 +89,22 @@ def load_full(
     values_module(as_)
     wanted = _names(names)
     scanning = ScanOptions(pattern=pattern, group_info=_paths(group_info), strategy=_paths(strategy), crc=verify)
-    inventory = api.scan(root, scanning)
-    options = replace(options, step=_step(step) or options.step, quick=not verify)
-    plan = _plan(inventory, options, wanted)
+    options = replace(options, step=_step(step) or options.step)
+    try:
+        inventory = api.scan(root, scanning)
+    except MissingInputError as error:
+        if scanning != ScanOptions(crc=verify) or options != replace(DEFAULT_PLAN, step=options.step):
+            if _has_whole_files(root):
+                chosen = "pattern, group_info, strategy and options choose among slices of ranks: leave them out"
+                raise UsageError(f"{shown_url(os.fspath(root))} holds whole parameters, and {chosen}") from error
+            raise
+        source = open_whole(root, wanted, options.step, verify=verify)
+        if source is None:
+            raise
+        return FullParameters(source, as_)
+    if _has_whole_files(root):
+        _log.warning("%s: the whole parameters in it are passed over: it has slices of ranks as well", inventory.root)
+    plan = _plan(inventory, replace(options, quick=not verify), wanted)
     bare = sum(not one.digests for one in plan.sources)
     if bare:
         _log.warning(
@@ -92,7 +112,12 @@ def load_full(
             "verify=True reads all slices and compares replicas",
             *(plan.root, plan.step, bare, len(plan.sources)),
         )
-    return FullParameters(plan, wanted, as_)
+    return FullParameters(source_of_slices(plan, wanted), as_)
+
+
+def _has_whole_files(root: str | os.PathLike[str]) -> bool:
+    with open_store(root) as store:
+        return has_whole_files(store)
 
 
 def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | None) -> ReshardPlan:

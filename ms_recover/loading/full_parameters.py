@@ -16,11 +16,10 @@ from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.loading.kinds import Kind, values_module
+from ms_recover.loading.whole_source import WholeSource
 from ms_recover.model.compose import ComposedParameter, MissingRegion
-from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
-from ms_recover.planning.resharding.actions import action_of, source_names
 from ms_recover.planning.resharding.source import EVERY_PARAMETER
 from ms_recover.stores.digest import name_digest
 from ms_recover.stores.fill import take_memory
@@ -38,8 +37,8 @@ class FullParameters(Mapping[str, Any]):
     ----------
     root : str
         The tree, or its URL without secrets.
-    step : Step
-        The step that is read.
+    step : Step or None
+        The step that is read; None of a checkpoint of whole parameters where no manifest states it.
     missing : dict of str to tuple of MissingRegion
         The parameters that nobody holds whole, with the regions that are lost; asking for one raises.
     lost : tuple of MissingRegion
@@ -50,29 +49,18 @@ class FullParameters(Mapping[str, Any]):
         Newer steps, and the reasons why this one was taken.
     """
 
-    def __init__(self, plan: ReshardPlan, wanted: tuple[str, ...] | None, kind: Kind) -> None:
-        (file,) = plan.files
-        action = action_of(plan, file)
-        self.root, self.step, self.rejected_steps = plan.root, plan.step, plan.rejected_steps
-        self.lost = tuple(one for one in plan.missing if one.parameter.startswith(EVERY_PARAMETER))
-        missing: dict[str, tuple[MissingRegion, ...]] = {}
-        for one in plan.missing:
-            if one not in self.lost:
-                missing[one.parameter] = (*missing.get(one.parameter, ()), one)
-        known = {one.name: plan.transfers[one.transfer] for one in plan.parameters}
-        listed = list(wanted) if wanted is not None else [*known, *(name for name in missing if name not in known)]
-        self.missing = {name: missing.get(name, self.lost) for name in listed if name in missing or name not in known}
-        self._described = {name: (one.dtype, one.shape) for name, one in known.items()}
-        items = {item.parameter.name: item for item in action.parameters}
-        self._items = {name: None if name in self.missing else items[name] for name in listed}
-        self.own = tuple(name for name in plan.own if name in self._items)
-        self._kind = kind
+    def __init__(self, source: WholeSource, kind: Kind) -> None:
+        self.root, self.step, self.rejected_steps = source.root, source.step, source.rejected_steps
+        self.lost, self.own, self.missing = source.lost, source.own, dict(source.missing)
+        items = {item.parameter.name: item for item in source.action.parameters}
+        self._items = {name: None if name in self.missing else items[name] for name in source.names}
+        self._source, self._kind = source, kind
         self._said: set[str] = set()
         self._lock, stack = threading.Lock(), ExitStack()
         self._close = weakref.finalize(self, stack.close)  # also where nobody calls close
-        origin = stack.enter_context(open_store(plan.root))
-        context = ActionContext(root=plan.root, elsewhere={one.replica.path: origin for one in plan.sources})
-        self._reader: PieceReader | None = stack.enter_context(PieceReader(action, context, source_names(plan)))
+        origin = stack.enter_context(open_store(source.root))
+        context = ActionContext(root=source.root, elsewhere={one.path: origin for one in source.action.sources})
+        self._reader: PieceReader | None = stack.enter_context(PieceReader(source.action, context, source.names_there))
 
     def __enter__(self) -> FullParameters:
         return self
@@ -100,7 +88,7 @@ class FullParameters(Mapping[str, Any]):
         return name in self._items
 
     def __repr__(self) -> str:
-        return f"<{len(self)} whole parameters of step {self.step} of {self.root}>"
+        return f"<{len(self)} whole parameters of {self._source.title}>"
 
     def dtype(self, name: str) -> str:
         """Return MindSpore's name of a parameter's type, such as ``Float32``; nothing is read. A KeyError as usual."""
@@ -112,9 +100,9 @@ class FullParameters(Mapping[str, Any]):
 
     def _description(self, name: str) -> tuple[str, tuple[int, ...]]:
         self._check(name)
-        if name not in self._described:
+        if name not in self._source.described:
             raise self._why_missing(name)
-        return self._described[name]
+        return self._source.described[name]
 
     def numpy(self, name: str) -> Any:
         """Return a parameter as a numpy array that nothing else uses, a string as str.
@@ -178,12 +166,12 @@ class FullParameters(Mapping[str, Any]):
     def _check(self, name: str) -> None:
         if name not in self._items:
             more = f", or it is lost: {_texts(self.lost)}" if self.lost else ""
-            raise KeyError(f"{name!r}: there is no such parameter in step {self.step} of {self.root}{more}")
+            raise KeyError(f"{name!r}: there is no such parameter in {self._source.title}{more}")
 
     def _why_missing(self, name: str) -> UnrecoverableError:
+        where = self.root if self.step is None else f"{self.root}, step {self.step}"
         return UnrecoverableError(
-            f"{self.root}, step {self.step}: nobody holds all of {name!r}: {_texts(self.missing[name])}; bring back a "
-            f"slice that holds it (recover-ckpt plan {self.root} names the ranks), or take another step (step=...)"
+            f"{where}: nobody holds all of {name!r}: {_texts(self.missing[name])}; {self._source.advice}"
         )
 
 
@@ -192,5 +180,5 @@ def _texts(regions: Iterable[MissingRegion]) -> str:
     for one in regions:
         box = ", ".join(f"{start}:{stop}" for start, stop in one.region)
         name = one.parameter if one.parameter.startswith(EVERY_PARAMETER) else f"region [{box}], {one.bytes} bytes"
-        found.append(f"{name} ({one.reason})")
+        found.append(f"{name} ({one.reason})" if one.bytes or name == one.parameter else one.reason)
     return list_some(found, separator="; ")

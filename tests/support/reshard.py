@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -115,6 +116,16 @@ def random_arrays(source: Random) -> dict[str, Any]:
 def type_of(array: Any) -> str:
     """Return MindSpore's name of an array's type."""
     return next(name for name, kind in TYPES if array.dtype == kind)
+
+
+def flip_parameter(path: Path, name: str) -> None:
+    """Change a bit of the contents of a parameter; size and time of modification stay."""
+    header = read_header(path)
+    (first, *_) = dict(zip((one.name for one in header.parameters), header.contents, strict=True))[name]
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[first.start] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def make_job_tree(

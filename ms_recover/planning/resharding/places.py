@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from ms_recover.errors import UsageError
-from ms_recover.file_names import ending_of
+from ms_recover.file_names import FULL_STEM, ending_of
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.reshard import OutputFormat
 from ms_recover.model.steps import Step
 
 DEFAULT_PATTERN = "rank_{rank}/{prefix}-{epoch}_{step}"
-FULL_STEM = "model"
-"""The name of a full checkpoint without its ending, as loaders of Hugging Face's models know it."""
 
 
 def pattern_like(file: SliceFile) -> str:

@@ -17,13 +17,20 @@ from hypothesis import strategies as st
 from ms_recover import load_full, load_slice
 from ms_recover.errors import MissingInputError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.manifests import make_manifest, write_manifest
-from ms_recover.formats.header import read_header
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import record
 from tests.support.cuts import cut_layout
 from tests.support.examples import SAME_EVERY_TIME, examples
-from tests.support.reshard import COUNTER, Job, make_job_tree, missing_elements, random_arrays, random_job
+from tests.support.reshard import (
+    COUNTER,
+    Job,
+    flip_parameter,
+    make_job_tree,
+    missing_elements,
+    random_arrays,
+    random_job,
+)
 
 SHAPES = {"rows": (16, 12), "columns": (8, 24), "norm": (8,)}
 
@@ -49,19 +56,6 @@ def arrays():
 def root(tmp_path, arrays):
     """dp2 x mp4, with manifests."""
     return make_job_tree(tmp_path / "source", job_of(8, (2, 4)), arrays, manifests=True)
-
-
-def place_of(path, name):
-    header = read_header(path)
-    return dict(zip((one.name for one in header.parameters), header.contents, strict=True))[name][0].start
-
-
-def flip(path, name):
-    text = bytearray(path.read_bytes())
-    text[place_of(path, name)] ^= 1
-    status = path.stat()
-    path.write_bytes(text)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @settings(
@@ -150,10 +144,10 @@ def test_threads_may_share_it(root, arrays):
 
 def test_a_damaged_source_gives_way_to_another(root, arrays, caplog):
     with load_full(root) as found:
-        flip(root / "ckpt_dir1" / "test-1_8.ckpt", "rows")
+        flip_parameter(root / "ckpt_dir1" / "test-1_8.ckpt", "rows")
         assert (found["rows"] == arrays["rows"]).all()
         assert "ckpt_dir1/test-1_8.ckpt holds other contents of 'rows' than its manifest" in caplog.text
-        flip(root / "ckpt_dir5" / "test-1_8.ckpt", "rows")
+        flip_parameter(root / "ckpt_dir5" / "test-1_8.ckpt", "rows")
         with pytest.raises(VerificationError, match="holds other contents of 'rows'"):
             found["rows"]
         assert (found["columns"] == arrays["columns"]).all()
@@ -164,7 +158,7 @@ def test_verify_compares_replicas_before(tmp_path, arrays, caplog):
     root = make_job_tree(tmp_path / "source", job_of(8, (2, 4)), arrays)
     with load_full(root, verify=True):
         assert not caplog.messages
-    flip(root / "ckpt_dir1" / "test-1_8.ckpt", "rows")
+    flip_parameter(root / "ckpt_dir1" / "test-1_8.ckpt", "rows")
     with load_full(root) as found:
         assert found["columns"].shape == (8, 24)
     said = f"{root}, step 1_8: 8 of 8 slices have no manifest, so what is taken of them rests on their structure only; "

@@ -1,0 +1,130 @@
+"""A checkpoint of whole parameters in a folder: one file, or pieces and the index that says which has what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
+from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, SLICE_FORMATS, index_name, marked
+from ms_recover.formats.weight_index import MAX_INDEX, decode_index
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import OrphanManifest, RankPath, SliceFile
+from ms_recover.model.steps import Step
+from ms_recover.scanning.naming import SliceName
+from ms_recover.scanning.notes import Notes
+from ms_recover.scanning.read import read_store
+from ms_recover.scanning.slice_reader import SliceReader
+from ms_recover.scanning.tree import Tree
+from ms_recover.stores.store import Store
+
+_UNKNOWN = Step(0, 0)
+_PIECE = re.compile(rf"{FULL_STEM}-\d{{5,}}-of-\d{{5,}}\.({'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeFiles:
+    """The files of a checkpoint of whole parameters.
+
+    Parameters
+    ----------
+    root : str
+        The folder, or its URL without secrets.
+    index : mapping of str to str or None
+        The file of each parameter; None where one file has all of them.
+    files : tuple of SliceFile
+        Those that are there, with their manifests, in the order of their names; rank and step mean nothing.
+    orphans : tuple of OrphanManifest
+        Manifests of files that are gone.
+    read : Contents
+        Digests of the files, where they were read.
+    """
+
+    root: str
+    index: Mapping[str, str] | None
+    files: tuple[SliceFile, ...]
+    orphans: tuple[OrphanManifest, ...] = ()
+    read: Contents = NOTHING_READ
+
+
+def has_whole_files(store: Store) -> bool:
+    """Whether a folder seems to hold a checkpoint of whole parameters; false where it cannot be listed."""
+    try:
+        return bool(_entrances(Tree(store)))
+    except MsRecoverError:
+        return False
+
+
+def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, read: bool = False) -> WholeFiles | None:
+    """Find a checkpoint of whole parameters, by its usual names; None where a folder holds none.
+
+    With an index only the files that hold one of the parameters in `wanted` are looked at. `read` reads them from end
+    to end.
+
+    Raises
+    ------
+    UsageError
+        When there are several.
+    MissingInputError
+        When there are pieces, and no index.
+    FormatError
+        When the index is damaged.
+    MsRecoverError
+        When the folder or the index cannot be read.
+    """
+    tree = Tree(store)
+    entrances = _entrances(tree)
+    if len(entrances) > 1:
+        raise UsageError(
+            f"{tree.root} holds {' and '.join(entrances)}, and nothing says which of them counts: move the others away"
+        )
+    if not entrances:
+        _refuse_unfinished(tree)
+        return None
+    (entrance,) = entrances
+    index = None
+    names = [entrance]
+    if entrance not in (f"{FULL_STEM}.{form}" for form in SLICE_FORMATS):
+        index = decode_index(tree.small(entrance, "an index", MAX_INDEX), tree.name(entrance))
+        names = sorted({file for name, file in index.items() if wanted is None or name in wanted})
+    listed = [SliceName(rank=0, step=_UNKNOWN, prefix=FULL_STEM, place=RankPath((name,))) for name in names]
+    found = SliceReader(tree, crc=read, stop=None, progress=None).read_all(listed, Notes())
+    files = tuple(one for one in found if isinstance(one, SliceFile))
+    sound = [one for one in files if one.problem is None and one.encryption is None]
+    return WholeFiles(
+        root=tree.root,
+        index=index,
+        files=files,
+        orphans=tuple(one for one in found if isinstance(one, OrphanManifest)),
+        read=read_store(store, sound, crc=True) if read and sound else NOTHING_READ,
+    )
+
+
+def _entrances(tree: Tree) -> list[str]:
+    """Return the names of indexes and of files with everything; an index goes before a file of its form."""
+    names = {entry.name for entry in tree.entries("") if entry.kind in ("file", "link")}
+    found = []
+    for form in SLICE_FORMATS:
+        found += [name for name in (index_name(form), f"{FULL_STEM}.{form}") if name in names]
+    return found
+
+
+def _refuse_unfinished(tree: Tree) -> None:
+    names = [entry.name for entry in tree.entries("")]
+    pieces = [name for name in names if _PIECE.match(name)]
+    if pieces:
+        form = _PIECE.match(pieces[0])
+        assert form is not None
+        raise MissingInputError(
+            f"{tree.root} holds {pieces[0]}, but no {index_name(form[1])}, which says what each piece holds: "
+            "run recover-ckpt reshard --full to its end, or bring it back"
+        )
+    partial = next((name for name in names if name in _PARTIALS), None)
+    if partial is not None:
+        raise MissingInputError(
+            f"{tree.root} holds {partial}, which lacks parameters that nobody held: load_slice loads what is in it"
+        )
+
+
+_PARTIALS = frozenset(marked(f"{FULL_STEM}.{form}", PARTIAL_MARK) for form in SLICE_FORMATS)
