@@ -7,6 +7,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.axes import Axes
 from ms_recover.planning.redundancy.layouts import cells_of
@@ -117,6 +118,19 @@ def test_what_nobody_holds_is_listed_and_the_rest_written(tmp_path, root):
     names = sorted(path.name for path in (tmp_path / "output").rglob("test-*"))
     assert names == ["test-1_8.ckpt", "test-1_8.ckpt.manifest.json", "test-1_8.partial.ckpt"]
     assert contents_of(tmp_path / "output" / "ckpt_dir0" / "test-1_8.partial.ckpt").keys() == {"norm", COUNTER}
+
+
+def test_a_parameter_without_layout_that_is_damaged_everywhere_is_missing(tmp_path, arrays):
+    """No slice lists it any more but in its manifest: it must not vanish without a word."""
+    root = make_job_tree(tmp_path / "source", job(2, (1, 2)), arrays, manifests=True)
+    for path in root.rglob(NAME):
+        header, data = read_header(path), bytearray(path.read_bytes())
+        places = dict(zip((one.name for one in header.parameters), header.contents, strict=True))
+        data[places[COUNTER][0].start] ^= 1
+        path.write_bytes(data)
+    for words in (["--full"], ["--axes", "tp=1,dp=1"]):
+        gone = run(root, *words, "-o", tmp_path / "output", "--json", code=4).json["missing"]
+        assert [(one["parameter"], one["bytes"]) for one in gone] == [(COUNTER, 1)]
 
 
 def test_an_older_step_is_taken_and_said_where_the_newest_is_not_whole(tmp_path, root, arrays):

@@ -111,6 +111,9 @@ class _Part:
                     found[name] = made
             elif name in likes:
                 found[name] = self._uncut(name)
+            else:
+                like = next(one for listed in gone.values() for one in listed if one.name == name)
+                found[name] = replace(lost_parameter(name, _NOBODY, like), cut=False)
         for stage, layouts in sorted(stages.layouts.items()):
             unknown = next((rank for rank in stages.ranks(stage) if gone.get(rank) == ()), None)
             for name in sorted(layouts) if unknown is not None else ():
@@ -131,7 +134,7 @@ class _Part:
                 continue  # no file of this part is of it
             if stage not in stages.layouts and stage not in self.index.by_stage:
                 first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
-                why = f"neither a sound slice nor a strategy file of ranks {first} to {last} is left"
+                why = f"no sound slice of ranks {first} to {last} is left, nor a strategy file that is known to be theirs"
                 gone.append(MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, why))
         return gone
 
