@@ -52,6 +52,8 @@ class SliceFile:
     """Device and inode number: paths that share them are one file and one witness."""
     part: WeightKind | None = None
     """In a "weights 2.0" tree of MindFormers, whether it is the rank's model file or its optimizer file."""
+    dealt: bool = False
+    """The metadata of a safetensors file says ``remove_redundancy``: it has a part of the parameters of its rank."""
 
     @property
     def path(self) -> str:

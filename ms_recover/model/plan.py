@@ -146,6 +146,8 @@ class StepAssessment:
     """Groups whose members hold different contents, with nothing to say who is right."""
     partials: tuple[ComposeAction, ...] = ()
     """For ranks whose slice cannot be had: what survives of it."""
+    guessed: tuple[int, ...] = ()
+    """Ranks that get what other slices list, because nothing states what ``remove_redundancy=True`` dealt to them."""
 
     @property
     def recoverable(self) -> bool:

@@ -28,6 +28,7 @@ from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.lent_values import name_lent_values
+from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.strategy_writes import plan_strategy_files
@@ -197,7 +198,7 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        warnings=_warnings(facts, found, rejected),
+        warnings=_warnings(compared, found, rejected),
         hints=_hints(facts, found, shown, rejected),
     )
 
@@ -230,9 +231,8 @@ def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -
 
 
 def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
-    if options.ranks is None:
-        return assessment.recoverable
-    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in options.ranks)
+    wanted = range(len(assessment.ranks)) if options.ranks is None else options.ranks
+    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in wanted)
 
 
 def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
@@ -248,7 +248,8 @@ def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
     return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
 
 
-def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+    facts = compared.facts
     passed_over = [one for one in rejected if one.another_run]
     if facts.lineage is not None:  # the newest step of each other run stands for all
         passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
@@ -256,13 +257,14 @@ def _warnings(facts: Facts, found: StepAssessment | None, rejected: Sequence[Rej
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
-    if found is not None and (unhealthy := facts.why_unhealthy(found.step)) is not None:
+    if found is None:
+        return tuple(texts)
+    if (unhealthy := facts.why_unhealthy(found.step)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
-    if found is not None and (differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step)):
+    if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
-    texts += [*name_lent_values(facts, found), *name_lost_states(facts, found)] if found is not None else []
-    older = _why_not_last(facts, found) if found is not None else None
-    return (*texts, older) if older is not None else tuple(texts)
+    texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
+    return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:

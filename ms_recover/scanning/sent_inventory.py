@@ -70,6 +70,7 @@ class _SliceFields(Fields):
     part: WeightKind | None = None
     digits: _Digits = 1
     numbers: Count | None = None
+    dealt: bool = False
 
 
 class _OrphanFields(Fields):

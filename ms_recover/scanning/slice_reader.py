@@ -131,6 +131,7 @@ class SliceReader:
             manifest=found.manifest,
             manifest_problem=wrong,
             denied=found.denied,
+            dealt=("remove_redundancy", "True") in header.metadata,
         ), None
 
     def _by_manifest(self, name: SliceName, info: FileInfo) -> SliceFile:

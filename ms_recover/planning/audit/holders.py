@@ -23,6 +23,7 @@ from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, StepJudgement
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import sound_slices
+from ms_recover.planning.sourcing.expected_parameters import stated_parameters
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
 
@@ -51,13 +52,10 @@ class _Finding:
         by_rank: dict[int, list[Block]] = defaultdict(list)
         blocks: list[Block] = []
         whole: list[int] = []
-        sound = self.sound
         for stage, ranks in self._by_stage().items():
             if self._why_not_composed(stage):
                 whole += ranks
                 continue
-            if self.judgement.step in self.judgement.structure.deduplicated:
-                whole += self._hardly_named(stage, [rank for rank in ranks if rank in sound])
             for block, needing in self._blocks_of_stage(stage, ranks):
                 blocks.append(block)
                 for rank in needing:
@@ -132,25 +130,10 @@ class _Finding:
 
     def _names_too_few(self, stage: int, listed: Iterable[Parameter]) -> bool:
         """Whether layouts name less than half of the bytes of a slice, so that it is not composed by them."""
-        named = self._named(stage, listed)
-        return named[False] > named[True]
-
-    def _named(self, stage: int, listed: Iterable[Parameter]) -> Counter[bool]:
-        """Return the bytes of parameters that layouts name, and of those that they do not."""
         named = Counter[bool]()
         for parameter in listed:
             named[parameter.name in self.facts.stages.layouts[stage]] += parameter.nbytes
-        return named
-
-    def _hardly_named(self, stage: int, ranks: Sequence[int]) -> Sequence[int]:
-        """Return ranks of a stage without redundancy for which a composed slice may name too few bytes.
-
-        Which parameters were dealt to a lost rank is guessed from the others, so all ranks count where the least that
-        is named in a slice is less than the most that is not.
-        """
-        named = [self._named(stage, self.sound[rank].listed) for rank in ranks]
-        least, most = min((one[True] for one in named), default=0), max((one[False] for one in named), default=0)
-        return ranks if most > least else ()
+        return named[False] > named[True]
 
     def _sizes(self) -> dict[int, int]:
         sizes = {rank: one.file.size for rank, one in self.sound.items()}
@@ -259,6 +242,11 @@ class _Finding:
         """Yield losses that are fatal, each with what is lost."""
         for rank in whole:
             yield from self._no_copy(rank)
+        if self.judgement.step in self.judgement.structure.deduplicated:
+            for rank in range(self.facts.world.ranks):
+                if rank in self.sound or stated_parameters(self.index, rank) is not None:
+                    text = f"the list of the parameters that remove_redundancy=True dealt to rank {rank}"
+                    yield frozenset((rank,)), text
         done: set[tuple[int, int]] = set()
         strategies = {stage: self._strategies(stage) for stage in self.facts.stages.layouts}
         for rank, blocks in by_rank.items():

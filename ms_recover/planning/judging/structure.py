@@ -26,12 +26,13 @@ class StructureFindings:
 
     `conflicts` has the groups whose sound members at a step list different parameters, so that none can replace
     another. `deduplicated` has the steps at which replicas hold different parameter *names*, as
-    ``remove_redundancy=True`` saves them.
+    ``remove_redundancy=True`` saves them; `doubtful` those at which the slices that are left do not exclude it.
     """
 
     damaged: Mapping[str, str] = field(default_factory=dict)
     conflicts: Mapping[tuple[tuple[int, ...], Step], str] = field(default_factory=dict)
     deduplicated: Mapping[Step, str] = field(default_factory=dict)
+    doubtful: Mapping[Step, str] = field(default_factory=dict)
 
 
 def compare_structure(slices: Iterable[SliceFacts]) -> StructureFindings:

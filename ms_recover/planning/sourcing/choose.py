@@ -52,6 +52,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     actions: list[CopyAction | ComposeAction] = []
     partials: list[ComposeAction] = []
     disputes: list[str] = []
+    guessed: list[int] = []
     idle = facts.idle(judgement.step)
     for rank, holding in enumerate(holdings):
         if rank in idle:
@@ -79,6 +80,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
                 found, reason = Composition(reason=chosen.reason, action=chosen), chosen.reason
             partials += [found.partial] if found.partial is not None else []
             disputes += [found.dispute] if found.dispute is not None else []
+            guessed += [rank] if settlement.lost_names.is_guessed(rank) else []
         verdicts.append(_mended(rank, holding, reason, found))
         if found.action is not None:
             actions.append(found.action)
@@ -91,6 +93,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
         run_id=judgement.run.run_id,
         disagreements=tuple(dict.fromkeys([*disagreements, *disputes])),
         partials=tuple(partials),
+        guessed=tuple(guessed),
     )
 
 

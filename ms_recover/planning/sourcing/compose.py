@@ -151,7 +151,8 @@ def _choose(
     if odd is not None:
         return Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
     missing = tuple(region for choice in choices for region in choice.settled.missing)
-    return _incomplete(index, rank, own, choices, missing) if missing else choices
+    unlisted = settlement.lost_names.of(rank, complete=complete)
+    return _incomplete(index, rank, own, choices, missing, unlisted) if missing or unlisted else choices
 
 
 def _strategy_file(index: ParameterIndex, rank: int) -> str:
@@ -179,6 +180,7 @@ def _incomplete(
     own: Sequence[SliceFacts],
     choices: Sequence[Choice],
     missing: tuple[MissingRegion, ...],
+    unlisted: tuple[MissingRegion, ...],
 ) -> Composition:
     disputed = [choice for choice in choices if choice.settled.disputed]
     dispute = None
@@ -186,12 +188,16 @@ def _incomplete(
         names = name_some([one.parameter.name for one in disputed])
         dispute = f"{names} of rank {rank}: {disputed[0].settled.problem}"
     whole = [choice for choice in choices if not choice.settled.missing]
-    total, gone = _bytes(choices), sum(region.bytes for region in missing)
+    total = _bytes(choices) + sum(region.bytes for region in unlisted)
+    missing += unlisted
+    gone = sum(region.bytes for region in missing)
     share = f"{gone / total:.1%} of its bytes" if total else "nothing in bytes"
     lost = list(dict.fromkeys(region.parameter for region in missing))
+    more = name_some([region.parameter for region in unlisted])
+    dealt = f"; remove_redundancy=True dealt out {more}, which no slice lists any more" if unlisted else ""
     return Composition(
         reason=f"of {len(lost)} parameters no sound slice holds all by the layouts in {_strategy_file(index, rank)} "
-        f"({share}): {name_some(lost)}",
+        f"({share}): {name_some(lost)}{dealt}",
         missing=missing,
         bytes=total,
         partial=_action(index, rank, own, whole, "partial"),

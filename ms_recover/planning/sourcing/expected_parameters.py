@@ -47,12 +47,12 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     if not lists:
         if stage in index.by_stage:
             raise NotComposableError("encrypted slices are copied whole or not at all")
-        stated = _stated(index, rank)
+        stated = stated_parameters(index, rank)
         if stated is None:
             raise NotComposableError("no rank of its stage has a sound slice, so its parameters are unknown")
         return _composable(stated)
     orders = {tuple(parameter.name for parameter in file.parameters): file for file in lists}
-    if len({frozenset(order) for order in orders}) == 1:
+    if len({frozenset(order) for order in orders}) == 1 and (complete or not _is_dealt(index)):
         return _composable(_here(index, rank, parameter) for parameter in lists[0].parameters)
     for one, other in combinations(list(orders.values())[:_MOST_LISTS], 2) if not complete else ():
         if is_misread(one.parameters, other.parameters):
@@ -63,13 +63,17 @@ def expected_parameters(index: ParameterIndex, rank: int, *, complete: bool = Fa
     order = merge_orders(orders)
     if complete:
         return _composable(_here(index, rank, known[name]) for name in order)
-    stated = _stated(index, rank)
+    stated = stated_parameters(index, rank)
     if stated is not None:
         known = {**{parameter.name: parameter for parameter in stated}, **known}
         order = [parameter.name for parameter in stated]
     else:
         order = _dealt(index, rank, order)
     return _composable(_here(index, rank, known[name]) for name in order)
+
+
+def _is_dealt(index: ParameterIndex) -> bool:
+    return index.judgement.step in index.judgement.structure.deduplicated
 
 
 def _composable(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
@@ -85,7 +89,7 @@ def _here(index: ParameterIndex, rank: int, parameter: Parameter) -> Parameter:
     return parameter if way is None else shape_at(way.layout, way.cell(rank), parameter)
 
 
-def _stated(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
+def stated_parameters(index: ParameterIndex, rank: int) -> tuple[Parameter, ...] | None:
     """Return the list in the manifest of the rank's slice, gone or not, or in its own slice of the nearest step."""
     facts, step = index.facts, index.judgement.step
     if rank in facts.lost:

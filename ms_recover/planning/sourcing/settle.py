@@ -10,6 +10,7 @@ from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
+from ms_recover.planning.sourcing.lost_names import LostNames
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 
 _NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
@@ -51,6 +52,7 @@ class Settlement:
 
     def __init__(self, index: ParameterIndex) -> None:
         self.index = index
+        self.lost_names = LostNames(index)
         self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._named: dict[int, bool] = {}

@@ -1,0 +1,120 @@
+"""Parameters that ``remove_redundancy=True`` dealt to slices that are lost, so that no slice lists them any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from ms_recover.model.compose import MissingRegion
+from ms_recover.model.plan import StepAssessment
+from ms_recover.model.texts import list_some
+from ms_recover.planning.judging.dealt_out import families
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.redundancy.layouts import NOT_SHARDED
+from ms_recover.planning.sourcing.expected_parameters import stated_parameters
+from ms_recover.planning.sourcing.parameters import ParameterIndex
+
+_MOST_NAMED = 8
+
+
+class LostNames:
+    """Answers which parameters only the lost slices of a step had, by the layouts of their stage."""
+
+    def __init__(self, index: ParameterIndex) -> None:
+        self._index = index
+        self._dealt = (
+            index.facts.inventory.part is None and index.judgement.step in index.judgement.structure.deduplicated
+        )
+        self._of_stage: dict[int, Mapping[str, int]] = {}
+
+    def is_guessed(self, rank: int) -> bool:
+        """Whether nothing of a rank's own states which parameters were dealt to it."""
+        return self._dealt and stated_parameters(self._index, rank) is None
+
+    def of(self, rank: int, *, complete: bool = False) -> tuple[MissingRegion, ...]:
+        """Return those that may have been dealt to a rank; none where its own list is known, or nothing was dealt.
+
+        A `complete` slice needs them all. Their bytes are those of another parameter of the same weight, 0 where no
+        slice has one.
+        """
+        if not (self._dealt if complete else self.is_guessed(rank)):
+            return ()
+        stage = self._index.stages.of(rank)
+        if stage not in self._of_stage:
+            self._of_stage[stage] = self._find(stage)
+        path = self._index.stages.paths[stage]
+        reason = f"{path} names it and no slice lists it: remove_redundancy=True dealt it to a slice that is lost"
+        owned = self._stated_by_others(stage) if self._of_stage[stage] and not complete else frozenset()
+        found = self._of_stage[stage].items()
+        return tuple(MissingRegion(name, (), size, reason) for name, size in found if name not in owned)
+
+    def _find(self, stage: int) -> Mapping[str, int]:
+        index, layouts = self._index, self._index.stages.layouts[stage]
+        kinds = [kind[0] for kind in index.kinds.get(stage, ())]
+        sizes = {
+            name: parameter.nbytes
+            for rank in kinds
+            for name in index.slices[rank].listed.index
+            if (parameter := index.find(rank, name)) is not None
+        }
+        unlisted = [name for name in sorted(layouts) if name not in sizes]
+        if not unlisted:
+            return {}
+        never = self._never_saved(stage, sizes)
+        of_weight = {_weight(name, layouts): size for name, size in sizes.items()}
+        return {name: of_weight.get(_weight(name, layouts), 0) for name in unlisted if name not in never}
+
+    def _never_saved(self, stage: int, listed: Collection[str]) -> frozenset[str]:
+        """Return what layouts name and checkpoints leave out.
+
+        All parameters of a kind, if none is listed although there are enough of them for every replica to get one, and
+        whatever a step lacks of which every slice of the stage is there.
+        """
+        index, layouts = self._index, self._index.stages.layouts[stage]
+        cuts = index.stages.cuts[stage]
+        replicas = max((max(Counter(cut.parts).values()) for cut in cuts), default=1)
+        kinds = [kind for kind in families(layouts).values() if len(kind) >= replicas and kind.isdisjoint(listed)]
+        never = {name for kind in kinds for name in kind}
+        if not any(name.startswith(NOT_SHARDED) for name in listed):
+            never.update(name for name in layouts if name.startswith(NOT_SHARDED))
+        prefixes = {one.file.prefix for one in index.slices.values()}
+        for step in index.facts.steps:
+            held = [index.facts.at(step, rank) for rank in index.stages.ranks(stage)]
+            there = [
+                one
+                for slices in held
+                for one in slices
+                if one.file.prefix in prefixes and one.file.problem is None and one.file.encryption is None
+            ]
+            if len({one.rank for one in there}) == len(held):
+                never.update(frozenset(layouts).difference(*(one.listed.index for one in there)))
+        return frozenset(never)
+
+    def _stated_by_others(self, stage: int) -> frozenset[str]:
+        """Return what other lost slices had, by their manifests or their slices of other steps."""
+        index = self._index
+        lost = (rank for rank in index.stages.ranks(stage) if rank not in index.slices)
+        lists = (stated_parameters(index, rank) for rank in lost)
+        return frozenset(parameter.name for listed in lists for parameter in listed or ())
+
+
+def _weight(name: str, layouts: Collection[str]) -> str:
+    """Return the weight that a parameter is or is a state of."""
+    weight = name.partition(".")[2]
+    return weight if weight in layouts else name
+
+
+def name_guessed(compared: Comparison, assessment: StepAssessment) -> list[str]:
+    """Say where slices that a plan writes may lack something that nothing names any more."""
+    step, doubt = assessment.step, compared.structure.doubtful.get(assessment.step)
+    if doubt is not None and assessment.actions:
+        text = f"step {step}: {doubt}; if remove_redundancy=True dealt it out, it is lost, and the new slices lack it"
+        return [text]
+    if not assessment.guessed:
+        return []
+    ranks = list_some(assessment.guessed, _MOST_NAMED)
+    text = (
+        f"step {step} was saved with remove_redundancy=True, and nothing states what the lost slice(s) of rank(s) "
+        f"{ranks} listed: parameters without a layout that only they had cannot be named, and the new slices lack them"
+    )
+    return [text]

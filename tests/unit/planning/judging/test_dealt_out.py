@@ -1,0 +1,130 @@
+"""Parameters that remove_redundancy=True dealt out, where the slices that are left look like whole ones."""
+
+from dataclasses import replace
+
+import pytest
+
+from ms_recover.model.inventory import OrphanManifest, StrategyFile
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout, Strategy
+from ms_recover.planning.explain import find_complete_slice
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.planner import plan_facts
+from tests.support.inventories import OLDER, STEP, pairs, parameters, slice_file, tree
+from tests.unit.planning.judging.test_votes import manifest
+
+ALL = ("a", "b", "moment1.a", "moment1.b")
+FIRST, SECOND = ("a", "moment1.a"), ("b", "moment1.b")
+"""The parameters dealt to the first and to the second rank of each group of two; each has the states of its weights."""
+
+
+def strategies(names=ALL, ranks=2):
+    layouts = tuple(Layout(name, (ranks,), ((),)) for name in names)
+    return (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s"),)
+
+
+def plan_of(slices, *, world=2, groups=True, layouts=(), orphans=()):
+    inventory = tree(slices, {0: pairs(world)[0]} if groups else {}, ranks=range(world))
+    inventory = replace(inventory, strategy_files=tuple(layouts), orphans=tuple(orphans))
+    return plan_facts(gather_facts(inventory, PlanOptions(world_size=world, quick=True))).plan
+
+
+def lost(made, rank=1):
+    return [one.parameter for one in made.ranks[rank].missing]
+
+
+def test_a_slice_that_lacks_weights_which_layouts_name_is_not_copied_and_the_plan_names_them():
+    made = plan_of([slice_file(0, names=FIRST)], layouts=strategies())
+    assert made.step is None
+    assert lost(made) == list(SECOND)
+    assert "remove_redundancy=True dealt out 'b', 'moment1.b', which no slice lists any more" in made.ranks[1].reason
+
+
+def test_a_slice_with_every_parameter_that_layouts_name_is_copied():
+    made = plan_of([slice_file(0, names=(*ALL, "global_step"))], layouts=strategies())
+    assert (made.step, [one.verdict for one in made.ranks], made.warnings) == (STEP, ["keep", "copy"], ())
+
+
+def test_two_replicas_that_list_the_same_prove_that_nothing_was_dealt_out():
+    slices = [slice_file(rank, names=FIRST) for rank in range(3)]
+    inventory = replace(tree(slices, {0: range(4)}, ranks=range(4)), strategy_files=strategies(ranks=4))
+    made = plan_facts(gather_facts(inventory, PlanOptions(world_size=4, quick=True))).plan
+    assert made.ranks[3].verdict == "copy"
+
+
+def test_a_state_without_its_weight_shows_it_where_there_are_no_layouts():
+    made = plan_of([slice_file(0, names=("a", "moment1.b", "global_step"))])
+    assert made.step is None
+    assert "has 'moment1.b' without its weight" in made.ranks[1].reason
+
+
+def test_the_metadata_of_a_safetensors_file_shows_it():
+    slices = [replace(slice_file(0, names=FIRST), dealt=True)]
+    assert plan_of(slices).step is None
+    assert plan_of([replace(one, dealt=False) for one in slices]).step == STEP
+
+
+def test_the_manifest_that_the_lost_slice_left_shows_it_and_names_what_is_lost():
+    gone = slice_file(1, names=SECOND)
+    left = OrphanManifest(rank=1, step=STEP, place=gone.place, prefix=gone.prefix, manifest=manifest(gone, "cd"))
+    made = plan_of([slice_file(0, names=FIRST)], layouts=strategies((*FIRST, "b")), orphans=[left])
+    assert (made.step, lost(made)) == (None, list(SECOND))
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_slice_of_another_step_shows_it_and_is_the_step_to_go_back_to(both):
+    older = [slice_file(rank, OLDER, names=names) for rank, names in enumerate((FIRST, SECOND)) if both or rank]
+    made = plan_of([slice_file(0, names=FIRST), *older], layouts=strategies())
+    assert made.step == (OLDER if both else None)
+    assert lost(made) == ([] if both else list(SECOND))
+
+
+def test_survivors_of_different_groups_that_list_different_parameters_are_not_copied():
+    """Ranks 0 and 2, 1 and 3 hold the same; 1 and 2 are lost, so that no group shows that parameters were dealt out."""
+    layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in ALL)
+    files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s"),)
+    inventory = tree([slice_file(0, names=FIRST), slice_file(3, names=SECOND)], pairs(4))
+    made = plan_facts(gather_facts(replace(inventory, strategy_files=files), PlanOptions(quick=True))).plan
+    assert [one.verdict for one in made.ranks] == ["keep", "unrecoverable", "unrecoverable", "keep"]
+
+
+def test_a_checkpoint_of_weights_alone_is_copied_with_a_warning():
+    made = plan_of([slice_file(0, names=("a", "b"))], layouts=strategies())
+    assert made.step == STEP
+    (warning,) = made.warnings
+    assert warning.startswith("step 2_8: ckpt_dir0/strategy.ckpt names 'moment1.a', and no slice of stage 0 lists it")
+
+
+def test_parameters_that_checkpoints_leave_out_are_not_called_lost():
+    """No accumulated gradients, no kind of states of which none is there, and nothing that a whole step lacks."""
+    names = (*ALL, "accu_grads.a", "accu_grads.b", "ema.a", "ema.b", "buffer")
+    older = [slice_file(rank, OLDER, names=both) for rank, both in enumerate((FIRST, SECOND)) if rank == 0]
+    made = plan_of([slice_file(0, names=FIRST), *older], layouts=strategies(names))
+    assert lost(made) == ["b", "buffer", "moment1.b"]
+
+
+def test_what_was_dealt_to_a_slice_without_own_list_is_guessed_with_a_warning():
+    """Three ranks hold the same; whatever rank 2 listed, the others have all that layouts name."""
+    slices = [slice_file(0, names=(*FIRST, *SECOND)), slice_file(1, names=(*FIRST, "c"))]
+    inventory = replace(tree(slices, {0: [0, 1, 2]}, ranks=range(3)), strategy_files=strategies((*ALL, "c"), 3))
+    made = plan_facts(gather_facts(inventory, PlanOptions(world_size=3, quick=True))).plan
+    assert made.ranks[2].verdict == "compose"
+    assert "nothing states what the lost slice(s) of rank(s) 2 listed" in made.warnings[0]
+
+
+def test_parameters_of_the_lost_slices_count_in_its_bytes():
+    made = plan_of([slice_file(0, names=FIRST)], layouts=strategies())
+    assert made.ranks[1].bytes == sum(one.nbytes for one in parameters(FIRST))
+    assert [one.bytes for one in made.ranks[1].missing] == [0, 0]
+    half = plan_of([slice_file(0, names=("a", "moment1.b"))], layouts=strategies())
+    assert [(one.parameter, one.bytes) for one in half.ranks[1].missing] == [("b", 16), ("moment1.a", 16)]
+
+
+@pytest.mark.parametrize("there", [1, 2])
+def test_a_complete_slice_lacks_what_a_lost_slice_had_and_nothing_where_all_are_there(there):
+    slices = [slice_file(rank, names=names) for rank, names in enumerate((FIRST, SECOND)[:there])]
+    inventory = replace(tree(slices, {0: [0, 1]}, ranks=range(2)), strategy_files=strategies((*ALL, "buffer")))
+    compared = compare_slices(gather_facts(inventory, PlanOptions(world_size=2, quick=True)))
+    missing = [one.parameter for one in find_complete_slice(compared, STEP, 0).missing]
+    assert missing == (["b", "buffer", "moment1.b"] if there == 1 else [])
