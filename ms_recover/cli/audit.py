@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_audit, takes_scan
+from ms_recover.cli.engine import check_local, is_spread, scan_spread, spread_tree
+from ms_recover.cli.options import json_option, takes_audit, takes_homes, takes_scan
 from ms_recover.cli.output import is_ascii_only, print_json, print_text, text_width
 from ms_recover.cli.topology import find_topology, topology_of_tree, topology_options, write_placement
 from ms_recover.cli.tree import cores, scan_tree
 
 if TYPE_CHECKING:
+    from ms_recover.cli.options import EngineOptions
     from ms_recover.cli.topology import TopologyOptions
     from ms_recover.model.audit import Audit
     from ms_recover.model.options import AuditOptions, PlanOptions, ScanOptions
@@ -67,6 +70,7 @@ def parse_rate(text: str) -> float:
     help="Write a placement that survives, where one is found: a rank table where FILE ends in .json, else a hostfile.",
 )
 @takes_audit
+@takes_homes
 @takes_scan
 @json_option
 def command(
@@ -79,19 +83,22 @@ def command(
     plan: PlanOptions,
     scan: ScanOptions,
     topology: TopologyOptions,
+    engine: EngineOptions,
 ) -> int:
     """Say which hosts and racks may be lost, before they are. Changes nothing.
 
     ROOT is a directory or the URL of one. Without it, before the first checkpoint, --strategy, --group-info or --axes
     say who will hold the same.
     """
-    from ms_recover import auditing
-    from ms_recover.cli.progress import progress_bar
     from ms_recover.model.options import AuditOptions
     from ms_recover.planning.audit.headline import named, parse_gate, passes
     from ms_recover.reporting.audit_text import audit_text
 
     ctx = click.get_current_context()
+    if root is None and engine.engine != "local":
+        raise click.UsageError("--engine goes with ROOT: before the first checkpoint there is nothing to read", ctx)
+    if root is None or not is_spread(root, engine):
+        check_local(ctx)
     try:
         gate = parse_gate(survive)
         wanted = AuditOptions(losses=losses, bandwidth=parse_rate(bandwidth) if bandwidth is not None else None)
@@ -100,10 +107,7 @@ def command(
     if root is None:
         made = _before(ctx, plan, scan, topology, wanted)
     else:
-        inventory = scan_tree(root, scan, as_json=as_json)
-        places = topology_of_tree(inventory, topology, plan)
-        with progress_bar("reading", None, as_json) as progress:
-            made = auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
+        made = _after(root, plan, scan, topology, engine, wanted, as_json=as_json)
     gate, passed = named(made, gate), passes(made, gate)
     if as_json:
         from ms_recover.formats.audit_json import audit_to_json
@@ -121,6 +125,32 @@ def command(
             "the hosts with --hostfile, --rank-table or --ranks-per-host, or take --survive rank"
         )
     return _code(made, passed)
+
+
+def _after(
+    root: str,
+    plan: PlanOptions,
+    scan: ScanOptions,
+    topology: TopologyOptions,
+    engine: EngineOptions,
+    wanted: AuditOptions,
+    *,
+    as_json: bool,
+) -> Audit:
+    """Audit a tree, in this process or by the workers of an engine."""
+    from ms_recover import auditing
+    from ms_recover.cli.progress import progress_bar
+
+    if not is_spread(root, engine):
+        inventory = scan_tree(root, scan, as_json=as_json)
+        places = topology_of_tree(inventory, topology, plan)
+        with progress_bar("reading", None, as_json) as progress:
+            return auditing.audit(inventory, plan, places, wanted, jobs=cores(), progress=progress)
+    with spread_tree(root, engine) as tree:
+        inventory = scan_spread(tree, scan, as_json=as_json)
+        places = topology_of_tree(inventory, topology, plan, tree.topology)
+        with progress_bar("reading", None, as_json) as progress:
+            return auditing.audit(inventory, plan, places, wanted, read=partial(tree.read, progress=progress))
 
 
 def _before(

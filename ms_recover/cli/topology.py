@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -114,9 +115,12 @@ topology_options = takes(
 
 
 def find_topology(
-    inventory: Inventory | None, chosen: TopologyOptions, world_size: int | None = None
+    inventory: Inventory | None,
+    chosen: TopologyOptions,
+    world_size: int | None = None,
+    nodes: Callable[[int], Topology | None] | None = None,
 ) -> Topology | None:
-    """Return where ranks live: as the options say, else as manifests do; None where neither does.
+    """Return where ranks live: as the options say, else where their files lie, else as manifests do; None without any.
 
     Parameters
     ----------
@@ -125,6 +129,8 @@ def find_topology(
     chosen : TopologyOptions
     world_size : int, optional
         Number of ranks, where the caller knows it; by default that of the inventory.
+    nodes : callable, optional
+        Returns the nodes on which the files of so many ranks lie, of a tree on the disks of nodes.
 
     Raises
     ------
@@ -142,8 +148,9 @@ def find_topology(
 
     ranks, tree = _world(inventory, world_size)
     hosts = hosts_in_manifests(inventory) if inventory is not None and not chosen.ignore_hosts else {}
-    saved = topology_of_manifests(hosts, ranks or 0)
     topology = _named(chosen, ranks, tree)
+    saved = nodes(ranks) if nodes is not None and ranks and topology is None and chosen.ranks_per_host is None else None
+    saved = saved or topology_of_manifests(hosts, ranks or 0)
     if chosen.topology is not None:
         file = decode_topology(_read(chosen.topology, "a topology"), chosen.topology)
         if topology is None and file.places_ranks:
@@ -162,12 +169,17 @@ def find_topology(
     return topology
 
 
-def topology_of_tree(inventory: Inventory, chosen: TopologyOptions, plan: PlanOptions) -> Topology | None:
+def topology_of_tree(
+    inventory: Inventory,
+    chosen: TopologyOptions,
+    plan: PlanOptions,
+    nodes: Callable[[int], Topology | None] | None = None,
+) -> Topology | None:
     """Return where the ranks of a tree live, as many as the plan's options and the tree say; as `find_topology`."""
     from ms_recover.auditing import count_ranks_of_claims
 
     ranks = None if inventory.iterations else count_ranks_of_claims(inventory, plan)
-    return find_topology(inventory, chosen, ranks)
+    return find_topology(inventory, chosen, ranks, nodes)
 
 
 def write_placement(path: str, topology: Topology, chosen: TopologyOptions) -> str:

@@ -33,6 +33,7 @@ from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, Sc
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.plan import Action, Plan, waves_of
 from ms_recover.model.progress import Progress, expect_bytes
+from ms_recover.model.topology import Topology
 from ms_recover.model.verdicts import Evidence
 from ms_recover.model.verification import Verification
 from ms_recover.planning.explain import explain_planned
@@ -155,6 +156,22 @@ class SpreadTree:
         if options.require_newest:
             refuse_older_step(made, explanation)
         return made, explanation
+
+    def topology(self, ranks: int) -> Topology | None:
+        """Return the node on which the files of each rank lie, as its host; None for a directory that workers share.
+
+        Raises
+        ------
+        UsageError
+            When nothing says on which node a rank belongs.
+        """
+        if not is_node_url(self.url):
+            return None
+        scanned = self._known()
+        named = parse_homes(self._word, scanned.nodes)
+        homes = find_homes(range(ranks), scanned.nodes, scanned.inventories, ranks, named)
+        hosts = tuple(scanned.nodes[homes[rank]].label for rank in range(ranks))
+        return Topology(("host",), (hosts,), f"the nodes of {self.url}")
 
     def verify(
         self,

@@ -223,3 +223,9 @@ def test_a_placement_that_cannot_be_written_is_said(root, tmp_path):
     done = run(root, "--ranks-per-host", 8, "--write-placement", tmp_path / "hosts", code=6)
     assert "no placement was written" in done.err
     assert not (tmp_path / "hosts").exists()
+
+
+def test_an_engine_reads_a_tree_and_nothing_else(root):
+    assert "--engine goes with ROOT" in run("--axes", "dp=2,tp=4", "--engine", "dask://localhost:8786", code=2).err
+    assert "--home goes with --engine" in run(root, "--home", "0-3=node1", code=2).err
+    assert "add --engine dask://HOST:PORT" in run("node://*/data/ckpt", code=2).err

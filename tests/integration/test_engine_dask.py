@@ -111,6 +111,16 @@ def test_four_disks_are_one_tree_for_seal_verify_plan_and_apply(whole, cluster):
     assert "already had its slice" in again.out
 
 
+def test_an_audit_takes_the_nodes_for_hosts(whole, cluster):
+    spread(whole, cluster, "audited")
+    run("seal", "node://*/data/audited", cluster=cluster)
+    found = run("audit", "node://*/data/audited", "--json", cluster=cluster)
+    local = in_this_process("audit", whole, "--ranks-per-host", "2", "--json")
+    assert found.json["topology"]["source"] == "the nodes of node://*/data/audited"
+    losses = [level["losses"] for level in found.json["levels"]]
+    assert (found.code, losses) == (local.code, [level["losses"] for level in local.json["levels"]])
+
+
 def test_a_plan_is_kept_and_applied_later(whole, cluster, tmp_path):
     save_manifests(whole)
     nodes = spread(whole, cluster, "kept")

@@ -253,3 +253,19 @@ def test_the_local_engine_is_shaped_as_an_executor():
         entered.set()
         assert gather([held]) == [True]
     assert issubclass(UsageError, MsRecoverError)
+
+
+def test_ranks_live_on_the_node_that_has_their_files_or_that_the_others_leave_for_them(tree, disks):
+    assert tree.topology(8).hosts == ("n1", "n1", "n2", "n2", "n3", "n3", "n4", "n4")
+    shutil.rmtree(disks["n3"])
+    tree.scan()
+    assert tree.topology(8).hosts[4:6] == ("n3", "n3")
+    shutil.rmtree(disks["n4"])
+    tree.scan()
+    with pytest.raises(UsageError, match="--home"):
+        tree.topology(8)
+
+
+def test_a_directory_that_workers_share_says_nothing_about_hosts(whole):
+    with LocalEngine() as engine:
+        assert SpreadTree(engine, str(whole)).topology(8) is None
