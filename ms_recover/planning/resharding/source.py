@@ -134,7 +134,8 @@ class _Part:
                 continue  # no file of this part is of it
             if stage not in stages.layouts and stage not in self.index.by_stage:
                 first, last = stages.ranks(stage)[0], stages.ranks(stage)[-1]
-                why = f"no sound slice of ranks {first} to {last} is left, nor a strategy file that is known to be theirs"
+                ranks = f"ranks {first} to {last}"
+                why = f"no sound slice of {ranks} is left, nor a strategy file that is known to be theirs"
                 gone.append(MissingRegion(f"{EVERY_PARAMETER} {stage}", (), 0, why))
         return gone
 
