@@ -41,12 +41,29 @@ _PASSING = (
 )
 
 
+class _SentElsewhereError(Exception):
+    """A redirect that names no region."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP status {status}")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
 class _NoRedirects(AIOHTTPSession):  # type: ignore[misc]
     """Follows no redirect: headers with credentials would go along, and bytes would come from anywhere."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
-        return SimpleNamespace(request=partial(session.request, allow_redirects=False))
+        return SimpleNamespace(request=partial(_ask_once, session))
+
+
+async def _ask_once(session: Any, method: str, **arguments: Any) -> Any:
+    """Send a request; botocore asks for a region by HEAD, and once more for each answer to it that names none."""
+    answer = await session.request(method, allow_redirects=False, **arguments)
+    if method == "HEAD" and answer.status in (301, 302, 307) and "x-amz-bucket-region" not in answer.headers:
+        answer.close()
+        raise _SentElsewhereError(answer.status)
+    return answer
 
 
 class S3Store(NetworkStore):
@@ -94,11 +111,11 @@ class S3Store(NetworkStore):
 
     def lasts(self, error: Exception) -> bool:
         """Whether the same call would fail again."""
-        if isinstance(error, _PASSING):
-            return False
         status = _status(error)
         if status is not None and status >= 300:
             return status < 500 and status not in (408, 429)
+        if isinstance(error, _PASSING):
+            return False
         return isinstance(error, botocore.exceptions.BotoCoreError) or super().lasts(error)
 
     def explain(self, error: Exception, doing: str, path: str) -> MsRecoverError:
@@ -210,8 +227,8 @@ def _session(environment: tuple[tuple[str, str], ...]) -> AioSession:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of a client's error, also behind the error that s3fs made of it."""
-    for one in (error, error.__cause__):
+    """Return the HTTP status of a client's error, also behind the error that s3fs or the session made of it."""
+    for one in (error, error.__cause__, error.__context__):
         response = getattr(one, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

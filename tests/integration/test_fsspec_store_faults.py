@@ -144,8 +144,8 @@ class TestS3:
             (404, MissingInputError, "there is no such"),
             (500, StorageError, "repeat the command"),
             (503, StorageError, "repeat the command"),
-            (301, StorageError, ""),
-            (307, StorageError, ""),
+            (301, StorageError, "check endpoint and region"),
+            (307, StorageError, "check endpoint and region"),
         ],
     )
     def test_an_answer_without_bytes_is_the_error_it_means(self, through, proxy, s3, status, kind, words):
@@ -160,6 +160,7 @@ class TestS3:
             one.answer = lambda head: answer
             assert words in refusal(kind, read, file)
         assert elsewhere.connections == 0
+        assert len(one.requests) < 40  # botocore would ask for the bucket's region without end
 
     def test_errors_that_pass_are_overcome(self, through):
         left = [reply(500), reply(503), b"", reply(429)]
