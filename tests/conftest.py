@@ -6,12 +6,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.command_line import in_a_process, in_this_process
+from tests.support.examples import SAME_EVERY_TIME
 
 FIXTURES = Path(__file__).parent / "data" / "fixtures"
 PROCESSES = tuple(Path(__file__).parent / name for name in ("acceptance", "integration"))
 """Folders whose tests start programs."""
+
+# a busy machine is no failure of a search, and nor is a new example where none was asked for
+settings.register_profile(
+    "searches", deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("searches")
 
 
 @pytest.fixture(scope="session")

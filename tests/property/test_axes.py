@@ -12,7 +12,7 @@ from ms_recover.model.axes import DEFAULT_ORDER, Axes
 from ms_recover.model.strategy import Layout
 from ms_recover.planning.redundancy.axes import same_by_axes
 from ms_recover.training.layouts import same_slice
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 
 SIZES = st.sampled_from([1, 1, 2, 2, 3, 4])
 
@@ -58,7 +58,7 @@ jobs = st.builds(
 ).filter(lambda job: job.ranks <= 96)
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(200))
 @given(jobs)
 def test_ranks_that_are_called_the_same_are_the_same_by_layouts(job: Job) -> None:
     axes = Axes(tuple(job.sizes.items()))
@@ -73,7 +73,7 @@ def test_ranks_that_are_called_the_same_are_the_same_by_layouts(job: Job) -> Non
             assert same == set(group)
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(60))
 @given(jobs, st.permutations(DEFAULT_ORDER))
 def test_any_order_divides_the_ranks_alike(job: Job, order: list[str]) -> None:
     groups = same_by_axes(Axes(tuple(job.sizes.items())), order, job.shards, job.ranks)

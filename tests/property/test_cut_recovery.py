@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -18,7 +18,6 @@ from tests.property import test_recovery as plain
 from tests.property.test_recovery import IN_THE_WAY, MEMORY, NONE, SAVED, SEALED, STEPS, Scene, Strike, recover
 from tests.support import mishaps
 from tests.support.cuts import make_struck_cut_tree
-from tests.support.examples import SAME_EVERY_TIME
 from tests.support.strategies import STRATEGY_DAMAGE
 
 RANKS = range(6)
@@ -87,26 +86,20 @@ LISTS_AFTER_SEALING = CutScene(
 """Wrong rank lists beside slices whose manifests name their own ranks alone."""
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(SAVED))
 def test_with_saved_manifests_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(SEALED))
 @example(LISTS_AFTER_SEALING)
 def test_in_a_sealed_tree_what_is_put_together_is_the_truth(scene: CutScene) -> None:
     recover(scene)
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(NONE, {kind: strike for kind, strike in KINDS.items() if kind != BELIEVED}))
 def test_without_manifests_a_recovery_is_complete(scene: CutScene) -> None:
     recover(scene)
@@ -152,9 +145,7 @@ for unknowable in (BELIEVED, "the part of another rank"):
     del SHOWN[unknowable]
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(NONE, SHOWN))
 @example(TWO_SHORT)
 @example(ANOTHER_MATRIX)

@@ -17,7 +17,7 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.planning.documents.expected import expected_files
 from ms_recover.planning.documents.stages import find_document_stages
 from ms_recover.planning.redundancy.layouts import cells_of, region_of
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.iterations import Job, make_metadata, rank_regions
 from tests.support.mindformers import parse
 
@@ -150,13 +150,13 @@ def check(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=examples(120), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(120))
 @given(changed_values())
 def test_metadata_with_changed_values_are_refused_or_fit_together(data: bytes) -> None:
     check(data)
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(200))
 @given(changed_bytes())
 @example(b"")
 @example(b'{\n    "state_dict_metadata": {\n')
@@ -165,13 +165,13 @@ def test_metadata_with_changed_bytes_are_refused_or_fit_together(data: bytes) ->
     check(data)
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(200))
 @given(st.text(min_size=1, max_size=30), st.integers(0, 1 << 50))
 def test_shard_ids_are_read_back_for_any_name(name: str, index: int) -> None:
     assert parse_shard_id(repr((name, (index,)))) == (name, index)
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(200))
 @given(st.text(max_size=30))
 def test_other_texts_are_no_shard_ids(text: str) -> None:
     for candidate in (text, f"('{text}', (0,))", f'("{text}", (0,))', f"('a', ({text},))"):
@@ -186,7 +186,7 @@ NUMBERS = st.none() | st.booleans() | st.integers(-2, 1 << 65) | st.floats() | s
 MEMBERS = ["epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples", "x"]
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(200))
 @given(st.dictionaries(st.sampled_from(MEMBERS), NUMBERS), st.binary(max_size=40))
 def test_common_info_and_trackers_are_refused_or_fit(members: dict[str, Any], noise: bytes) -> None:
     for data in (json.dumps(members).encode(), noise):

@@ -21,6 +21,7 @@ from ms_recover.formats.strategy import decode_strategy, read_strategy
 from ms_recover.formats.wire import WINDOW, WireReader, encode_varint
 from ms_recover.model.groups import GroupInfo, RankGroup
 from ms_recover.model.slices import SliceHeader
+from tests.support.examples import examples
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 FIXTURE = DATA / "fixtures" / "dp2_mp2_pp2" / "ckpt_dir0"
@@ -91,7 +92,7 @@ def check(header: SliceHeader, data: bytes) -> None:
     assert header.problems or header.parameters or header.encryption
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(damaged(SLICES) | damaged(SMALL) | st.binary(max_size=200))
 @example(b"")
 def test_the_walk_survives_everything(data: bytes) -> None:
@@ -133,7 +134,7 @@ def tensor_files(draw: st.DrawFn) -> bytes:
     return length.to_bytes(8, "little") + text + draw(st.binary(max_size=40))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(tensor_files() | st.binary(max_size=200), st.sampled_from(["net-1_1.safetensors", "net-1_1.ckpt", ""]))
 @example(b"", "net-1_1.safetensors")
 def test_headers_of_tensors_are_refused_or_read(data: bytes, name: str) -> None:
@@ -148,7 +149,7 @@ def test_headers_of_tensors_are_refused_or_read(data: bytes, name: str) -> None:
         assert [p.nbytes for p in found.parameters] == [pieces[0].length for pieces in found.contents]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(damaged(SMALL) | damaged(SLICES) | st.binary(max_size=200))
 def test_the_small_readers_refuse_or_answer(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +168,7 @@ def test_the_small_readers_refuse_or_answer(data: bytes) -> None:
         assert all(refusal.startswith(f"{path}: ") for refusal in refusals)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=4), JSON, JSON)
 def test_made_up_strategies_are_refused_or_read(more: dict[str, object], value: object, other: object) -> None:
     refusals = []
@@ -199,7 +200,7 @@ def test_every_truncation_of_a_slice_is_found() -> None:
             assert header.problems or end in sound, (name, end)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(sorted(SLICES)), st.integers(20, 300))
 def test_the_window_does_not_matter(name: str, window: int) -> None:
     data = SLICES[name]
@@ -217,7 +218,6 @@ TENSORS = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=30), TENSORS, min_size=1, max_size=8), st.booleans())
 def test_made_up_slices_are_read_as_they_were_made(
     tensors: dict[str, tuple[str, list[int], list[float]]], shuffle: bool
@@ -250,7 +250,6 @@ RANKS = st.lists(st.integers(0, MAX_RANK - 1), unique=True, min_size=1, max_size
 GROUPS = st.lists(st.builds(RankGroup, st.text(max_size=20), RANKS), max_size=4).map(tuple)
 
 
-@settings(deadline=None)
 @given(st.builds(GroupInfo, RANKS, GROUPS))
 def test_group_files_round_trip(info: GroupInfo) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.planner import plan_facts
 from ms_recover.planning.required_reads import required_reads
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.inventories import NAMES, slice_file, tree
 
 STEPS = (Step(1, 8), Step(2, 8), Step(3, 8))
@@ -80,7 +80,7 @@ def jobs(draw: st.DrawFn, *, damage: bool = False, true: bool = False) -> Job:
     return Job(parts, there, damaged, tuple(group for group in groups if len(group) > 1))
 
 
-@settings(max_examples=examples(100), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(100))
 @given(jobs(true=True))
 def test_a_true_word_is_believed_and_what_is_copied_is_right(job: Job) -> None:
     plan = job.plan()
@@ -91,7 +91,7 @@ def test_a_true_word_is_believed_and_what_is_copied_is_right(job: Job) -> None:
     event(f"{len(plan.actions)} copies")
 
 
-@settings(max_examples=examples(100), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(100))
 @given(jobs())
 def test_a_false_word_is_refused_wherever_slices_show_it(job: Job) -> None:
     try:
@@ -108,7 +108,7 @@ def test_a_false_word_is_refused_wherever_slices_show_it(job: Job) -> None:
             assert len(parts) == 1
 
 
-@settings(max_examples=examples(100), deadline=None, derandomize=SAME_EVERY_TIME)
+@settings(max_examples=examples(100))
 @given(jobs(damage=True))
 def test_one_damaged_parameter_beside_a_word_true_or_not_copies_no_other_part(job: Job) -> None:
     try:

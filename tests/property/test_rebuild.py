@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ms_recover.formats.plan_json import plan_from_json, plan_to_json
@@ -163,7 +163,7 @@ def elements(shape: tuple[int, ...], world: World, name: str, region: tuple[tupl
 
 
 @given(worlds(), st.data())
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 def test_what_survives_is_put_together_and_what_does_not_is_named(world: World, data: st.DataObject) -> None:
     ranks = sorted(world.held)
     lost = data.draw(st.sets(st.sampled_from(ranks), min_size=1, max_size=min(3, len(ranks) - 1)))

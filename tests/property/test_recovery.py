@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hypothesis import HealthCheck, event, example, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api
@@ -21,7 +21,7 @@ from ms_recover.model.plan import CopyAction, Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests, slice_bytes
 from tests.support import damage, mishaps, mistakes
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.mishaps import FOREIGN_SEED, NotHereError, Victim, overwrite
 
 STEPS = (Step(1, 8), Step(2, 8), Step(3, 8))
@@ -382,9 +382,7 @@ REWRITTEN_LIST = Scene(
 """A wrong list against one other, which the recovery writes a second time."""
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(SAVED))
 @example(scene(SAVED, "manifest of a larger world", BESIDE))
 @example(scene(SAVED, "a slice of another layout", BESIDE))
@@ -394,9 +392,7 @@ def test_with_saved_manifests_every_rank_gets_what_it_had(scene: Scene) -> None:
     recover(scene)
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(SEALED))
 @example(scene(SEALED, "manifest of a larger world", BESIDE))
 @example(scene(SEALED, "bit flip in the first byte", BESIDE, data_parallel=3))
@@ -407,9 +403,7 @@ def test_in_a_sealed_tree_what_a_manifest_tells_is_right(scene: Scene) -> None:
     recover(scene)
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=EXAMPLES)
 @given(scenes(NONE))
 @example(TWO_STRANGERS)
 @example(REWRITTEN_LIST)

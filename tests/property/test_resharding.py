@@ -7,14 +7,14 @@ from math import prod
 from pathlib import Path
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api, resharding
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import ReshardOptions
 from tests.property.test_recovery import MEMORY
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.reshard import (
     COUNTER,
     Job,
@@ -29,9 +29,7 @@ from tests.support.reshard import (
 )
 
 EXAMPLES = examples(40)
-search = settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+search = settings(max_examples=EXAMPLES)
 seeds = st.integers(0, (1 << 32) - 1)
 
 

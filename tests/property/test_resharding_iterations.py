@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ms_recover import api, resharding
@@ -15,16 +15,14 @@ from ms_recover.formats.common_info import read_common, read_tracker
 from ms_recover.formats.shard_metadata import read_metadata
 from ms_recover.model.reshard import ReshardOptions
 from tests.property.test_recovery import MEMORY
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.reshard import COUNTER, contents_of, make_job_tree, random_arrays, random_job, write_strategies
 
 REFUSALS = ("metadata.json cannot state", "cut it differently")
 COMMON = (("global_batch_size", 4),)
 
 
-@settings(
-    max_examples=examples(30), deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=examples(30))
 @given(st.integers(0, (1 << 32) - 1))
 def test_files_hold_what_metadata_says_and_cut_back_they_are_the_source(seed: int) -> None:
     source = Random(seed)

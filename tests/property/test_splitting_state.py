@@ -16,7 +16,7 @@ from ms_recover.splitting.instructions import (
     StartWorker,
 )
 from ms_recover.splitting.state import DEPTH, SplitterState
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 
 EXAMPLES = examples(150)
 
@@ -417,8 +417,6 @@ def scenes(draw):
 
 SCENES = settings(
     max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 LINE = tuple(frozenset({part}) for part in range(3))

@@ -378,5 +378,5 @@ class Worlds(RuleBasedStateMachine):
             assert blocked or "broken" not in phases or "open" not in phases, "somebody was not told"
 
 
-Worlds.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=60, deadline=None)
+Worlds.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=60)
 TestWorlds = Worlds.TestCase

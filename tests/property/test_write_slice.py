@@ -13,7 +13,7 @@ from ms_recover.formats import image
 from ms_recover.formats.header import read_header
 from ms_recover.model.slices import Parameter
 from ms_recover.stores.digest import digest_file
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.mindspore
 ms = pytest.importorskip("mindspore")
@@ -85,23 +85,13 @@ def check(folder, form, values):
     assert digests == digest_file(ours, header.contents)
 
 
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(values=tensors((*TYPES, "bfloat16")))
 def test_a_ckpt_is_the_file_of_mindspore(tmp_path, values):
     check(tmp_path, "ckpt", values)
 
 
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(values=tensors())
 def test_a_safetensors_file_is_the_file_of_mindspore(tmp_path, values):
     check(tmp_path, "safetensors", values)

@@ -20,6 +20,7 @@ from ms_recover.formats.header import read_header
 from ms_recover.formats.image import ckpt_image, default_pieces, make_image, safetensors_image
 from ms_recover.formats.safetensors import DTYPES
 from ms_recover.model.slices import Parameter, SliceHeader, SliceImage
+from tests.support.examples import examples
 
 CKPT = ["types", "crc", "async", "cell", "complex", "pieces", "pieces_crc", "pieces_async", "zero_size_async"]
 
@@ -177,7 +178,6 @@ def made_up(tensors: dict[str, tuple[str, list[int]]]) -> tuple[list[Parameter],
     return parameters, contents
 
 
-@settings(deadline=None)
 @given(TENSORS, st.booleans(), st.integers(1, 50))
 def test_made_up_ckpts_are_read_as_they_were_meant(
     tensors: dict[str, tuple[str, list[int]]], crc: bool, most: int
@@ -193,7 +193,7 @@ def test_made_up_ckpts_are_read_as_they_were_meant(
     assert (header.crc is not None) is crc
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(TENSORS, st.lists(st.tuples(NAMES, st.text(st.characters(codec="utf-8"), max_size=9)), max_size=4))
 def test_made_up_safetensors_are_read_as_they_were_meant(
     tensors: dict[str, tuple[str, list[int]]], metadata: list[tuple[str, str]]

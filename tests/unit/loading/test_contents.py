@@ -18,14 +18,9 @@ from ms_recover.stores import fill
 from ms_recover.stores.digest import digest_file
 from ms_recover.stores.local_store import LocalFile
 from ms_recover.testing.trees import crc_trailer, record
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 
-CHECKS = settings(
-    max_examples=examples(60),
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+CHECKS = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def load(path, **options):

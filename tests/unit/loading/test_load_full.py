@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ms_recover import load_full, load_slice
@@ -21,7 +21,7 @@ from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import record
 from tests.support.cuts import cut_layout
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.reshard import (
     COUNTER,
     Job,
@@ -58,12 +58,7 @@ def root(tmp_path, arrays):
     return make_job_tree(tmp_path / "source", job_of(8, (2, 4)), arrays, manifests=True)
 
 
-@settings(
-    max_examples=examples(25),
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=examples(25))
 @given(st.integers(0, (1 << 32) - 1))
 def test_whatever_is_lost_each_parameter_is_right_or_an_error(seed):
     source = Random(seed)

@@ -21,7 +21,7 @@ from ms_recover.formats.header import read_header
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
 from ms_recover.stores import fill
-from tests.support.examples import SAME_EVERY_TIME, examples
+from tests.support.examples import examples
 from tests.support.unprivileged import NOBODY
 
 pytestmark = pytest.mark.mindspore
@@ -82,12 +82,7 @@ def test_complex_numbers_load_which_mindspore_cannot(fixtures, name):
     assert {str(value.dtype) for value in found.values()} & {"Complex64", "Complex128"}
 
 
-@settings(
-    max_examples=examples(40),
-    deadline=None,
-    derandomize=SAME_EVERY_TIME,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_what_mindspore_saves_in_pieces_loads_as_mindspore_loads_it(tmp_path, monkeypatch, data):
     monkeypatch.setattr(serialization, "SLICE_SIZE", 1)  # KiB of a piece

@@ -14,6 +14,7 @@ from ms_recover.model.topology import Topology
 from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.planning.audit.together import find_tensor_groups
 from ms_recover.planning.redundancy.stages import Stages
+from tests.support.examples import examples
 
 
 def on_hosts(ranks, per_host, per_rack=None):
@@ -151,7 +152,7 @@ def possible(fatal, topology):
     return False
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.integers(2, 6).flatmap(
         lambda ranks: st.tuples(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ms_recover.errors import UsageError
 from ms_recover.splitting.partition import assign, cut_before, partition
+from tests.support.examples import examples
 
 numbers = st.one_of(
     st.integers(0, 4),
@@ -29,14 +30,13 @@ def brute_force(costs, parts):
     return tuple(range(start, stop) for start, stop in pairwise(min(cuts, key=key)))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(numbers, min_size=1, max_size=9), st.data())
 def test_no_other_cut_is_better(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
     assert partition(costs, parts) == brute_force(costs, parts)
 
 
-@settings(deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=60), st.data())
 def test_parts_are_contiguous_whole_and_not_empty(costs, data):
     parts = data.draw(st.integers(1, len(costs)))
