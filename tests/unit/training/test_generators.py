@@ -62,7 +62,8 @@ def test_a_change_shows_which_was_drawn_from():
     assert changed_generators(before, generator_states()) == {"python"}
     np.random.random()
     ops.rand(3)
-    assert changed_generators(before, generator_states()) == {"python", "numpy", "operators"}
+    changed = changed_generators(before, generator_states())
+    assert changed - {"mindspore"} == {"python", "numpy", "operators"}  # before 2.10 ops.rand draws from both
     default_generator._step(ms.Tensor(12, ms.int64))
     assert changed_generators(before, generator_states()) == {"python", "numpy", "operators", "mindspore"}
 
