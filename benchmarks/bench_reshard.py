@@ -1,14 +1,15 @@
 """Time a reshard against ``cp`` and sync of its output, and against MindSpore's transform_checkpoints.
 
 dp2 x mp4 becomes dp2 x mp2, once with rows cut and once with columns cut. cp, reshard, cp, reshard with ``--quick``, cp
-run one after the other, over and over, and transform_checkpoints at the end; a figure is the median of the ratios to
-the mean of the cp just before and the one just after. Then the peak memory at two sizes, and a plan of many ranks.
+run one after the other, over and over, and then transform_checkpoints, cp; a figure is the median of the ratios to the
+mean of the cp just before and the one just after. Then the peak memory at two sizes, and a plan of many ranks.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -36,7 +37,7 @@ TABLE = Path(__file__).with_name("reshard.md")
 COMMAND = (sys.executable, "-c", "import sys; from ms_recover.cli.main import main; sys.exit(main())", "reshard")
 ROWS, COLUMNS = 2048, 2304
 TRANSFORM = """
-import resource, sys, time
+import sys, time
 import mindspore as ms
 begin = time.perf_counter()
 ms.transform_checkpoints(*sys.argv[1:])
@@ -113,36 +114,37 @@ def build(root: Path, kind: str, mib: int, *, copies: int = 2, sparse: bool = Fa
 
 @dataclass
 class Case:
-    """The times of one way of cutting, in seconds, and the most memory that each took."""
+    """One way of cutting: for each thing that was timed its seconds, ratios to cp, and the most memory it took."""
 
     kind: str
-    cp: list[float] = field(default_factory=list)
-    full: list[float] = field(default_factory=list)
-    quick: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
 
-    def noted(self, what: str, found: Run) -> float:
-        """Keep the peak, and return the seconds."""
-        self.peaks[what] = max(self.peaks.get(what, 0), found.peak)
-        return found.wall
+    def note(self, what: str, seconds: float, cp: float, peak: int) -> None:
+        """Keep one time, and that of cp beside it."""
+        self.seconds.setdefault(what, []).append(seconds)
+        self.ratios.setdefault(what, []).append(seconds / cp)
+        self.peaks[what] = max(self.peaks.get(what, 0), peak)
+        print(self.kind, what, f"{seconds:.2f} s, cp {cp:.2f} s", flush=True)
 
     def rows(self) -> list[str]:
         """Return the lines of the table."""
         lines = []
-        means = [(before + after) / 2 for before, after in zip(self.cp, self.cp[1:], strict=False)]
-        for what, times, base in (
-            ("reshard", self.full, means[0::2]),
-            ("reshard --quick", self.quick, means[1::2]),
-            ("transform_checkpoints", self.theirs, means[1::2]),
-        ):
-            ratios = [one / cp for one, cp in zip(times, base, strict=False)]
-            if not ratios:
-                continue
+        for what, ratios in self.ratios.items():
             shown = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} - {max(ratios):.2f})"
             peak = f"{self.peaks[what] / MIB:,.0f} MiB"
-            lines.append(f"| {self.kind} | {what} | {statistics.median(times):.2f} | {shown} | {peak} |")
+            lines.append(f"| {self.kind} | {what} | {statistics.median(self.seconds[what]):.2f} | {shown} | {peak} |")
         return lines
+
+    def faster(self) -> str:
+        """Return how much faster a reshard is than transform_checkpoints, by the ratios to cp."""
+        found = [statistics.median(self.ratios[what]) for what in (THEIRS, OURS)]
+        return f"{self.kind} {found[0] / found[1]:.1f}"
+
+
+OURS, QUICK = "reshard", "reshard --quick"
+THEIRS, CALL = "transform_checkpoints, the whole command and sync", "transform_checkpoints, the call alone"
 
 
 def measure(case: Case, root: Path, mib: int, rounds: int, *, transform: bool) -> None:
@@ -158,33 +160,28 @@ def measure(case: Case, root: Path, mib: int, rounds: int, *, transform: bool) -
         shutil.rmtree(copies)
         return found.wall
 
-    def ours(what: str, *more: str) -> float:
+    cp()
+    before = cp()
+    for what, more in ((OURS, []), (QUICK, ["--quick"])) * rounds:
         found = run([*COMMAND, *words, str(root / "output"), *more])
         shutil.rmtree(root / "output")
-        return case.noted(what, found)
-
-    def theirs() -> float:
-        for path in tree.rglob("*.json"):
-            path.unlink()
-        arguments = (str(tree), str(root / "theirs"), "t", str(root / "source.ckpt"), str(strategy))
-        found = run([sys.executable, "-c", TRANSFORM, *arguments])
-        run(["bash", "-c", 'sync "$0"/*/*.ckpt', str(root / "theirs")])
-        shutil.rmtree(root / "theirs")
-        case.noted("transform_checkpoints", found)
-        return float(found.output.split()[-1])
-
-    cp()
-    case.cp.append(cp())
-    for number in range(rounds):
-        case.full.append(ours("reshard"))
-        case.cp.append(cp())
-        case.quick.append(ours("reshard --quick", "--quick"))
-        case.cp.append(cp())
-        last = (case.cp[-3], case.full[-1], case.cp[-2], case.quick[-1], case.cp[-1])
-        print(case.kind, number, *(f"{seconds:.2f} s" for seconds in last), flush=True)
-    for _ in range(rounds if transform else 0):
-        case.theirs.append(theirs())
-        print(case.kind, f"transform_checkpoints {case.theirs[-1]:.2f} s", flush=True)
+        after = cp()
+        case.note(what, found.wall, (before + after) / 2, found.peak)
+        before = after
+    if not transform:
+        return
+    for path in tree.rglob("*.json"):  # it takes every file for a slice
+        path.unlink()
+    made = root / "theirs"
+    for _ in range(rounds):
+        arguments = (str(tree), str(made), "t", str(root / "source.ckpt"), str(strategy))
+        script = f'"$@" && sync {shlex.quote(str(made))}/*/*.ckpt'
+        found = run(["bash", "-c", script, "bash", sys.executable, "-c", TRANSFORM, *arguments])
+        shutil.rmtree(made)
+        after = cp()
+        case.note(THEIRS, found.wall, (before + after) / 2, found.peak)
+        case.note(CALL, float(found.output.split()[-1]), (before + after) / 2, found.peak)
+        before = after
 
 
 def memory(root: Path, gib: int) -> str:
@@ -221,11 +218,12 @@ METHOD = """\
 `python benchmarks/bench_reshard.py --write`; {cores} cores, {rounds} rounds, {mib} MiB of parameters in Float32.
 
 dp2 x mp4 becomes dp2 x mp2. cp is `cp -r` of the output and `sync` of its slices. A reshard is the whole command: it
-starts Python, scans, reads all slices of the tree to judge them (twice the parameters; not with `--quick`, which trusts
-manifests and compares what it takes with them), reads what it takes, digests, writes, syncs and renames. Nothing is
-read back (`--no-verify`). Seconds of transform_checkpoints are those of the call alone, without import and sync.
-Sources are cached. Ratios are to the mean of the cp before and after (lowest and highest in brackets). Load of the
-machine beside it, in running processes, at the start: {load}.
+starts Python, scans, reads the slices that it takes from to judge them (not with `--quick`, which trusts manifests and
+compares what it takes with them), reads them once more, digests, writes, syncs and renames. Nothing is read back
+(`--no-verify`). transform_checkpoints is timed twice in one run: as a whole command, `python -c` with its import and
+`sync` of its slices behind it, and the call alone, without both. Sources are cached. Ratios are to the mean of the cp
+before and after (lowest and highest in brackets). Load of the machine beside it, in running processes, at the start:
+{load}.
 
 | cut | what | seconds | of cp + sync | peak memory |
 |---|---|---|---|---|
@@ -252,6 +250,9 @@ def main() -> None:
         load = Path("/proc/loadavg").read_text().split()[0]
         head = METHOD.format(load=load, cores=os.cpu_count(), rounds=options.rounds, mib=options.mib)
         text = head + "\n".join(line for case in cases for line in case.rows())
+        if cases and not options.no_transform:
+            text += "\n\nTimes as fast as transform_checkpoints, whole command each, by the ratios to cp: "
+            text += f"{', '.join(case.faster() for case in cases)}."
         if options.sizes:
             text += "\n\nmp4 to mp2, columns, one copy:\n\n| parameters | peak memory |\n|---|---|\n"
             text += "\n".join(memory(folder / f"memory{gib}", gib) for gib in options.sizes)
