@@ -7,28 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, UnrecoverableError
-from ms_recover.execution.compose import complete_slice
-from ms_recover.execution.seal import seal_slices
 from ms_recover.file_names import WeightKind
-from ms_recover.model.compose import ComposeAction
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.outcome import ActionResult
 from ms_recover.model.progress import Progress
+from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
-from ms_recover.model.verification import Verification
-from ms_recover.planning.explain import find_complete_slices
-from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.facts import check_kind_of_step, gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
-from ms_recover.planning.planner import check_kind_of_step
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
+
+if TYPE_CHECKING:  # what seal and complete need beside it they load when they are called
+    from ms_recover.model.compose import ComposeAction
+    from ms_recover.model.outcome import ActionResult
+    from ms_recover.model.verification import Verification
 
 Reader = Callable[[Sequence[SliceFile]], Contents]
 Sealer = Callable[
@@ -51,27 +50,45 @@ def compare_read(
 
     With `read` that reads them, instead of threads of this process.
     """
-    step = options.step
+    check_step_there(inventory, options.step)
+    files = files_of(inventory, options.step, kinds)
+    contents = read_files(inventory, files, jobs, progress, deep=deep) if read is None else read(files)
+    return compare_known(inventory, options, contents, kinds), contents
+
+
+def check_step_there(inventory: Inventory, step: Step | None) -> None:
+    """Raise a MissingInputError unless there is a slice, of a step if one is given."""
     check_kind_of_step(inventory, step)
     if not inventory.steps or (step is not None and step not in inventory.steps):
         missing = "no slice" if step is None else f"no slice of step {step}"
         raise MissingInputError(f"{inventory.root} holds {missing}: see recover-ckpt scan {inventory.root}")
-    files = [
+
+
+def files_of(inventory: Inventory, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[SliceFile]:
+    """Return the slices that can be read, of one step and of some parts of a tree of iterations if they are given."""
+    return [
         file
         for file in inventory.slices
         if file.problem is None and step in (None, file.step) and (not kinds or file.part in kinds)
     ]
-    if read is not None:
-        contents = read(files)
-    else:
-        contents = read_contents(
-            inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later
-        )
+
+
+def read_files(
+    inventory: Inventory, files: Sequence[SliceFile], jobs: int, progress: Progress | None, *, deep: bool = False
+) -> Contents:
+    """Read slices of a tree from end to end; arguments and errors as for `read_contents`."""
+    return read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later)
+
+
+def compare_known(
+    inventory: Inventory, options: PlanOptions, contents: Contents, kinds: Sequence[WeightKind | None] = ()
+) -> list[Comparison]:
+    """Compare slices by what was read of them, as `compare_read` does."""
     if not inventory.iterations:
-        return [compare_slices(gather_facts(inventory, options, contents))], contents
+        return [compare_slices(gather_facts(inventory, options, contents))]
     from ms_recover.planning.plan_parts import Parts  # which other trees need not load
 
-    return Parts(inventory, options, contents).every(kinds), contents
+    return Parts(inventory, options, contents).every(kinds)
 
 
 def seal_read(
@@ -83,6 +100,9 @@ def seal_read(
     write: Sealer | None,
 ) -> tuple[tuple[str, ...], Verification]:
     """Write the missing manifests of sound slices; arguments and result as for `ms_recover.api.seal`."""
+    from ms_recover.execution.seal import seal_slices
+    from ms_recover.planning.judging.verification import join_verifications, judge_slices, make_verification
+
     parts, contents = compare_read(inventory, options, jobs, progress, read=read)
     seal = write or partial(seal_slices, inventory.root)
     sealed: list[str] = []
@@ -109,6 +129,9 @@ def complete_slices(
     progress: Progress | None,
 ) -> tuple[ActionResult, ...]:
     """Write full slices of a rank, of some parts or of a tree without; arguments and errors as for `ms_recover.api`."""
+    from ms_recover.execution.compose import complete_slice
+    from ms_recover.planning.explain import find_complete_slices
+
     why = f"{inventory.root} holds no slice"
     for candidate in [options.step] if options.step is not None else inventory.steps:
         parts, _ = compare_read(inventory, replace(options, step=candidate), jobs, progress, kinds=kinds)

@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ms_recover.comparing import compare_read
+from ms_recover.comparing import check_step_there, compare_known, files_of, read_files
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.formats.cast import check_castable
 from ms_recover.model.contents import NOTHING_READ
@@ -22,9 +24,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.progress import Progress
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.planner import check_kind_of_step
+from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, steps_to_try, why_incomplete
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
@@ -51,7 +51,8 @@ def plan_reshard(
     Parameters
     ----------
     inventory, options, jobs, progress
-        As for `ms_recover.api.plan`. All slices of the step are read, unless `options.quick` is set.
+        As for `ms_recover.api.plan`. The slices that bytes are taken from are read, and all of the step where one has
+        no manifest that is a verdict, or where something is missing; none with `options.quick`.
     output : str or path
         The folder to write: none, an empty one, or one that the same plan has begun.
     wanted : ReshardOptions
@@ -77,15 +78,23 @@ def plan_reshard(
     rejected: list[RejectedStep] = []
     candidates = [options.step] if options.step is not None else list(steps_to_try(inventory, options))
     for step in candidates:
-        parts = _compare(inventory, replace(options, step=step), jobs, progress)
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
-        plan = plan_step(parts, step, target, wanted, os.path.abspath(output), inventory, values)
+        make = partial(
+            plan_step,
+            step=step,
+            target=target,
+            wanted=wanted,
+            output=os.path.abspath(output),
+            inventory=inventory,
+            values=values,
+        )
+        plan, parts = _plan_read(inventory, replace(options, step=step), make, jobs, progress)
         if plan.overlaps:
             from ms_recover.execution.reshard_overlaps import find_unequal
 
             unequal = find_unequal(plan)
             if unequal:
-                plan = plan_step(parts, step, target, wanted, os.path.abspath(output), inventory, values, unequal)
+                plan = make(parts, unequal=unequal)
         if plan.complete or plan.disagreements:
             return replace(plan, rejected_steps=tuple(rejected))
         shown = shown or plan
@@ -95,15 +104,28 @@ def plan_reshard(
     return replace(shown, rejected_steps=tuple(one for one in rejected if one.step != shown.step))
 
 
-def _compare(inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None) -> list[Comparison]:
-    if not options.quick:
-        return compare_read(inventory, options, jobs, progress)[0]
-    check_kind_of_step(inventory, options.step)
-    if not inventory.iterations:
-        return [compare_slices(gather_facts(inventory, options), all_read=True)]
-    from ms_recover.planning.plan_parts import Parts  # which other trees need not load
+def _plan_read(
+    inventory: Inventory, options: PlanOptions, make: Callable[..., ReshardPlan], jobs: int, progress: Progress | None
+) -> tuple[ReshardPlan, list[Comparison]]:
+    """Return the plan of a step, and what it was made from; read as `plan_reshard` says.
 
-    return Parts(inventory, options, NOTHING_READ).every()
+    Where every slice has a manifest that is a verdict, replicas that give nothing need not be read: their contents
+    decide nothing while those that give something are right.
+    """
+    check_step_there(inventory, options.step)
+    contents, files = NOTHING_READ, files_of(inventory, options.step)
+    if not options.quick and not all(one.manifest is not None and one.manifest.provenance.proven for one in files):
+        contents = read_files(inventory, files, jobs, progress)
+    while True:
+        parts = compare_known(inventory, options, contents)
+        plan = make(parts)
+        unread = [file for file in files if not contents.knows(file)]
+        if plan.complete:
+            taken = paths_taken(plan)
+            unread = [file for file in unread if file.path in taken]
+        if options.quick or not unread:
+            return plan, parts
+        contents = contents.merged(read_files(inventory, unread, jobs, progress))
 
 
 def reshard(

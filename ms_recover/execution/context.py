@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ms_recover.execution.journal import Journal
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
@@ -16,6 +16,9 @@ from ms_recover.stores.directories import DirectorySyncs, make_directory
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store, never
 from ms_recover.system_errors import explained
+
+if TYPE_CHECKING:
+    from ms_recover.execution.journal import Journal
 
 
 def _ignore(count: int) -> None:

@@ -14,6 +14,7 @@ from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
@@ -24,6 +25,9 @@ from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
 from ms_recover.planning.world_size import WorldSize, find_world_size, with_word
+
+_MOST_STEPS = 8
+"""Steps that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -303,6 +307,14 @@ def gather_facts(
         ),
         notes=tuple(notes),
     )
+
+
+def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
+    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
+    if step is not None and step.is_iteration != bool(inventory.iterations):
+        have = list_some(inventory.steps[:_MOST_STEPS])
+        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
+        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
 
 
 def check_rank(rank: int, world: WorldSize, what: str = "") -> None:

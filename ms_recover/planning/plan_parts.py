@@ -19,7 +19,7 @@ from ms_recover.model.plan import RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import RankState, Verdict
 from ms_recover.planning.document_check import plan_documents
-from ms_recover.planning.facts import check_rank, gather_facts
+from ms_recover.planning.facts import check_kind_of_step, check_rank, gather_facts
 from ms_recover.planning.history.make_history import join_histories, judge_clean, make_history
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
@@ -28,7 +28,6 @@ from ms_recover.planning.parts import split_parts
 from ms_recover.planning.planner import (
     Planned,
     TriedStep,
-    check_kind_of_step,
     make_plan,
     try_step,
     why_unrecoverable,

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, OlderStepError, UsageError
+from ms_recover.errors import MissingInputError, OlderStepError
 from ms_recover.file_names import RESHARDED_FOLDER
 from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.facts import Facts, check_kind_of_step, check_rank
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.history.make_history import judge_clean, make_history
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
@@ -161,14 +161,6 @@ def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
     if options.step is not None and options.step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
-
-
-def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
-    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
-    if step is not None and step.is_iteration != bool(inventory.iterations):
-        have = list_some(inventory.steps[:_MOST_NAMED])
-        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
-        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
 
 
 def make_plan(

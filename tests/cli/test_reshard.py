@@ -7,10 +7,13 @@ import jsonschema
 import numpy as np
 import pytest
 
+from ms_recover.api import scan
 from ms_recover.formats.header import read_header
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.axes import Axes
+from ms_recover.model.reshard import ReshardOptions
 from ms_recover.planning.redundancy.layouts import cells_of
+from ms_recover.resharding import plan_reshard
 from tests.support.command_line import in_this_process
 from tests.support.cuts import cut_layout
 from tests.support.reshard import (
@@ -56,6 +59,14 @@ def run(*words, code=0):
     done = in_this_process("reshard", *words)
     assert done.code == code, done.out + done.err
     return done
+
+
+def flip(path, name):
+    """Change a bit of a parameter."""
+    header, data = read_header(path), bytearray(path.read_bytes())
+    places = dict(zip((one.name for one in header.parameters), header.contents, strict=True))
+    data[places[name][0].start] ^= 1
+    path.write_bytes(data)
 
 
 def schema(name):
@@ -124,13 +135,32 @@ def test_a_parameter_without_layout_that_is_damaged_everywhere_is_missing(tmp_pa
     """No slice lists it any more but in its manifest: it must not vanish without a word."""
     root = make_job_tree(tmp_path / "source", job(2, (1, 2)), arrays, manifests=True)
     for path in root.rglob(NAME):
-        header, data = read_header(path), bytearray(path.read_bytes())
-        places = dict(zip((one.name for one in header.parameters), header.contents, strict=True))
-        data[places[COUNTER][0].start] ^= 1
-        path.write_bytes(data)
+        flip(path, COUNTER)
     for words in (["--full"], ["--axes", "tp=1,dp=1"]):
         gone = run(root, *words, "-o", tmp_path / "output", "--json", code=4).json["missing"]
         assert [(one["parameter"], one["bytes"]) for one in gone] == [(COUNTER, 1)]
+
+
+@pytest.mark.parametrize("manifests", [False, True])
+def test_replicas_that_give_nothing_are_read_where_manifests_do_not_prove_the_others(manifests, tmp_path, arrays):
+    """With manifests they are read when what gives bytes is damaged, and where something is missing."""
+    root = make_job_tree(tmp_path / "source", job(8, (2, 4)), arrays, manifests=manifests)
+    paths = [root / f"ckpt_dir{rank}" / NAME for rank in range(8)]
+    each = paths[0].stat().st_size
+
+    def planned():
+        counts = []
+        plan = plan_reshard(scan(root), tmp_path / "output", ReshardOptions(full=True), progress=counts.append)
+        return plan, sum(counts) // each
+
+    plan, read = planned()
+    assert (plan.complete, read) == (True, 4 if manifests else 8)
+    flip(paths[1], "rows")
+    plan, read = planned()
+    assert (plan.complete, read) == (manifests, 5 if manifests else 8)
+    flip(paths[5], "rows")
+    plan, read = planned()
+    assert (plan.complete, read) == (not manifests, 8)  # equal damage is not seen without manifests
 
 
 def test_an_older_step_is_taken_and_said_where_the_newest_is_not_whole(tmp_path, root, arrays):

@@ -189,3 +189,10 @@ def bytes_read(plan: ReshardPlan) -> dict[int, int]:
                 holder = _holders(plan, one, transfer, piece.region, file.rank)[0]
                 found[holder] = found.get(holder, 0) + piece.runs.bytes
     return found
+
+
+def paths_taken(plan: ReshardPlan) -> frozenset[str]:
+    """Return the paths of the slices that bytes are taken from, or that are compared because stages hold the same."""
+    numbers = set(bytes_read(plan))
+    numbers.update(region.holders[0] for one in plan.overlaps for region in (one.one, one.other))
+    return frozenset(plan.sources[number].replica.path for number in numbers)
