@@ -2,18 +2,19 @@
 
 Slices that other ranks saved, or that are cut differently, with their rank lists and strategy files make up a tree of
 their own. They stay that tree: below ``resharded_from`` in the root, with every path as it was. It is made of hard
-links under a temporary name, renamed when it is whole, and only then the names in place are removed. So at every
-moment one of the two is whole, and a killed start is gone on with by the next one.
+links (of copies, where there are none) under a temporary name, renamed when it is whole, and only then the names in
+place are removed. So at every moment one of the two is whole, and a killed start is gone on with by the next one.
 """
 
 from __future__ import annotations
 
 import errno
+import filecmp
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ from ms_recover.errors import (
     UnrecoverableError,
     UsageError,
 )
+from ms_recover.execution.targets import check_written
 from ms_recover.file_names import (
     GROUP_INFO_NAME,
     META_NAME,
@@ -41,8 +43,10 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import ScanOptions
 from ms_recover.planning.world_size import find_world_size
 from ms_recover.scanning.naming import strategy_rank
-from ms_recover.stores.atomic import write_small
+from ms_recover.stores.atomic import AtomicFile, write_small
 from ms_recover.stores.directories import make_directory, sync_directory
+from ms_recover.stores.local_store import LocalFile
+from ms_recover.stores.store import never
 from ms_recover.system_errors import explained
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.run import OtherWorld, forget_other_world, other_world
@@ -64,7 +68,7 @@ def set_other_world_aside(job: TrainingJob, directory: str) -> None:
     Raises
     ------
     StorageError
-        When the file system refuses, or has no hard links; nothing is lost then.
+        When the file system refuses, or has neither hard links nor room for copies; nothing is lost then.
     MsRecoverError
         When another rank could not.
     """
@@ -167,13 +171,13 @@ def move_world(inventory: Inventory) -> str | None:
     Raises
     ------
     StorageError
-        When the file system refuses, or has no hard links.
+        When the file system refuses, or has neither hard links nor room for copies.
     """
     root = inventory.root
     paths = _paths(inventory)
     left = [path for path in paths if not _is_there(root, path)]
     made = None
-    if any(_OF_SLICE.search(os.path.basename(path)) for path in left):
+    if any(map(_is_slice, left)):
         made = _make(inventory, paths)
         _log.warning(
             "%s: %d files, the slices of %d ranks up to step %s, are set aside as they are in %s: this training was "
@@ -228,21 +232,14 @@ def _belongs(folder: str, name: str) -> bool:
 
 
 def _is_there(root: str, path: str) -> bool:
-    """Whether a tree that was set aside has the same file: the inode, or of a small file the bytes."""
+    """Whether a tree that was set aside has the same file: the inode, or the bytes."""
     own = os.path.join(root, path)
     for tree in aside_roots(root):
         other = os.path.join(tree, path)
         with suppress(OSError):
-            if os.path.samefile(own, other):
-                return True
-            if not _OF_SLICE.search(os.path.basename(path)) and _bytes(own) == _bytes(other):
+            if os.path.samefile(own, other) or filecmp.cmp(own, other, shallow=False):
                 return True
     return False
-
-
-def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _make(inventory: Inventory, paths: Sequence[str]) -> str:
@@ -273,31 +270,65 @@ def _make(inventory: Inventory, paths: Sequence[str]) -> str:
     return final
 
 
-def _link(root: str, tree: str, paths: Iterable[str]) -> None:
+def _link(root: str, tree: str, paths: Sequence[str]) -> None:
     folders = {tree}
-    for path in paths:
+    copied = False
+    for number, path in enumerate(paths):
         source, target = os.path.join(root, path), os.path.join(tree, path)
         folder = os.path.dirname(target)
         with explained("setting aside", source):
             make_directory(folder, os.path.dirname(source), tree)
             folders.add(folder)
+            if not _is_slice(path):  # MindSpore's compiler writes into the file that is there
+                shutil.copy2(source, target)
+                _sync(target)
+                continue
             try:
-                if _OF_SLICE.search(os.path.basename(path)):
-                    os.link(source, target, follow_symlinks=False)
-                else:  # MindSpore's compiler writes into the file that is there
-                    shutil.copy2(source, target)
-                    _sync(target)
+                os.link(source, target, follow_symlinks=False)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                raise StorageError(
-                    f"{source}: this file system makes no hard link ({error.strerror}), so the slices of other ranks "
-                    f"cannot be set aside whole: save to another directory, for example "
-                    f"{os.path.join(root, 'ckpt_next', 'ckpt_dir{rank}')}, and resume from there later"
-                ) from error
+                if not copied:
+                    _check_room(root, [os.path.join(root, one) for one in paths[number:] if _is_slice(one)], error)
+                copied = True
+                _copy(source, target)
     for folder in sorted(folders):
         with explained("syncing", folder):
             sync_directory(folder)
+
+
+def _is_slice(path: str) -> bool:
+    return _OF_SLICE.search(os.path.basename(path)) is not None
+
+
+def _check_room(root: str, sources: Sequence[str], error: OSError) -> None:
+    """Check that there is room for copies of the rest, which are made where there are no hard links."""
+    total = sum(os.stat(source).st_size for source in sources)
+    state = os.statvfs(root)
+    free = state.f_bavail * state.f_frsize
+    if total > free:
+        raise StorageError(
+            f"{sources[0]}: this file system makes no hard link ({error.strerror}), and has {free:,} bytes for the "
+            f"{total:,} that copies take, so the slices of other ranks cannot be set aside whole: save to another "
+            f"directory, for example {os.path.join(root, 'ckpt_next', 'ckpt_dir{rank}')}, and resume from there later"
+        ) from error
+    _log.warning(
+        "%s: this file system makes no hard link (%s): up to %s bytes are copied to set the slices of other ranks "
+        "aside, and the other ranks wait for it",
+        sources[0],
+        error.strerror,
+        f"{total:,}",
+    )
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a slice durably, and see that the device holds it: the one in place is removed later."""
+    with LocalFile(source) as opened, AtomicFile(target) as file:
+        _, digest = opened.copy_to(file.descriptor, never, lambda count: None)
+        file.settle(opened.form())
+        check_written(file, digest, never)
+        opened.check_unchanged()
+        file.commit()
 
 
 def _sync(path: str) -> None:

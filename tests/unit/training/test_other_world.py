@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tempfile
 import threading
 
 import pytest
@@ -101,17 +102,65 @@ def test_killed_at_any_moment_one_tree_is_whole_and_the_next_start_ends_it(tree,
     raise AssertionError("it never ended")
 
 
-def test_a_file_system_without_hard_links_is_named_and_nothing_changes(tree, monkeypatch):
-    before = files(tree)
+def elsewhere(tree, tmp_path):
+    """Move a rank's directory to another file system, to which no hard link leads."""
+    if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("there is one file system only")
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    shutil.move(tree / "ckpt_dir1", f"{folder}/ckpt_dir1")
+    (tree / "ckpt_dir1").symlink_to(f"{folder}/ckpt_dir1")
+    return folder
 
-    def refuse(*arguments, **options):
-        raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(StorageError, match=r"makes no hard link .* save to another directory"):
-        move_world(scanned(tree))
-    assert files(tree) == before
-    assert aside_roots(str(tree)) == []
+def test_where_no_hard_link_can_be_made_slices_are_copied(tree, tmp_path, caplog):
+    before, folder = files(tree), elsewhere(tree, tmp_path)
+    try:
+        old = os.stat(tree / "ckpt_dir1" / "test-1_8.ckpt")
+        made = move_world(scanned(tree))
+        assert files(type(tree)(made)) == before
+        assert not list(type(tree)(folder).rglob("test-*"))
+        new = os.stat(f"{made}/ckpt_dir1/test-1_8.ckpt")
+        assert (new.st_mode, new.st_mtime_ns, new.st_uid) == (old.st_mode, old.st_mtime_ns, old.st_uid)
+        assert {check.status for check in api.verify(api.scan(made)).checks} == {"sound"}
+        assert "makes no hard link (Invalid cross-device link): up to" in caplog.text
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_killed_between_copies_and_removal_the_next_start_makes_no_others(tree, tmp_path, monkeypatch):
+    """The slice in place and its copy are two files with the same bytes."""
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    before, folder = files(tree), elsewhere(tree, tmp_path)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", killed)
+            with pytest.raises(KeyboardInterrupt):
+                move_world(scanned(tree))
+        assert move_world(scanned(tree)) is None
+        [made] = aside_roots(str(tree))
+        assert files(type(tree)(made)) == before
+        assert scanned(tree).slices == ()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_without_room_for_copies_it_is_said_and_nothing_changes(tree, tmp_path):
+    """The slice that no link can be made of is larger than any disk, and a hole but for its header."""
+    folder = elsewhere(tree, tmp_path)
+    try:
+        path = tree / "ckpt_dir1" / "test-1_8.ckpt"
+        path.chmod(0o600)
+        os.truncate(path, 1 << 43)
+        inventory, before = scanned(tree), sorted(tree.rglob("*"))
+        with pytest.raises(StorageError, match=r"no hard link .* copies take.* save to another directory"):
+            move_world(inventory)
+        assert sorted(path for path in tree.rglob("*") if path.name != "resharded_from") == before
+        assert aside_roots(str(tree)) == []
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("shared", [True, False])
