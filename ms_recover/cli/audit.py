@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NOT_SURVIVED = 6
 """Exit code where a loss that must be survived is fatal."""
 
-_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKMGT]i?)?\s*(B|b|bit|Bit)(?:/s|ps)?\Z", re.ASCII)
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgGtT]i?)?\s*(B|b|bit|Bit)(?:/s|ps)?\Z", re.ASCII)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 

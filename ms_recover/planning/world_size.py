@@ -139,11 +139,11 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
     beyond = [rank for rank in inventory.ranks if rank >= (stages + 1) * devices]
     if devices and 2 * len(beyond) < devices:  # a stray file or two make no further stage
         best = max((rank for rank in inventory.ranks if rank not in beyond), default=-1) + 1
-    for file in strategies:
-        ranks = (max(file.stages, default=0) + 1) * devices
-        if devices and file.devices_per_stage == devices and ranks >= best:
-            best, why = ranks, f"the device matrix in {file.path}"
-            break
+    last_stage = next(
+        (f for f in strategies if f.devices_per_stage == devices and max(f.stages, default=0) == stages), None
+    )
+    if devices and last_stage is not None and (stages + 1) * devices >= best:
+        best, why = (stages + 1) * devices, f"the device matrix in {last_stage.path}"
     rejected = {}
     for group in inventory.group_files:
         if devices and _highest_in(group) >= best and _crosses_stages(group, devices):

@@ -128,6 +128,16 @@ def test_the_step_that_a_loss_goes_back_to_is_named(tmp_path):
     assert made["levels"][0]["losses"][0]["newest"] == 1
 
 
+def test_an_older_step_counts_where_a_slice_of_the_newest_is_not_committed(tmp_path):
+    """Rank 0's newest slice has no manifest; with rank 4 on the same host, only the older step is left."""
+    root = make_tree(tmp_path / "tree", data_parallel=2, model_parallel=4, steps=[Step(1, 8), Step(2, 8)])
+    save_manifests(root)
+    (root / "ckpt_dir0/test-2_8.ckpt.manifest.json").unlink()
+    made = as_json(root, "--ranks-per-host", 1)
+    steps = {one["domains"][0]: one["step"] and one["step"]["epoch"] for one in made["levels"][0]["singles"]}
+    assert (steps["host0"], steps["host4"]) == (2, 1)
+
+
 def test_a_topology_of_another_number_of_ranks_is_an_error(root, tmp_path):
     run(root, "--hostfile", hosts(tmp_path / "hosts", "a slots=8", "b slots=8"), code=3)
 
@@ -171,6 +181,11 @@ def test_before_the_first_checkpoint_by_files(fixtures, tmp_path):
     run("--group-info", empty, code=3)
     run("--strategy", tmp_path / "none", code=3)
     run(code=2)
+
+
+def test_before_the_first_checkpoint_every_pipeline_stage_counts(fixtures):
+    made = as_json("--strategy", fixtures / "dp2_mp2_pp2", "--ranks-per-host", 4, code=6)
+    assert (made["world_size"], made["levels"][0]["survived"]) == (8, 0)
 
 
 def test_a_tree_without_slices_is_audited_by_what_says_who_will_hold_the_same(fixtures, tmp_path):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
 from itertools import groupby
 from typing import Final
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.topology.located import decode_text
 from ms_recover.formats.topology.placing import Place
-from ms_recover.model.topology import Host, Topology
+from ms_recover.model.topology import Host, Topology, short_name
 
 _SLOTS: Final = re.compile(r"(?:slots|cpus?|count)=(\d{1,7})\Z", re.ASCII)
 _MORE: Final = re.compile(r"(?:max[-_]slots=\d{1,7}|port=\d{1,5})\Z", re.ASCII)
@@ -39,6 +40,7 @@ def decode_hostfile(data: bytes, where: str) -> tuple[Host, ...] | tuple[Place, 
     if lines[0][1].startswith("rank "):
         return tuple([_place(text, line, where) for line, text in lines])
     hosts = [_host(text, line, where) for line, text in lines]
+    _check_names(hosts, where)
     names = [host.name for host in hosts]
     bare = all(host.slots is None for host in hosts)
     if bare and len(set(names)) < len(names):
@@ -50,6 +52,22 @@ def decode_hostfile(data: bytes, where: str) -> tuple[Host, ...] | tuple[Place, 
             f"{where}, line {again.line}: {again.name} is listed again, line {first[again.name]} has it; keep one"
         )
     return tuple(hosts)
+
+
+def _check_names(hosts: Iterable[Host], where: str) -> None:
+    """Refuse a name in two spellings, in other letters or with and without its domain: they would be two hosts."""
+    seen: dict[str, list[Host]] = defaultdict(list)
+    for host in hosts:
+        short, full = short_name(host.name), host.name.lower()
+        for other in seen[short]:
+            theirs = other.name.lower()
+            if other.name != host.name and (full == theirs or short in (full, theirs)):
+                raise FormatError(
+                    f"{where}, line {host.line}: {host.name} is {other.name} of line {other.line} in another spelling; "
+                    f"write one of them"
+                )
+        if all(other.name != host.name for other in seen[short]):
+            seen[short].append(host)
 
 
 def _lines(data: bytes, where: str) -> Iterator[tuple[int, str]]:
@@ -72,11 +90,19 @@ def _host(text: str, line: int, where: str) -> Host:
             slots = int(match[1])
         elif not _MORE.match(word):
             raise FormatError(f"{where}, line {line}: {word[:80]!r} is not understood; write HOST slots=N")
-    if not _NAME.match(name):
+    if not _NAME.match(name) or (":" in name and not _is_address(name)):
         raise FormatError(f"{where}, line {line}: {name[:80]!r} is no name of a host; write HOST slots=N")
     if slots == 0:
         raise FormatError(f"{where}, line {line}: {name} takes no rank; leave the line out")
     return Host(name, slots, line)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(text: str, line: int, where: str) -> Place:

@@ -11,6 +11,7 @@ from typing import Any
 from ms_recover.errors import ContradictionError, FormatError, UsageError
 
 _DEEPEST = 64
+_MOST_DIGITS = 400
 
 
 class Located(dict[str, Any]):
@@ -43,7 +44,12 @@ def decode_json(text: str, where: str) -> Any:
     def line_of(at: int) -> int:
         return bisect.bisect_left(ends, at) + 1
 
-    made = json.JSONDecoder(object_pairs_hook=lambda pairs: pairs)
+    def whole(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:  # int would refuse it, too
+            raise FormatError(f"{where}, line {line_of(text.index(digits))}: a number has too many digits; correct it")
+        return int(digits)
+
+    made = json.JSONDecoder(object_pairs_hook=lambda pairs: pairs, parse_int=whole)
 
     def parse_object(begun: tuple[str, int], *rest: Any) -> tuple[Located, int]:
         pairs, end = parse(begun, *rest)

@@ -88,9 +88,9 @@ def fill_hosts(
         where = f"{source}{_at(host.line)}"
         if count is None:
             ranks = "" if world_size is None else f", and {world_size} ranks{_by(tree)} do not fill all evenly"
+            write = f"write {host.name} slots=8, or " if host.line else ""
             raise ContradictionError(
-                f"{where}: {host.name} has no number of ranks{ranks}; write {host.name} slots=8, or give "
-                f"--ranks-per-host"
+                f"{where}: {host.name} has no number of ranks{ranks}; {write}give --ranks-per-host"
             )
         if per_host is not None and count != per_host:
             raise ContradictionError(f"{where}: {host.name} takes {count} ranks, --ranks-per-host says {per_host}")

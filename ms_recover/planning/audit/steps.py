@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ms_recover.model.plan import StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import NOTHING_TIED, StepHolders, join_parts
 from ms_recover.planning.audit.holders import find_holders
@@ -28,7 +29,7 @@ def steps_of_tree(compared: Comparison) -> Iterator[StepHolders]:
             continue
         tried = try_step(compared, step)
         if tried.found is not None:
-            if _is_whole(compared, step):
+            if _is_whole(compared, tried.found):
                 known.append(step)
             held = find_holders(compared, step, tried.run, ties)
             ties = held.ties
@@ -37,12 +38,13 @@ def steps_of_tree(compared: Comparison) -> Iterator[StepHolders]:
             return
 
 
-def _is_whole(compared: Comparison, step: Step) -> bool:
-    """Whether every rank has one slice of a step, and all of them are replicas as their groups say."""
+def _is_whole(compared: Comparison, found: StepAssessment) -> bool:
+    """Whether every rank keeps its one slice of a step, and all of them are replicas as their groups say."""
+    step, structure = found.step, compared.structure
     held = compared.facts.steps[step]
-    structure = compared.structure
     return (
         len(held) == compared.facts.world.ranks
+        and all(one.verdict == "keep" for one in found.ranks)
         and all(len(slices) == 1 and slices[0].file.problem is None for slices in held.values())
         and step not in structure.deduplicated
         and not any(one == step for _, one in structure.conflicts)

@@ -177,6 +177,7 @@ def test_a_rank_table_that_is_written():
         (GOOD.replace('"rank_id": "3"', '"rank_id": "0"'), 28, ["rank 0 is on node_1, and on node_0 by line 8"]),
         (GOOD.replace('"rank_id": "3"', '"rank_id": "4"'), 28, ["rank 4 is on node_1, but there are 4 ranks by M"]),
         (GOOD.replace('"rank_id": "3"', '"rank_id": "x"'), 28, ["rank_id must be a number, it is 'x'"]),
+        (GOOD.replace('"rank_id": "3"', f'"rank_id": {"3" * 5000}'), 31, ["a number has too many digits"]),
         (GOOD.replace('"rank_id": "3"', '"rank_id": null'), 28, ["rank_id must be a number"]),
         (GOOD.replace('"server_count": "2"', '"server_count": "3"'), 1, ["server_count is 3, and 2 servers"]),
         (GOOD.replace("node_1", "node_0"), 20, ["server node_0 is listed again, line 5 has it"]),

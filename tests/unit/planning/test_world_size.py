@@ -107,3 +107,10 @@ def test_an_absurd_number_is_refused():
 
 def test_an_empty_tree_has_no_ranks():
     assert size(Inventory("/tree")) == 0
+
+
+@pytest.mark.parametrize("there", [(), range(4), range(4, 8)])
+def test_the_strategy_file_of_the_last_stage_counts_although_no_rank_of_it_has_files(there):
+    files = [strategy(rank, 4, [rank // 4]) for rank in range(8)]
+    found = find_world_size(with_strategies(there, *files))
+    assert (found.ranks, found.source) == (8, "the device matrix in ckpt_dir4/strategy.ckpt")
