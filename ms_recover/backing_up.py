@@ -23,6 +23,7 @@ from ms_recover.model.plan import Plan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.judging.verification import judge_slices
+from ms_recover.stores.directories import make_directories
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.system_errors import explained
@@ -109,7 +110,7 @@ def copy(
     with closing(open_store(inventory.root)) as source, closing(open_plain(target)) as store, ExitStack() as lock:
         if isinstance(store, LocalStore):
             with explained("making", store.url):
-                os.makedirs(store.url, exist_ok=True)
+                make_directories(store.url)
             lock.enter_context(lock_tree(store.url))
         return copy_step(source, store, given, index, jobs=jobs, verify=verify, progress=progress or _ignore)
 

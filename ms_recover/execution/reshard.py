@@ -31,7 +31,7 @@ from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.planning.resharding.actions import action_of, source_names
 from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked, write_small
 from ms_recover.stores.digest import digest_of, holds
-from ms_recover.stores.directories import DirectorySyncs
+from ms_recover.stores.directories import DirectorySyncs, make_directory
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Store
 from ms_recover.stores.system import allocate
@@ -360,7 +360,7 @@ def _write_documents(plan: ReshardPlan, documents: Mapping[str, bytes]) -> list[
                     continue
             raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
         with explained("making the directory of", path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_directory(os.path.dirname(path), plan.output, plan.output, syncs)
         write_small(path, data, owner_of=plan.output, syncs=syncs)
         written.append(name)
     for error in syncs.sync_all(1):

@@ -14,6 +14,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX, RECOVERY_LOG_NAME, RESHARD_NA
 from ms_recover.formats.reading import read_small
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import make_directories
 from ms_recover.system_errors import explained
 
 
@@ -56,7 +57,7 @@ def prepare_output(plan: ReshardPlan, documents: Collection[str]) -> None:
     """Make the folder, and write down whose it is before anything else lies there; errors as for `check_output`."""
     check_output(plan, documents)
     with explained("making", plan.output):
-        os.makedirs(plan.output, exist_ok=True)
+        make_directories(plan.output)
     path = os.path.join(plan.output, RESHARD_NAME)
     if not os.path.lexists(path):
         record = {"tool": TOOL, "root": plan.root, "step": str(plan.step), "plan": identity_of(plan)}

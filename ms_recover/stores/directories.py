@@ -65,6 +65,16 @@ def sync_directory(path: str, syncs: DirectorySyncs | None = None) -> None:
         os.close(descriptor)
 
 
+def make_directories(path: str) -> None:
+    """Make a directory and its missing parents with the usual modes, durably; an OSError when one cannot be made."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return
+    make_directories(parent)
+    os.makedirs(path, exist_ok=True)
+    sync_directory(parent)
+
+
 def make_directory(path: str, like: str, root: str, syncs: DirectorySyncs | None = None) -> None:
     """Make a missing directory, its missing parents too, with the mode and (for root) the owner of others.
 

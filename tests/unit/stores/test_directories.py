@@ -9,7 +9,7 @@ import pytest
 
 from ms_recover.errors import MissingInputError
 from ms_recover.stores.atomic import write_small
-from ms_recover.stores.directories import DirectorySyncs, make_directory
+from ms_recover.stores.directories import DirectorySyncs, make_directories, make_directory
 from ms_recover.stores.threads import in_threads
 from tests.support.faults import Faults
 
@@ -33,6 +33,13 @@ def test_parents_of_a_directory_get_the_mode_of_the_models_parents_and_the_root_
     with pytest.raises(FileNotFoundError):
         make_directory(str(tmp_path / "gone" / "rank_0"), str(tmp_path / "gone"), str(tmp_path / "gone"))
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_new_directory_and_its_new_parents_are_durable(tmp_path):
+    with Faults(str(tmp_path.parent), 0, "never", ("fsync",)).installed() as faults:
+        make_directories(str(tmp_path / "a" / "b"))
+        make_directories(str(tmp_path / "a" / "b"))
+    assert faults.trace == [f"fsync {tmp_path.name}", f"fsync {tmp_path.name}/a"]
 
 
 def test_directories_noted_for_later_are_not_synced_at_once(tmp_path):
