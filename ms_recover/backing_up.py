@@ -116,7 +116,7 @@ def copy(
 
 
 def _proven_step(plan: Plan) -> Step:
-    """Return the step of a plan that has nothing to do; errors as for `ms_recover.api.copy`."""
+    """Return the step of a plan that has nothing to do; errors as for `copy`."""
     if plan.step is None:
         lost = [f"rank {one.rank}: {one.reason}" for one in plan.ranks if one.verdict == "unrecoverable"]
         why = list_some(plan.disagreements or lost, _MOST_NAMED)

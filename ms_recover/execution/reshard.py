@@ -63,7 +63,7 @@ def run_reshard(
     compare: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ReshardOutcome:
-    """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.api.reshard`."""
+    """Write the files of a plan; parameters, outcome and errors are those of `ms_recover.resharding.reshard`."""
     if not plan.complete and not partial:
         raise UnrecoverableError(f"{plan.root} cannot be cut anew whole by this plan; it names what nobody holds")
     if plan.form == "mindformers" and not plan.complete:
