@@ -16,7 +16,7 @@ from ms_recover.cli.fields import ambient_options, typed_options
 from ms_recover.cli.options import json_option, takes_homes, takes_peers, takes_plan, takes_scan
 from ms_recover.cli.output import print_error, print_json, print_text, text_width
 from ms_recover.cli.peers import check_alone, planned_with_peers
-from ms_recover.cli.tree import cores, log_plan, plan_code, plan_tree
+from ms_recover.cli.tree import cores, log_plan, plan_code, plan_inventory, scan_tree
 from ms_recover.errors import OlderStepError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def command(
         if made is None:
             check_alone(ctx)
             begun = monotonic()
-            made, _ = plan_tree(root, scan, plan, as_json=as_json)
+            made, _ = plan_inventory(scan_tree(root, scan, as_json=as_json), plan, as_json=as_json)
             if made.actions and not dry_run:
                 from ms_recover.execution.recovery_log import note_phase
 

@@ -24,17 +24,10 @@ def scan_tree(root: str, options: ScanOptions, *, as_json: bool = False) -> Inve
         return api.scan(root, options, progress=progress)
 
 
-def plan_tree(
-    root: str, scan: ScanOptions, plan: PlanOptions, *, explain: int | None = None, as_json: bool = False
-) -> tuple[Plan, Explanation | None]:
-    """Scan and plan; with `explain` also explain the slice of that rank."""
-    return plan_inventory(scan_tree(root, scan, as_json=as_json), plan, explain=explain, as_json=as_json)
-
-
 def plan_inventory(
     inventory: Inventory, plan: PlanOptions, *, explain: int | None = None, as_json: bool = False
 ) -> tuple[Plan, Explanation | None]:
-    """Plan what was scanned, as `plan_tree` does."""
+    """Plan what was scanned; with `explain` also explain the slice of that rank."""
     from ms_recover import api
     from ms_recover.cli.progress import progress_bar
 

@@ -115,9 +115,7 @@ def apply_at_url(
         return finish_outcome(plan, step, results, problems, others, groups, documents, metas, strategies, verify)
 
 
-def complete_in_store(
-    store: Store, target: Store, path: str, action: ComposeAction, *, verify: bool, scratch: str | None = None
-) -> ActionResult:
+def complete_in_store(store: Store, target: Store, path: str, action: ComposeAction, *, verify: bool) -> ActionResult:
     """Write a full slice, put together of slices of a store, as a file of a store.
 
     Raises
@@ -129,8 +127,8 @@ def complete_in_store(
     """
     if _state(target, path) is not None:
         raise UsageError(f"{target.url}/{path} is there already: move it away, or name another file with --output")
-    jobs_with_room([action.bytes], 1, scratch)
-    with _folder(scratch) as root:
+    jobs_with_room([action.bytes], 1, None)
+    with _folder(None) as root:
         result = complete_slice(root, action, verify=verify, elsewhere=_Everywhere({}, store))
         _send(target, root, action.target, verify, path)
     return result

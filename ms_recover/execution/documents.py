@@ -11,13 +11,12 @@ from ms_recover.formats.documents import encode_document
 from ms_recover.formats.reading import read_small
 from ms_recover.model.plan import DocumentWrite
 from ms_recover.stores.atomic import write_small
-from ms_recover.stores.directories import DirectorySyncs
 
 _MODE = 0o640
 """Of MindFormers' own."""
 
 
-def write_document(root: str, write: DocumentWrite, *, syncs: DirectorySyncs | None = None) -> bool:
+def write_document(root: str, write: DocumentWrite) -> bool:
     """Write a document of a plan, whole or not at all; return False when it is there already.
 
     Written by root it belongs to the owner of its directory.
@@ -39,5 +38,5 @@ def write_document(root: str, write: DocumentWrite, *, syncs: DirectorySyncs | N
     check_target(path, write.replaces)
     if os.path.islink(path):
         raise VerificationError(f"{path} is a link: remove it, then plan again")
-    write_small(path, data, mode=_MODE, owner_of=os.path.dirname(path), syncs=syncs)
+    write_small(path, data, mode=_MODE, owner_of=os.path.dirname(path))
     return True

@@ -27,7 +27,6 @@ def read_group_info(
     *,
     owner: int | None = None,
     world_size: int | None = None,
-    known: dict[bytes, GroupInfo] | None = None,
 ) -> GroupInfo:
     """Read a ``group_info.pb``, as `decode_group_info`.
 
@@ -39,7 +38,7 @@ def read_group_info(
         As `ms_recover.formats.reading.open_regular`.
     """
     data = read_small(path, "a group_info.pb")
-    return decode_group_info(data, os.fspath(path), owner=owner, world_size=world_size, known=known)
+    return decode_group_info(data, os.fspath(path), owner=owner, world_size=world_size)
 
 
 def decode_group_info(

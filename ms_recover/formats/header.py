@@ -71,19 +71,18 @@ def find_problem(
     *,
     crc: bool = True,
     stop: Callable[[], bool] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> str | None:
     """Return the first problem of a slice, in its structure or, with `crc`, in its contents; None when it is sound.
 
-    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that, `progress` gets
-    the bytes read since its last call. It raises as `read_header`.
+    A slice that has a CRC is read from end to end for it; `stop` is asked once per MiB and ends that. It raises as
+    `read_header`.
     """
     if header.problems:
         return header.problems[0]
     if not crc or header.crc is None:
         return None
     with open_regular(path, "a slice") as (descriptor, size):
-        return crc_problem(counted(pread(descriptor), progress), size, header, stop=stop)
+        return crc_problem(pread(descriptor), size, header, stop=stop)
 
 
 def counted(read_at: ReadAt, progress: Callable[[int], None] | None) -> ReadAt:

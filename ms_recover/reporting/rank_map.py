@@ -163,10 +163,10 @@ class _Pen:
         self.cut = "~" if ascii_only else "…"
         self.signs = {state: sign.ascii if ascii_only else sign.sign for state, sign in SIGNS.items()}
 
-    def cells(self, states: Iterable[str], run: int = _RUN) -> str:
+    def cells(self, states: Iterable[str]) -> str:
         """Return one sign a state, with gaps."""
         drawn = [self.signs[state] for state in states]
-        return " ".join("".join(drawn[at : at + run]) for at in range(0, len(drawn), run))
+        return " ".join("".join(drawn[at : at + _RUN]) for at in range(0, len(drawn), _RUN))
 
     def name(self, text: str, most: int = _NAME) -> str:
         """Return a name that is not wider than a row allows."""

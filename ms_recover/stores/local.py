@@ -10,20 +10,22 @@ from ms_recover.system_errors import explained
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags for opening a file of unknown kind: opening a pipe would wait for a writer otherwise."""
 
+_MOST_TEXT = 1 << 30
+
 
 class StoppedError(Exception):
     """Reading or copying was asked to stop."""
 
 
-def read_text(path: str, most: int = 1 << 30) -> str:
-    """Read a small text file; a FormatError when it is longer than `most` bytes or not UTF-8.
+def read_text(path: str) -> str:
+    """Read a small text file; a FormatError when it is longer than 1 GiB or not UTF-8.
 
     Errors of the operating system are those of `explained`.
     """
     with explained("reading", path), open(path, "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise FormatError(f"{path} is longer than {most} bytes: it is not a text file of ms_recover")
+        data = file.read(_MOST_TEXT + 1)
+    if len(data) > _MOST_TEXT:
+        raise FormatError(f"{path} is longer than {_MOST_TEXT} bytes: it is not a text file of ms_recover")
     try:
         return data.decode()
     except UnicodeDecodeError:
