@@ -17,6 +17,8 @@ import pytest
 
 from ms_recover.errors import FormatError
 from ms_recover.formats.plan_json import plan_from_json
+from ms_recover.model.steps import Step
+from ms_recover.testing.trees import make_tree
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 
 GOLDEN = Path(__file__).parents[1] / "data" / "json"
@@ -123,6 +125,20 @@ def test_json_output_is_as_it_was_and_as_its_schema_says(case, prepare, recover_
     if os.environ.get("MS_RECOVER_GOLDEN") == "write":
         golden.write_text(printed)
     assert printed == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("copy", ("copy", ".", "../backup", "--json")),
+        ("verify", ("seal", ".", "--json")),
+        ("worker-info", ("worker-info", ".")),
+    ],
+)
+def test_other_outputs_are_as_their_schemas_say(schema, words, tmp_path, recover_ckpt):
+    done = recover_ckpt(*words, cwd=make_tree(tmp_path / "tree", steps=[Step(1, 8)]))
+    assert done.code == 0, done.err
+    validator(schema).validate(done.json)
 
 
 def validator(command):
