@@ -14,6 +14,7 @@ from ms_recover.model.texts import name_some
 from ms_recover.model.topology import Host, Topology, short_name
 
 _RANKS: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?\Z", re.ASCII)
+_SLOTS: Final = re.compile(r"\d{1,7}\Z", re.ASCII)
 _LEVEL: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,63}\Z")
 _NO_LEVELS: Final = ("host", "name", "ranks", "slots", "rank")
 _SUFFIXES: Final = (".yaml", ".yml")
@@ -172,7 +173,7 @@ def _host(name: str, facts: Located, levels: tuple[str, ...], where: str) -> Hos
         raise FormatError(f"{at}: host {name} has no {missing[0]}, others have; add it")
     domains = _texts([facts[level] for level in levels], f"{at}: host {name}: a domain")
     slots = facts.get("slots")
-    if slots is not None and not _RANKS.match(str(slots)):
+    if slots is not None and not _SLOTS.match(str(slots)):
         raise FormatError(f"{at}: host {name}: slots must be a number")
     ranks = None if "ranks" not in facts else tuple(_ranks(facts["ranks"], f"{at}: host {name}"))
     return HostDomains(Host(name, None if slots is None else int(slots), facts.line), domains, ranks)

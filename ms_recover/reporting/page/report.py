@@ -85,7 +85,7 @@ def _hosts_known(topology: Topology | None) -> str:
 
 
 def _tiles(report: Report, refused: bool) -> list[dict[str, object]]:
-    """Return the four answers that an operator needs first."""
+    """Return the answers that an operator needs first."""
     plan = report.plan
     return [
         {"name": "What is lost", "text": _lost(plan), "lines": _lost_lines(report)},
