@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from ms_recover.cli.command import Command
 from ms_recover.cli.options import takes_history, takes_scan
 from ms_recover.cli.output import print_error
 from ms_recover.cli.topology import topology_of_tree, topology_options
-from ms_recover.errors import MsRecoverError, UsageError
+from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 
 if TYPE_CHECKING:
     from ms_recover.cli.topology import TopologyOptions
@@ -72,6 +73,8 @@ def command(
     """
     text_of = _exporter()
     named = _parse_labels(labels)
+    if textfile is not None:
+        _check_textfile(textfile)
     errors = 0
     while True:
         look, error = _look(root, plan, scan, topology, errors)
@@ -116,6 +119,14 @@ def _look(
         failed = error
     spent = time.monotonic() - begun
     return Look(found=found, ended=time.time(), seconds=spent, errors=errors + (failed is not None)), failed
+
+
+def _check_textfile(path: str) -> None:
+    """Raise UsageError for a name that the collector passes over, MissingInputError where its directory is missing."""
+    if not path.endswith(".prom"):
+        raise UsageError(f"--textfile {path}: the textfile collector reads names that end in .prom alone")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise MissingInputError(f"--textfile {path}: the directory does not exist: make it first")
 
 
 def _write(text: str, textfile: str | None) -> None:

@@ -113,7 +113,12 @@ def test_a_text_file_is_replaced_whole_and_says_when_the_look_failed(tree, tmp_p
     assert (done.code, series(target.read_text())["ms_recover_scan_success",]) == (3, 0)
     assert "newest_step" not in target.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("tree", "out.prom")] == []
-    assert recover_ckpt("metrics", tree, "--textfile", tmp_path / "no" / "out.prom").code in (1, 3)
+
+
+def test_a_text_file_that_no_collector_would_read_is_refused_before_anything_is_read(tree, tmp_path, recover_ckpt):
+    for name, code, said in (("no/out.prom", 3, "make it first"), ("out.txt", 2, "names that end in .prom alone")):
+        done = recover_ckpt("metrics", tree, "--textfile", tmp_path / name)
+        assert (done.code, said in done.err, list(tmp_path.glob("out*"))) == (code, True, [])
 
 
 def wait_for(condition):
