@@ -60,6 +60,11 @@ class TrainingRecord:
     resharded_from: int | None = None
     """How many ranks saved the slices of `resumed_from`, where these were cut anew for this training."""
 
+    @property
+    def names_host_alone(self) -> bool:
+        """Whether it states nothing but the host: the training resumes by itself, as MindFormers does."""
+        return self == TrainingRecord(None, host=self.host, machine=self.machine)
+
     def of_recovered(self) -> TrainingRecord:
         """Return the record for a slice that was recovered from this one; nothing about its state file or host is."""
         return replace(self, state_digest=None, host=None, machine=None)
@@ -93,7 +98,7 @@ class Manifest:
     tool: str = ""
     """Name and version of what wrote it."""
     training: TrainingRecord | None = None
-    """None for slices that `ms_recover.training` did not save, or an older version of it."""
+    """None for slices that no process of the training described, or an older version of `ms_recover.training`."""
     ranges: tuple[tuple[int, int, Runs], ...] = ()
     """Of a slice that was cut anew: number of the parameter, number of the source, and the bytes that were taken from
     it. Manifests are written with them and read without: they are for people.

@@ -16,7 +16,8 @@ BY_MANIFESTS = "the hosts in manifests"
 def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
     """Return the host of each rank in the run that began last, for the ranks whose manifests name one.
 
-    Older runs say where the other ranks are, as long as they agree with it. Manifests whose slices are gone count.
+    Of runs that state no start that is the one with the newest step. Older runs say where the other ranks are, as long
+    as they agree with it. Manifests whose slices are gone count.
     """
     runs: dict[tuple[int, str], dict[int, tuple[Step, str, str | None]]] = {}
     found = [(file.rank, file.manifest) for file in inventory.slices]
@@ -28,7 +29,8 @@ def hosts_in_manifests(inventory: Inventory) -> dict[int, str]:
         if rank not in run or run[rank][0] < manifest.step:
             run[rank] = manifest.step, manifest.training.host, manifest.training.machine
     hosts: dict[int, str] = {}
-    for key in sorted(runs, reverse=True):
+    newest = {key: max(step for step, _, _ in run.values()) for key, run in runs.items()}
+    for key in sorted(runs, key=lambda one: (one[0], newest[one], one[1]), reverse=True):
         named = name_hosts({rank: (host, machine) for rank, (_, host, machine) in runs[key].items()})
         if any(hosts.get(rank, host) != host for rank, host in named.items()):
             break

@@ -58,13 +58,15 @@ class ForeignSaves:
         The id of the run, for the manifests.
     training : TrainingRecord
         Facts about the training, for the manifests of MindSpore's slices. MindFormers resumes by itself, so that
-        nothing tells what its runs go on from.
+        nothing tells what its runs go on from: its manifests state the host alone.
     """
 
     def __init__(self, callback: Any, series: int, job: TrainingJob, run_id: str, training: TrainingRecord) -> None:
         self._callback = callback
         self._job, self._run_id = job, run_id
-        self._training = training if not hasattr(callback, "save_network_params") else None
+        if hasattr(callback, "save_network_params"):
+            training = TrainingRecord(None, host=training.host, machine=training.machine)
+        self._training = training
         self.series = series
         self.number = 0
         self._newest = self._record()

@@ -125,7 +125,9 @@ def _epoch_change(step: Step, manifest: Manifest | None, before: int | None, fee
         return f"{now}, and had {before} when the slice was saved"
     if step.epoch < 1 or not 1 <= step.step <= feed.epoch_steps:
         return f"{now}, and the slice was saved behind step {step.step} of epoch {step.epoch}"
-    trained = manifest.cumulative_step if manifest is not None and manifest.training is None else None
+    training = manifest.training if manifest is not None else None
+    uncounted = training is None or training.names_host_alone
+    trained = manifest.cumulative_step if manifest is not None and uncounted else None
     expected = (step.epoch - 1) * feed.epoch_steps + step.step
     if trained is None or trained == expected:
         return None

@@ -57,10 +57,13 @@ def test_what_a_dataset_does_not_tell_is_not_compared():
     assert find_position(*saved("3_4", batch=None), Feed(EPOCH, 5)).done == 20
 
 
+@pytest.mark.parametrize("record", [None, TrainingRecord(None, host="node1", machine="m")])
 @pytest.mark.parametrize(("text", "cumulative"), [("1_9", None), ("0_3", None), ("3_4", 12), ("3_4", 19)])
-def test_numbers_of_a_step_that_no_epoch_of_this_dataset_gives_are_refused(text, cumulative):
+def test_numbers_of_a_step_that_no_epoch_of_this_dataset_gives_are_refused(text, cumulative, record):
+    """Also where the manifest states nothing of the training but the host."""
+    step, manifest = saved(text, cumulative=cumulative, old=True)
     with pytest.raises(InputError, match="an epoch of this dataset has 8 steps, "):
-        find_position(*saved(text, cumulative=cumulative, old=True), Feed(EPOCH, BATCH))
+        find_position(step, replace(manifest, training=record), Feed(EPOCH, BATCH))
 
 
 @pytest.mark.parametrize(

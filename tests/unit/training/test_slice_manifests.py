@@ -16,6 +16,7 @@ from ms_recover.errors import MsRecoverError, StorageError, UsageError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.group_info import read_group_info
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.filterwarnings("ignore:getName:DeprecationWarning")]  # MindSpore's
@@ -25,6 +26,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
 from ms_recover.training import SliceManifests, cut  # noqa: E402
+from ms_recover.training.host import this_host  # noqa: E402
 
 
 def train(tmp_path, manifests, epochs=1, behind=True, callbacks=(), saver=None, **options):
@@ -177,7 +179,7 @@ class Monitor(ModelCheckpoint):
     def __init__(self, root, kept=5, async_save=False):
         super().__init__("CKP_rank_0", str(root), CheckpointConfig(keep_checkpoint_max=kept, async_save=async_save))
         self.root, self.origin_prefix = root, "CKP"
-        self.use_legacy_format, self.save_optimizer = False, True
+        self.use_legacy_format, self.save_optimizer, self.save_network_params = False, True, False
         self.current_ckpt_step_list = []
 
     def save(self, iteration, late=None):
@@ -247,6 +249,8 @@ def test_iterations_of_mindformers(tmp_path, hooks, kept):
         assert sorted(path.name for path in folder.glob(f"*{MANIFEST_SUFFIX}")) == both(folder)
     found = read_manifest(folders[-1] / both(folders[-1])[0])
     assert (found.step, found.cumulative_step, found.world_size, found.group) == (Step.iteration(30), 30, 2, (0,))
+    assert found.training == TrainingRecord(None, host=socket.gethostname(), machine=this_host()[1])
+    assert found.training.names_host_alone
 
 
 def test_an_iteration_that_is_still_being_saved_waits(tmp_path, hooks):
