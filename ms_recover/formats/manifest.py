@@ -43,4 +43,18 @@ def decode_manifest(data: bytes, where: str, like: tuple[Parameter, ...] = ()) -
     try:
         return decode(data, like)
     except ValueError as error:
-        raise FormatError(f"{where} is not a manifest that can be read: {error}; was it cut off?") from None
+        raise _malformed(where, error) from None
+
+
+def decode_known(data: bytes, where: str, parameters: tuple[Parameter, ...], digests: tuple[str, ...]) -> Manifest:
+    """Decode a manifest whose parameters are left out of the data, because they are known; errors as above."""
+    from ms_recover.formats.manifest_json import decode_head
+
+    try:
+        return decode_head(data, parameters, digests)
+    except ValueError as error:
+        raise _malformed(where, error) from None
+
+
+def _malformed(where: str, error: ValueError) -> FormatError:
+    return FormatError(f"{where} is not a manifest that can be read: {error}; was it cut off?")

@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 
 from ms_recover.errors import FormatError
-from ms_recover.formats.manifest import decode_manifest
-from ms_recover.model.manifest import DIGEST, Digests, Manifest
+from ms_recover.formats.manifest import decode_known, decode_manifest
+from ms_recover.model.manifest import DIGEST, Manifest
 from ms_recover.model.slices import Parameter, ParameterList
 
 _BEGIN = b'\n "parameters": ['
@@ -37,10 +37,9 @@ class KnownManifests:
         known = self._known.get(between)
         if known is not None:
             try:
-                manifest = decode_manifest(head + b'"parameters":[]}', where)
+                return decode_known(head + b'"parameters":[]}', where, known, digests)
             except FormatError:
                 return decode_manifest(data, where, like)
-            return replace(manifest, parameters=known, digests=Digests(manifest.digests.file, digests))
         manifest = decode_manifest(data, where, like)
         if manifest.digests.parameters != digests or len(self._known) >= _MOST_KNOWN:
             return manifest

@@ -138,6 +138,21 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
 
     A ValueError says that it is no manifest of a version that is read, or states what is impossible.
     """
+    fields = _fields(data)
+    rows = fields.parameters
+    listed = like if _are(rows, like) else _parameters(rows)
+    return _manifest(fields, listed, tuple([row.digest for row in rows]))
+
+
+def decode_head(data: bytes, parameters: tuple[Parameter, ...], digests: tuple[str, ...]) -> Manifest:
+    """Decode a manifest whose parameters are left out of the data, because they are known to be these.
+
+    Errors are those of `decode`.
+    """
+    return _manifest(_fields(data), parameters, digests)
+
+
+def _fields(data: bytes) -> ManifestFields:
     try:
         fields = codec.decode(data, ManifestFields)
         version = fields.version
@@ -147,21 +162,30 @@ def decode(data: bytes, like: tuple[Parameter, ...]) -> Manifest:
             raise
     if version not in _VERSIONS:
         raise ValueError(f"it has version {version}, this tool reads {_VERSIONS[0]} and {_VERSIONS[1]}")
-    rows, rank, group = fields.parameters, fields.rank, fields.group
+    return fields
+
+
+def _manifest(fields: ManifestFields, parameters: tuple[Parameter, ...], digests: tuple[str, ...]) -> Manifest:
+    rank, group = fields.rank, fields.group
     if rank not in group or max(group) >= fields.world_size:
         raise ValueError(
             f"rank {rank} of {fields.world_size} is not in the group {list(group)}, or the group is too large"
         )
-    return codec.make_with(
-        Manifest,
-        fields,
+    return Manifest(
+        run_id=fields.run_id,
+        rank=rank,
+        world_size=fields.world_size,
         step=Step(fields.epoch, fields.step),
-        digests=Digests(fields.digest, tuple([row.digest for row in rows])),
-        parameters=like if _are(rows, like) else _parameters(rows),
+        cumulative_step=fields.cumulative_step,
+        file=fields.file,
+        size=fields.size,
+        digests=Digests(fields.digest, digests),
+        parameters=parameters,
+        group=group,
+        strategy_digest=fields.strategy_digest,
         provenance=_provenance(fields),
+        tool=fields.tool,
         training=_training(fields.training),
-        ranges=(),
-        cast=(),
     )
 
 
@@ -189,15 +213,16 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
     resumed_from = (
         RunStep(before.run_id, Step(before.epoch, before.step), before.started) if before is not None else None
     )
-    host, machine = (one if isinstance(one, str) else None for one in (fields.host, fields.machine))
-    resharded_from = fields.resharded_from if isinstance(fields.resharded_from, int) else None
-    return codec.make_with(
-        TrainingRecord,
-        fields,
+    return TrainingRecord(
+        started=fields.started,
         resumed_from=resumed_from,
-        host=host,
-        machine=machine,
-        resharded_from=resharded_from,
+        epoch_steps=fields.epoch_steps,
+        batch_size=fields.batch_size,
+        rank_local=fields.rank_local,
+        state_digest=fields.state_digest,
+        host=fields.host if isinstance(fields.host, str) else None,
+        machine=fields.machine if isinstance(fields.machine, str) else None,
+        resharded_from=fields.resharded_from if isinstance(fields.resharded_from, int) else None,
     )
 
 

@@ -19,7 +19,8 @@ class RankPath:
     def of(self, rank: int) -> str:
         """Return the path of ``rank``, with ``/`` between its components."""
         number = self.numbers[rank] if rank < len(self.numbers) else rank
-        return f"{number:0{self.digits}d}".join(self.parts)
+        text = str(number)
+        return (text if self.digits == 1 else text.zfill(self.digits)).join(self.parts)
 
     @property
     def names_rank(self) -> bool:

@@ -282,7 +282,7 @@ def gather_facts(
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for step in inventory.part.steps if inventory.part is not None else ():
         steps[step].clear()  # also one without any slice of it
-    inside.sort(key=lambda file: (file.rank, file.step, file.path))
+    inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
     for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ms_recover.file_names import NETWORK_MARK, TRAINABLE_MARK, ending_of
 from ms_recover.model.inventory import OrphanManifest, SliceFile
@@ -57,6 +58,7 @@ class Run:
         return None
 
 
+@lru_cache(maxsize=256)
 def base_of(prefix: str) -> str:
     """Return a prefix without the ``_N`` of a rerun."""
     match = _RERUN.match(prefix)

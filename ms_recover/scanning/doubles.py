@@ -36,6 +36,8 @@ def without_doubles(
     kept: list[SliceFile] = []
     groups: dict[object, list[SliceFile]] = defaultdict(list)  # slices of two groups cannot hold the same
     counts = Counter((file.rank, file.step, file.part) for file in slices)
+    if len(counts) == len(slices):
+        return list(slices)
     for file in sorted(slices, key=lambda file: (file.manifest is None, file.path not in named, file.path)):
         if file.problem is not None or counts[file.rank, file.step, file.part] == 1:
             kept.append(file)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ms_recover.file_names import SLICE_ENDINGS, is_vague
+from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_ENDINGS, is_vague
 from ms_recover.model.inventory import RankPath
 from ms_recover.scanning.naming import read_rank_directory
 
@@ -20,6 +20,7 @@ _CONTAINER = re.compile(
 )
 _UNFINISHED = re.compile(r"ttp_saved_checkpoints-step_\d+_tmp", re.ASCII)
 _MOST_CONTAINERS = 3
+_OF_FILES = (*SLICE_ENDINGS, MANIFEST_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Folder:
 
         One of another rank is expected only where the number in the name of this one may be none of a rank.
         """
-        if name.endswith(SLICE_ENDINGS):
+        if name.endswith(_OF_FILES):
             return None
         path = f"{self.path}/{name}" if self.path else name
         found = read_rank_directory(name, self.name)

@@ -137,10 +137,10 @@ class Pattern:
 
 def read_slice_name(directory: RankPath, rank: int, name: str) -> SliceName | Unused | None:
     """Classify the file `name` in the directory of a rank; None for a file that has nothing to do with slices."""
-    unused = why_unused(name)
+    match = _SLICE.match(name)
+    unused = _why_unused(name, match)
     if unused is not None:
         return unused
-    match = _SLICE.match(name)
     return None if match is None else _slice_name(rank, match, f"{_RANK_PLACE.join(directory.parts)}/{name}")
 
 
@@ -149,7 +149,8 @@ def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unuse
 
     Where it carries several, the last is the rank.
     """
-    prefix = match.groupdict(default="").get("prefix", "")
+    fields = match.groupdict(default="")
+    prefix = fields.get("prefix", "")
     head, slash, name = form.rpartition("/")
     named = last_named_rank(name)
     if named is not None and _RANK_PLACE not in name[named.end() :]:
@@ -163,12 +164,16 @@ def _slice_name(rank: int, match: re.Match[str], form: str) -> SliceName | Unuse
         in_prefix = last_named_rank(prefix)
         if in_prefix is not None:
             prefix = prefix[: in_prefix.start()] + prefix[in_prefix.end() :]
-    step = Step(int(match.groupdict().get("epoch", 0)), int(match["step"]))
+    step = Step(int(fields.get("epoch", 0)), int(fields["step"]))
     return SliceName(rank, step, prefix, RankPath(tuple(form.split(_RANK_PLACE))))
 
 
 def why_unused(name: str) -> Unused | None:
     """Return why a file that belongs to checkpointing is never used as a slice, None when it may be one."""
+    return _why_unused(name, _SLICE.match(name))
+
+
+def _why_unused(name: str, match: re.Match[str] | None) -> Unused | None:
     if name.endswith(TEMPORARY_SUFFIX):
         return Unused("temporary", "left over from an interrupted recovery or save")
     if name.endswith(FOREIGN_TEMPORARY_SUFFIX):
@@ -177,7 +182,6 @@ def why_unused(name: str) -> Unused | None:
         return Unused("superseded", "set aside: newer than the step that training went on from")
     if name.endswith(GRAPH_SUFFIX):
         return Unused("graph", "the computing graph, not a slice")
-    match = _SLICE.match(name)
     if match is not None and match["breakpoint"]:
         return Unused("breakpoint", "saved on an exception, step not comparable")
     if name.endswith(_PARTIAL):

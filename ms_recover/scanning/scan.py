@@ -135,7 +135,7 @@ def scan_store(
     return Inventory(
         root=top,
         ranks=tuple(sorted(ranks)),
-        slices=tuple(sorted(slices, key=lambda file: (file.rank, file.step, file.path))),
+        slices=tuple(sorted(slices, key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))),
         group_files=tuple(sorted(groups, key=lambda file: file.path)),
         strategy_files=tuple(sorted(strategies, key=lambda file: (file.path, file.rank))),
         notes=notes.folded(),

@@ -70,13 +70,14 @@ def places_beside(tree: Tree, slices: Iterable[SliceName]) -> list[Place]:
     They are the folder of the ranks' directories and the one above it, then the root and, of a local tree, the one
     above it.
     """
-    containers = list(dict.fromkeys(os.path.dirname(os.path.dirname(name.path)) for name in slices))
+    folders = dict.fromkeys(name.path.rpartition("/")[0] for name in slices)
+    containers = list(dict.fromkeys(map(os.path.dirname, folders)))
     if not isinstance(tree.store, LocalStore):
         within = [place for folder in containers for place in (folder, os.path.dirname(folder))]
         return [Place(tree, folder, join(folder, "")) for folder in dict.fromkeys([*within, ""])]
     root = tree.root
-    folders = [os.path.join(root, container) for container in containers] + [root]
-    both = [place for folder in folders for place in (folder, os.path.dirname(os.path.realpath(folder)))]
+    within = [os.path.join(root, container) for container in containers]
+    both = [place for folder in (*within, root) for place in (folder, os.path.dirname(os.path.realpath(folder)))]
     places = []
     for path in dict.fromkeys(map(os.path.realpath, both)):
         relative = "" if path == root else os.path.relpath(path, root)

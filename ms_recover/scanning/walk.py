@@ -209,6 +209,12 @@ def _sort_out(
     """
     there = set(names)
     for name in names:
+        if name.endswith(MANIFEST_SUFFIX):
+            if (slice_name := name.removesuffix(MANIFEST_SUFFIX)) not in there:
+                orphan = read(slice_name)
+                if isinstance(orphan, SliceName):
+                    found.slices.append(orphan)
+            continue
         path, what = f"{ahead}{name}", read(name)
         if name in (GROUP_INFO_NAME, META_NAME) and rank is not None:
             place = None if directory is None else RankPath((*directory.parts[:-1], f"{directory.parts[-1]}/{name}"))
@@ -226,10 +232,6 @@ def _sort_out(
             found.notes.add(path, what.reason, what.kind)
             if what.kind == "superseded" and isinstance(before := read(name_before(name)), SliceName):
                 found.set_aside.append((before, path))
-        elif name.endswith(MANIFEST_SUFFIX) and (slice_name := name.removesuffix(MANIFEST_SUFFIX)) not in there:
-            orphan = read(slice_name)
-            if isinstance(orphan, SliceName):
-                found.slices.append(orphan)
 
 
 def may_hold_iterations(tree: Tree) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from ms_recover.file_names import WeightKind
 from ms_recover.model.history import Disagreement, HistoryStep, OwnValues
@@ -57,21 +58,21 @@ def compare_moments(
     recorded = _recorded(moments, shared)
     agreed: dict[int, Step] = {}
     courses: dict[tuple[int, str], _Course] = {}
-    rows: dict[tuple[int, ParameterList], list[int]] = {}
+    columns = [_Columns(block) for block in shared]
     expected = _expected(moments, shared)
     steps = []
     for moment in moments:
         differ: set[str] = set()
         compared = 0
+        digests = {rank: (*one.digests, None) for rank, one in moment.own.items()}
         for number, block in enumerate(shared):
             held = [moment.own[rank] for rank in block.ranks if rank in moment.own]
             if len(held) < 2:
                 continue
             compared += 1
-            values = [_values(one, number, block, rows) for one in held]
+            values = [columns[number].of(one, digests[one.rank]) for one in held]
             if values.count(values[0]) < len(values):
-                columns = zip(block.names, zip(*values, strict=True), strict=True)
-                for name, column in columns:
+                for name, column in zip(block.names, zip(*values, strict=True), strict=False):
                     if column.count(column[0]) == len(column):
                         continue
                     sides = _sides(held, column)
@@ -98,15 +99,25 @@ def compare_moments(
     )
 
 
-def _values(
-    one: Witness, number: int, block: Shared, rows: dict[tuple[int, ParameterList], list[int]]
-) -> tuple[str | None, ...]:
-    """Return the digests of a block's parameters; None for one that the slice does not list."""
-    key = number, one.listed
-    if key not in rows:
-        rows[key] = [one.listed.index.get(name, -1) for name in block.names]
-    digests = one.digests
-    return tuple([digests[place] if place >= 0 else None for place in rows[key]])
+class _Columns:
+    """Where the parameters of a block stand in the lists of slices, each found once."""
+
+    def __init__(self, block: Shared) -> None:
+        self._names = block.names
+        self._pick: dict[int, Callable[[Sequence[str | None]], tuple[str | None, ...]]] = {}
+        self._lists: list[ParameterList] = []
+
+    def of(self, one: Witness, digests: Sequence[str | None]) -> tuple[str | None, ...]:
+        """Return the digests of a block's parameters and None, of a slice's digests and None.
+
+        Also for a parameter that the slice does not list it is None.
+        """
+        pick = self._pick.get(id(one.listed))
+        if pick is None:
+            places = [one.listed.index.get(name, -1) for name in self._names]
+            pick = self._pick[id(one.listed)] = itemgetter(*places, -1)
+            self._lists.append(one.listed)  # whose id is of no other one as long as it is kept
+        return pick(digests)
 
 
 def _sides(held: Sequence[Witness], column: Sequence[str | None]) -> Sides:

@@ -36,6 +36,10 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
         for rank, one in moment.own.items():
             lists[rank].update(one.listed.index) if not lists[rank].issuperset(one.listed.index) else None
     blocks = find_blocks(lists, facts.stages, facts.groups)
+    strategies: dict[int, set[str | None]] = defaultdict(set)
+    for moment in moments:
+        for rank, one in moment.own.items():
+            strategies[rank].add(one.manifest.strategy_digest)
     by_file: dict[str, list[Block]] = defaultdict(list)
     for block in blocks:
         by_file[block.source if block.by_layout else ""].append(block)
@@ -44,7 +48,7 @@ def find_shared(facts: Facts, moments: Sequence[Moment]) -> tuple[tuple[Shared, 
     notes: list[str] = []
     named: dict[int, set[str]] = defaultdict(set)
     for path, held in by_file.items():
-        why = _why_wrong(facts, held, moments)
+        why = _why_wrong(facts, held, moments, strategies)
         if why is not None:
             notes.append(f"{path} is not used: {why}")
             continue
@@ -81,17 +85,20 @@ def _by_names(ranks: Sequence[int], names: frozenset[str], lists: Mapping[int, s
     return [Shared(ranks=held, names=tuple(listed), source=source) for held, listed in by_ranks.items()]
 
 
-def _why_wrong(facts: Facts, blocks: Sequence[Block], moments: Sequence[Moment]) -> str | None:
+def _why_wrong(
+    facts: Facts, blocks: Sequence[Block], moments: Sequence[Moment], named: Mapping[int, set[str | None]]
+) -> str | None:
     """Return why a strategy file is not that of these slices; None when manifests name it or most values fit it.
+
+    `named` has for each rank the digests of strategy files that its manifests name.
 
     Only what ranks of different groups should share shows it.
     """
     for block in blocks:
         stage = facts.stages.of(block.ranks[0])
         digests = facts.stages.digests.get(stage, frozenset())
-        for moment in moments:
-            if any(moment.own[rank].manifest.strategy_digest in digests for rank in block.ranks if rank in moment.own):
-                return None
+        if any(not digests.isdisjoint(named[rank]) for rank in block.ranks if rank in named):
+            return None
     for moment in moments:
         agree = differ = 0
         for block in blocks:

@@ -63,13 +63,12 @@ def find_moments(facts: Facts) -> tuple[Moment, ...]:
     places = _Places(facts)
     found: list[tuple[int, Moment]] = []
     for step in {*facts.inventory.steps, *orphans}:
-        moment = _moment(facts, step, orphans[step], shared, places)
+        order, moment = _moment(facts, step, orphans[step], shared, places)
         known = moment is not None and moment.witnesses and facts.lineage is not None  # they are of the lineage
         if not known and facts.counted_at(step) and facts.why_older(step) is not None:
             continue
         if moment is not None:
-            orders = (places.of(one.manifest, step) for one in moment.witnesses.values())
-            found.append((max((order for order in orders if order is not None), default=0), moment))
+            found.append((order, moment))
     return tuple(moment for _, moment in sorted(found, key=lambda one: (one[0], one[1].step)))
 
 
@@ -97,12 +96,14 @@ def _moment(
     orphans: list[OrphanManifest],
     shared: dict[ParameterList, ParameterList],
     places: _Places,
-) -> Moment | None:
+) -> tuple[int, Moment | None]:
+    """Return the witnesses of a step, and the place of the last run that they are of."""
     files: list[SliceFile | OrphanManifest] = [one.file for one in facts.counted_at(step)]
     files += orphans
     best = None if _is_one_run(files) else _best_run(facts, step, files)
     witnesses: dict[int, Witness] = {}
     bare: set[int] = set()
+    orders = {0}
     for file in files:
         if best is not None and best.why_foreign(file) is not None:
             continue
@@ -110,8 +111,10 @@ def _moment(
         if manifest is None:
             bare.add(file.rank)
             continue
-        if not _fits(file, manifest) or file.rank in witnesses or places.of(manifest, step) is None:
+        order = places.of(manifest, step)
+        if order is None or file.rank in witnesses or not _fits(file, manifest):
             continue
+        orders.add(order)
         listed = file.parameters if isinstance(file, SliceFile) else ()
         if listed != manifest.parameters:
             listed = manifest.parameters
@@ -128,9 +131,10 @@ def _moment(
             manifest=manifest,
         )
     if not witnesses and not bare:
-        return None
+        return 0, None
     run_id = next((one.manifest.run_id for one in witnesses.values()), "")
-    return Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare - witnesses.keys())))
+    bare -= witnesses.keys()
+    return max(orders), Moment(step=step, run_id=run_id, witnesses=witnesses, bare=tuple(sorted(bare)))
 
 
 def _is_one_run(files: list[SliceFile | OrphanManifest]) -> bool:

@@ -91,9 +91,11 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
     """
     votes: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     newest: dict[tuple[str, tuple[int, ...]], SliceFile] = {}
-    for file in sorted(slices, key=lambda file: (file.step, file.rank)):
+    ordered: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for file in sorted(slices, key=lambda file: (file.step.epoch, file.step.step, file.rank)):
         if file.manifest is not None:
-            run, ranks = file.manifest.run_id, tuple(sorted(set(file.manifest.group)))
+            run, listed = file.manifest.run_id, file.manifest.group
+            ranks = ordered.get(listed) or ordered.setdefault(listed, tuple(sorted(set(listed))))
             votes[run][ranks] += 1
             newest[run, ranks] = file
     found = []

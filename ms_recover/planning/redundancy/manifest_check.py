@@ -56,7 +56,7 @@ def check_manifest(
         return f"its manifest says it is one of {manifest.world_size} ranks, not of {world_size}"
     alone = len(manifest.group) == 1 and (claimed or (later and manifest.provenance.kind == "sealed"))
     silent = alone or (claimed and manifest.provenance.evidence == "operator")
-    if group is not None and not silent and tuple(sorted(manifest.group)) != group:
+    if group is not None and not silent and manifest.group != group != tuple(sorted(manifest.group)):
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"
@@ -81,6 +81,8 @@ def check_listed(file: SliceFile, expected: ParameterList | None) -> str | None:
 
 def check_contents(file: SliceFile, contents: Contents) -> str | None:
     """Return why a slice is damaged by what was read from it; None when it is not, was not read, or has no manifest."""
+    if not contents.problems and not contents.digests:
+        return None
     if file.path in contents.problems:
         return contents.problems[file.path]
     read = contents.digests.get(file.path)
