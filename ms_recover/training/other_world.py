@@ -34,6 +34,7 @@ from ms_recover.file_names import (
     GROUP_INFO_NAME,
     META_NAME,
     RESHARDED_FOLDER,
+    SLICE_ENDINGS,
     SLICE_FORMATS,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -156,13 +157,18 @@ def _is_in(directory: str, root: str) -> bool:
 
 
 def _scan(other: OtherWorld) -> Inventory | None:
-    """Return what lies in place; None without a slice."""
+    """Return what lies in place; None without a slice, or what a killed start left of the other world."""
     options = ScanOptions(pattern=other.scanning.pattern, crc=False, may_be_empty=True)
     try:
         inventory = api.scan(other.root, options)
     except MissingInputError:
         return None
-    return inventory if inventory.slices or inventory.set_aside else None
+    return inventory if inventory.slices or inventory.set_aside or _is_left(inventory) else None
+
+
+def _is_left(inventory: Inventory) -> bool:
+    """Whether files lie in place that a tree that was set aside has: removing them was not done."""
+    return any(_is_there(inventory.root, path) for path in _paths(inventory))
 
 
 def move_world(inventory: Inventory) -> str | None:
@@ -189,7 +195,7 @@ def move_world(inventory: Inventory) -> str | None:
             _newest(inventory),
             made,
         )
-    for path in sorted(paths, key=_slices_first):
+    for path in sorted(paths, key=_order_of_removal):
         with explained("removing", os.path.join(root, path)), suppress(FileNotFoundError):
             if made is None and not _is_there(root, path):
                 continue
@@ -200,9 +206,15 @@ def move_world(inventory: Inventory) -> str | None:
     return made
 
 
-def _slices_first(path: str) -> tuple[bool, str]:
-    """Order names for removal: slices before their manifests, so that none is left that seems to have had none."""
-    return not path.endswith(tuple(SLICE_FORMATS)), path
+def _order_of_removal(path: str) -> tuple[int, str]:
+    """Order names for removal, so that what is left after a kill shows whose it was.
+
+    Slices go before their manifests, because one without a manifest seems to have had none; then what lies beside them.
+    Rank lists and strategy files go last: a scan finds what is left by these.
+    """
+    if _OF_SLICE.search(os.path.basename(path)) is None:
+        return 2, path
+    return 0 if path.endswith(SLICE_ENDINGS) else 1, path
 
 
 def _newest(inventory: Inventory) -> str:
