@@ -1,4 +1,4 @@
-"""The verbs that cut a checkpoint anew: plan_reshard, reshard.
+"""The verbs that cut a checkpoint anew: check_output, plan_reshard, reshard.
 
 >>> from ms_recover import api, resharding
 >>> from ms_recover.model.reshard import ReshardOptions
@@ -26,12 +26,26 @@ from ms_recover.model.plan import RejectedStep
 from ms_recover.model.progress import Progress
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, steps_to_try, why_incomplete
+from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
 
 if TYPE_CHECKING:
     from ms_recover.model.reshard import ReshardOptions, ReshardOutcome, ReshardPlan
     from ms_recover.planning.judging.judgement import Comparison
+
+
+def check_output(root: str, output: str | os.PathLike[str]) -> None:
+    """Check that a folder may be written, before the tree is read: plans are not compared yet.
+
+    Raises
+    ------
+    UsageError
+        When it lies in the tree, is no folder, or holds files that no reshard wrote.
+    """
+    from ms_recover.execution.reshard_output import check_folder
+
+    check_folder(root, os.path.abspath(output))
 
 
 def plan_reshard(
@@ -74,6 +88,8 @@ def plan_reshard(
         wanted = replace(wanted, form="mindformers")
     if wanted.form == "mindformers" and wanted.pattern is not None:
         raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
+    if wanted.pattern is not None:
+        _check_pattern(wanted.pattern)
     shown: ReshardPlan | None = None
     rejected: list[RejectedStep] = []
     candidates = [options.step] if options.step is not None else list(steps_to_try(inventory, options))
@@ -102,6 +118,13 @@ def plan_reshard(
     if shown is None:
         raise MissingInputError(f"{inventory.root} holds no slice of the present run: name a step with --step")
     return replace(shown, rejected_steps=tuple(one for one in rejected if one.step != shown.step))
+
+
+def _check_pattern(pattern: str) -> None:
+    """Check that slices of a pattern are found by other commands, each rank's under its own name."""
+    Pattern.parse(pattern)
+    if any(part.startswith(".") for part in pattern.split("/")):
+        raise UsageError(f"pattern {pattern!r} has a hidden name, which no scan takes for a slice")
 
 
 def _plan_read(

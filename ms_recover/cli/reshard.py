@@ -179,8 +179,10 @@ def command(
 
     ctx = click.get_current_context()
     options = _options(ctx, **wanted)
-    if output is None and not only_plan:
+    if output == "" or (output is None and not only_plan):
         raise click.UsageError("-o OUT is missing: name the folder to write, or look first with --plan", ctx)
+    if output is not None:
+        resharding.check_output(root, output)
     target = None
     if save_plan is not None:
         from ms_recover.cli.plan_file import plan_target

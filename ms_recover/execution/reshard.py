@@ -18,7 +18,7 @@ from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.reshard_check import compare_back
 from ms_recover.execution.reshard_documents import document_bytes
 from ms_recover.execution.reshard_output import check_output, prepare_output
-from ms_recover.execution.targets import check_place, check_target, check_written
+from ms_recover.execution.targets import check_place, check_written
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.image import ckpt_image, default_pieces, safetensors_image
 from ms_recover.formats.reading import pread
@@ -115,7 +115,7 @@ def run_reshard(
         exit_code=max(codes, default=0),
         partial=not plan.complete,
         left_out=plan.left_out,
-        warnings=plan.warnings,
+        warnings=plan.every_warning,
     )
 
 
@@ -240,7 +240,10 @@ class _Run:
             if holds(temporary.target, image.size, digests.file, self._context.stop) is not None:
                 self._finish(file, action, image, digests, reader)
                 return _there(file, action, digests, (one.name for one in image.parameters))
-        check_target(temporary.target, None)
+        if os.path.lexists(temporary.target):
+            raise VerificationError(
+                f"{temporary.target} is there already and holds other bytes: move it away, then run this again"
+            )
         self._context.commit(temporary)
         self._finish(file, action, image, digests, reader)
         result = ReshardResult(

@@ -18,6 +18,22 @@ from ms_recover.stores.directories import make_directories
 from ms_recover.system_errors import explained
 
 
+def check_folder(root: str, output: str) -> None:
+    """Check what can be said of an output before there is a plan; errors as for `check_output`."""
+    inside, folder = os.path.realpath(root), os.path.realpath(output)
+    if folder == inside or folder.startswith(os.path.join(inside, "")):
+        raise UsageError(f"{output} lies in {root}, where scans would find it: name a folder outside")
+    if not os.path.lexists(output):
+        return
+    if not os.path.isdir(output):
+        raise UsageError(f"{output} is no folder: name another one")
+    if os.path.lexists(os.path.join(output, RESHARD_NAME)):
+        return
+    other = next((name for name in _files(output) if not name.endswith(TEMPORARY_SUFFIX)), None)
+    if other is not None:
+        raise UsageError(f"{output} holds {other}, which no reshard wrote: name an empty folder, or a new one")
+
+
 def check_output(plan: ReshardPlan, documents: Collection[str] = ()) -> None:
     """Check that the output may be written: outside the tree, and without files of anything but this plan.
 
@@ -26,20 +42,8 @@ def check_output(plan: ReshardPlan, documents: Collection[str] = ()) -> None:
     UsageError
         When it lies in the tree, holds other files, or was begun by another plan.
     """
-    root, output = os.path.realpath(plan.root), os.path.realpath(plan.output)
-    if output == root or output.startswith(os.path.join(root, "")):
-        raise UsageError(f"{plan.output} lies in {plan.root}, where scans would find it: name a folder outside")
-    if not os.path.lexists(plan.output):
-        return
-    if not os.path.isdir(plan.output):
-        raise UsageError(f"{plan.output} is no folder: name another one")
-    found = list(_files(plan.output))
-    if RESHARD_NAME not in found:
-        rest = [name for name in found if not name.endswith(TEMPORARY_SUFFIX)]
-        if rest:
-            raise UsageError(
-                f"{plan.output} holds {rest[0]}, which no reshard wrote: name an empty folder, or a new one"
-            )
+    check_folder(plan.root, plan.output)
+    if not os.path.lexists(os.path.join(plan.output, RESHARD_NAME)):
         return
     if _marked(plan.output) != identity_of(plan):
         raise UsageError(
@@ -48,6 +52,7 @@ def check_output(plan: ReshardPlan, documents: Collection[str] = ()) -> None:
     if documents:
         known = {file.target for file in plan.files} | set(documents) | {RESHARD_NAME, RECOVERY_LOG_NAME}
         known |= {file.target + MANIFEST_SUFFIX for file in plan.files}
+        found = _files(plan.output)
         odd = next((name for name in found if name not in known and not name.endswith(TEMPORARY_SUFFIX)), None)
         if odd is not None:
             raise UsageError(f"{plan.output} holds {odd}, which is no part of this reshard: move it away")

@@ -18,6 +18,7 @@ from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Strategy
+from ms_recover.model.texts import name_some
 
 Box = tuple[tuple[int, int], ...]
 """First index and the one behind the last, for each dimension of a global tensor."""
@@ -250,6 +251,15 @@ class ReshardPlan:
         return tuple(one.name for one in self.parameters if one.own)
 
     @property
+    def every_warning(self) -> tuple[str, ...]:
+        """The warnings, and before them what else must not be overlooked: older steps, values of one rank."""
+        texts = [f"step {one.step} is passed over: {one.reason}" for one in self.rejected_steps]
+        if self.own:
+            how = "the ranks of the target get those of one rank"
+            texts.append(f"each rank had its own values of {name_some(self.own)}: {how}")
+        return (*texts, *self.warnings)
+
+    @property
     def casts(self) -> Mapping[str, str]:
         """The type that each parameter is cast to, by its name; those that stay as they are left out."""
         return {one.name: one.cast for one in self.parameters if one.cast is not None}
@@ -324,3 +334,4 @@ class ReshardOutcome:
     partial: bool = False
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    """Those of the plan, older steps and values of one rank among them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan
 from ms_recover.model.texts import list_some, name_some
 from ms_recover.planning.resharding.actions import bytes_read
@@ -18,8 +17,7 @@ _MOST_ROWS = 32
 def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
     """Return a plan: the answer first, then what is missing, who is read, and what is written."""
     lines = [f"{plan.root}: {plan.world_size} ranks, step {plan.step}", _answer(plan)]
-    lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.own, plan.rejected_steps)]
-    lines += [f"WARNING: {text}" for text in plan.warnings]
+    lines += [f"WARNING: {text}" for text in _warnings(plan.left_out, plan.every_warning)]
     lines += [f"DISPUTED: {text}" for text in plan.disagreements]
     missing = [(one.parameter, region_text(one.region), size_text(one.bytes), one.reason) for one in plan.missing]
     lines += section(
@@ -61,8 +59,7 @@ def reshard_plan_text(plan: ReshardPlan, width: int | None) -> str:
 def reshard_outcome_text(outcome: ReshardOutcome, width: int | None, seconds: float | None = None) -> str:
     """Return what became of each file, the answer first."""
     lines = [outcome.output, _headline(outcome)]
-    lines += [f"WARNING: {text}" for text in _warnings(outcome.left_out, (), ())]
-    lines += [f"WARNING: {text}" for text in outcome.warnings]
+    lines += [f"WARNING: {text}" for text in _warnings(outcome.left_out, outcome.warnings)]
     rows = [
         (str(one.rank), one.status, one.target, one.error or one.digest or "")
         for one in sorted(outcome.results, key=lambda one: one.status != "failed")
@@ -111,10 +108,9 @@ def _headline(outcome: ReshardOutcome) -> str:
     return f"DONE: step {outcome.step} is cut anew ({how})"
 
 
-def _warnings(left_out: tuple[str, ...], own: tuple[str, ...], rejected: tuple[RejectedStep, ...]) -> list[str]:
-    texts = [f"step {one.step} is passed over: {one.reason}" for one in rejected]
-    if left_out:
-        texts.append(f"left out, because the target does not name them: {name_some(left_out)}")
-    if own:
-        texts.append(f"each rank had its own values of {name_some(own)}: the ranks of the target get those of one rank")
-    return texts
+def _warnings(left_out: tuple[str, ...], others: tuple[str, ...]) -> list[str]:
+    if not left_out:
+        return list(others)
+    names = name_some(left_out)
+    ask = "is the strategy file of each of its stages there?"
+    return [f"left out, because the target does not name them: {names}; {ask}", *others]

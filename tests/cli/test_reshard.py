@@ -170,8 +170,12 @@ def test_an_older_step_is_taken_and_said_where_the_newest_is_not_whole(tmp_path,
             (old.with_name("test-2_8.ckpt")).write_bytes(old.read_bytes())
     done = run(root, "--axes", "tp=2,dp=1", "-o", tmp_path / "output", "--plan")
     assert "step 1_8" in done.out
-    assert "WARNING: step 2_8 is passed over: nobody holds all of 'rows', 'columns'" in done.out
+    text = "step 2_8 is passed over: nobody holds all of 'rows', 'columns'"
+    assert f"WARNING: {text}" in done.out
     run(root, "--axes", "tp=2,dp=1", "-o", tmp_path / "output", "--step", "2_8", code=4)
+    assert f"WARNING: {text}" in run(root, "--axes", "tp=2,dp=1", "-o", tmp_path / "output").out
+    [warning] = run(root, "--axes", "tp=2,dp=1", "-o", tmp_path / "output", "--json").json["warnings"]
+    assert warning.startswith(text)
 
 
 @pytest.mark.parametrize("form", ["ckpt", "safetensors"])
@@ -228,12 +232,35 @@ def test_slices_lie_where_the_pattern_says(tmp_path, root, arrays):
         (["--full", "--rename", "rows=columns"], "the same name"),
         (["--full", "--shard-size", "many"], "no size"),
         (["--axes", "tp=2", "--pattern", "{rank}/a-{step}.safetensors"], "see --format"),
+        (["--axes", "tp=2,dp=2", "--pattern", "x/{prefix}-{epoch}_{step}"], "lacks {rank}"),
+        (["--axes", "tp=2,dp=2", "--pattern", "../{rank}-{step}"], "a path below the root"),
+        (["--axes", "tp=2,dp=2", "--pattern", "{rank}/{prefx}-{step}"], "{prefx} is not known"),
+        (["--axes", "tp=2,dp=2", "--pattern", "rank_{rank}/.{prefix}-{step}"], "has a hidden name"),
+        (["--axes", "tp=2,dp=2", "--pattern", ""], "lacks {rank}"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words, said, tmp_path, root):
     done = run(root, *words, "-o", tmp_path / "output", code=2)
     assert said in done.err
     assert not (tmp_path / "output").exists()
+
+
+def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path, root):
+    """A tree may have terabytes; a variable that is not set gives an empty name."""
+    for path in root.rglob(NAME):
+        path.unlink()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for output, said in (
+        ("", "-o OUT is missing"),
+        (root / "new", "name a folder outside"),
+        (tmp_path / "full", "holds notes.txt, which no reshard wrote"),
+        (tmp_path / "file", "is a file"),
+    ):
+        for more in ([], ["--plan"]):
+            assert said in run(root, "--full", "-o", output, *more, code=2).err
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".resharded")]
 
 
 def test_strategy_files_that_do_not_fit(tmp_path, root):
@@ -342,6 +369,7 @@ def test_values_that_each_rank_has_of_its_own(tmp_path, arrays):
         path.write_bytes(job(2, (1, 2)).strategy(0))
     done = run(trees[0], "--axes", "tp=2,dp=2", "-o", tmp_path / "output")
     assert "DONE" in done.out
+    assert "WARNING: each rank had its own values of 'rng_state'" in done.out
     folders = [tmp_path / "output" / f"ckpt_dir{rank}" for rank in range(4)]
     assert [contents_of(one / NAME)["rng_state"][1] for one in folders] == [bytes([rank % 2] * 4) for rank in range(4)]
     manifest = json.loads((folders[3] / f"{NAME}.manifest.json").read_text())

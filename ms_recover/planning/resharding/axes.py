@@ -47,7 +47,7 @@ def target_of_axes(
     if axes.size("ep") > 1:
         raise UsageError(f"--axes {axes}: layouts do not tell experts from other parameters; {_INSTEAD}")
     merged = _merge_stages(stages, axes)
-    first, tensor = _find_tensor_ranks(merged, devices)
+    first, tensor, widest = _find_tensor_ranks(merged, devices)
     copies, wanted = devices // tensor, axes.size("tp")
     new_copies = axes.size("dp") * axes.size("cp")
     inner = list(order).index("dp") < list(order).index("tp") if {"dp", "tp"} <= set(order) else False
@@ -61,7 +61,7 @@ def target_of_axes(
         raise UsageError(f"--axes {axes}: nothing in the source is cut, so that tp={wanted} says nothing; {_INSTEAD}")
     if shards not in (0, 1) and not any(_shards_of(one) for layouts in merged for one in layouts.values()):
         raise UsageError(f"--optimizer-shards: the optimizer of the source shards no parameter; {_INSTEAD}")
-    made = _Axes(tensor, copies, wanted, new_copies, first, inner, shards)
+    made = _Axes(tensor, copies, wanted, new_copies, first, inner, shards, widest)
     return Target(
         devices=wanted * new_copies,
         stages=tuple({name: made.layout(one) for name, one in layouts.items()} for layouts in merged),
@@ -73,8 +73,9 @@ class _Axes:
     """The axes of a stage of the source, and those of the target."""
 
     def __init__(
-        self, tensor: int, copies: int, wanted: int, new_copies: int, first: int, inner: bool, shards: int
+        self, tensor: int, copies: int, wanted: int, new_copies: int, first: int, inner: bool, shards: int, widest: str
     ) -> None:
+        self._widest = widest
         self._tensor, self._copies = tensor, copies
         self._wanted, self._new_copies = wanted, new_copies
         self._first, self._inner, self._shards = first, inner, shards
@@ -118,8 +119,9 @@ class _Axes:
             )
             if not whole or one.split_shape or one.field:
                 raise UsageError(
-                    f"--axes: {name!r} is not cut over all {self._tensor} tensor-parallel ranks of the source in one "
-                    f"dimension, so that nothing says how {self._wanted} would cut it; {_INSTEAD}"
+                    f"--axes: {name!r} is not cut over all {self._tensor} tensor-parallel ranks of the source (those "
+                    f"that {self._widest!r} is cut over) in one dimension, so that nothing says how {self._wanted} "
+                    f"would cut it; {_INSTEAD}"
                 )
             return [(0, self._wanted)]
         found, at = [], self._first
@@ -181,14 +183,18 @@ def _merge_stages(stages: Sequence[Mapping[str, Layout]], axes: Axes) -> list[Ma
     return merged
 
 
-def _find_tensor_ranks(stages: Sequence[Mapping[str, Layout]], devices: int) -> tuple[int, int]:
-    """Return the distance of tensor-parallel neighbours, and how many ranks they are together; (1, 1) for none."""
-    starts, ends = {devices}, {1}
+def _find_tensor_ranks(stages: Sequence[Mapping[str, Layout]], devices: int) -> tuple[int, int, str]:
+    """Return the distance of tensor-parallel neighbours, how many ranks they are together, and a parameter of the most.
+
+    Without any they are 1 and 1.
+    """
+    first, last, widest, most = devices, 1, "", 0
     for layouts in stages:
         for one in layouts.values():
             sizes = one.device_matrix[::-1]
-            for axis in (axis for axes in one.tensor_map for axis in axes if sizes[axis] > 1):
-                starts.add(prod(sizes[:axis]))
-                ends.add(prod(sizes[: axis + 1]))
-    first, last = min(starts), max(ends)
-    return (first, last // first) if first < last else (1, 1)
+            axes = [axis for axes in one.tensor_map for axis in axes if sizes[axis] > 1]
+            first = min([first, *(prod(sizes[:axis]) for axis in axes)])
+            last = max([last, *(prod(sizes[: axis + 1]) for axis in axes)])
+            count = prod(sizes[axis] for axis in axes)
+            widest, most = (one.parameter, count) if count > most else (widest, most)
+    return (first, last // first, widest) if first < last else (1, 1, "")

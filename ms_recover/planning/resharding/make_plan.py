@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -151,6 +152,9 @@ def make_plan(
             for part, mine in sorted(held.items(), key=lambda one: one[0] or "")
             for place in range(target.devices)
         ]
+    twice = next((name for name, count in Counter(file.target for file in files).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"pattern {pattern!r} gives several ranks one file, {twice}: put {{rank}} into it")
     plan = replace(plan, files=tuple(files))
     if not plan.complete:
         return replace(plan, files=tuple(_as_it_can_be(plan, file) for file in files))
