@@ -244,3 +244,41 @@ def test_an_engine_reads_a_tree_and_nothing_else(root):
     assert "--engine goes with ROOT" in run("--axes", "dp=2,tp=4", "--engine", "dask://localhost:8786", code=2).err
     assert "--home goes with --engine" in run(root, "--home", "0-3=node1", code=2).err
     assert "add --engine dask://HOST:PORT" in run("node://*/data/ckpt", code=2).err
+
+
+def kinds(made):
+    return [one["kind"] for one in made["findings"]]
+
+
+def test_without_replicas_no_setting_of_shards_is_proposed(tmp_path):
+    made = as_json("--axes", "dp=1,tp=4", "--ranks-per-host", 2, code=6)
+    assert kinds(made) == ["redundancy"]
+    assert made["findings"][0]["mend"].startswith("data parallel of 2 or more")
+    alone = as_json(make_tree(tmp_path / "alone", data_parallel=1, model_parallel=4), "--ranks-per-host", 2, code=6)
+    assert kinds(alone) == ["redundancy"]
+    assert alone["findings"][0]["text"] == "by the rank lists every rank alone has its slice"
+
+
+def test_slices_that_are_missing_now_are_the_finding_and_mending_them_leaves_none(root):
+    shutil.rmtree(root / "ckpt_dir3")
+    assert kinds(as_json(root, "--ranks-per-host", 4, "--world-size", 8, code=6)) == ["slices"]
+    assert in_this_process("apply", str(root), "--world-size", "8").code == 0
+    assert kinds(as_json(root, "--ranks-per-host", 4)) == []
+
+
+def test_missing_rank_lists_are_the_only_finding_and_rank_lists_mend_it(root):
+    lists = {path: path.read_bytes() for path in root.glob("*/group_info.pb")}
+    for path in lists:
+        path.unlink()
+    assert kinds(as_json(root, "--ranks-per-host", 4, code=6)) == ["evidence"]
+    for path, data in lists.items():
+        path.write_bytes(data)
+    assert kinds(as_json(root, "--ranks-per-host", 4)) == []
+
+
+@pytest.mark.parametrize("shards", ["all", "3"])
+def test_the_number_of_optimizer_shards_that_a_finding_names_mends_it(shards):
+    words = ("--axes", "dp=8,tp=2", "--ranks-per-host", 4, "--optimizer-shards")
+    (finding,) = as_json(*words, shards, code=6)["findings"]
+    setting, _, number = finding["mend"].partition(":")[0].partition("=")
+    assert (setting, kinds(as_json(*words, number))) == ("optimizer_weight_shard_size", [])

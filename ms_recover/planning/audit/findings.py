@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ms_recover.model.audit import Finding
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
-from ms_recover.planning.audit.blocks import StepHolders, block_text
+from ms_recover.planning.audit.blocks import Block, StepHolders, block_text
 from ms_recover.planning.audit.evidence import find_evidence
 from ms_recover.planning.audit.families import FamilyIndex
 from ms_recover.planning.audit.losses import Level
@@ -30,6 +30,7 @@ _STRATEGIES = (
     'give each rank strategy_ckpt_config={"save_file": "ckpt_dir{rank}/strategy.ckpt", "only_trainable_params": False} '
     "in its parallel context, or save_strategy in MindFormers"
 )
+_REPLICAS = "data parallel of 2 or more, or a backup of each step elsewhere: recover-ckpt copy"
 _HOSTS = "name them with --hostfile, --rank-table, --scheduler-log, --nodelist, --topology or --ranks-per-host N"
 
 
@@ -60,12 +61,11 @@ class Case:
 
 def find_findings(case: Case) -> tuple[Finding, ...]:
     """Return the findings, the gravest first."""
-    found = [*_redundancy(case), *_optimizer(case), *_evidence(case)]
-    if not any(one.kind in ("redundancy", "optimizer") for one in found):
-        found += _single(case)
-    if not found or all(one.kind == "evidence" for one in found):
-        found += _placement(case)
-    return (*found, *_slices(case), *_topology(case))
+    found = [*_slices(case), *_redundancy(case), *_optimizer(case), *_unknown(case)]
+    if not found:  # the others may be no more than what these bring about
+        found += [*_alone(case), *_evidence(case)]
+        found += [] if any(one.kind == "redundancy" for one in found) else _placement(case)
+    return (*found, *_topology(case))
 
 
 def _redundancy(case: Case) -> Iterator[Finding]:
@@ -90,12 +90,14 @@ def _optimizer(case: Case) -> Iterator[Finding]:
         return
     chosen = sharding.choose(where)
     everywhere = sharding.replicas // sharding.now if 0 < sharding.now < sharding.replicas else 1
-    copies = "one copy" if everywhere == 1 else f"{everywhere} copies"
     if chosen is None and everywhere > 1:
         return  # fewer shards alone do not mend it: it is the placement
+    copies = f"there {'is one copy' if everywhere == 1 else f'are {everywhere} copies'} of each shard"
+    if sharding.replicas % sharding.now:
+        copies = "nothing says which ranks hold the same: MindSpore shards some of them otherwise, by version"
     text = (
-        f"the optimizer's states are cut into {sharding.now} shards over {sharding.replicas} replicas, so that of each "
-        f"shard there is {copies}: {len(lost):,} of {len(where.domains):,} {where.name}s may not be lost alone"
+        f"the optimizer's states are cut into {sharding.now} shards over {sharding.replicas} replicas, so that "
+        f"{copies}; {len(lost):,} of {len(where.domains):,} {where.name}s may not be lost alone"
     )
     if chosen is None:
         few = max((n for n in range(1, sharding.replicas) if sharding.replicas % n == 0), default=1)
@@ -110,35 +112,56 @@ def _optimizer(case: Case) -> Iterator[Finding]:
     yield Finding(kind="optimizer", text=text, mend=mend)
 
 
-def _single(case: Case) -> Iterator[Finding]:
-    """Yield a finding where blocks have one copy, and layouts alone do not say why."""
-    alone = [block for block in case.held.blocks if len(block.holders) == 1 and block.kind.names]
-    if alone and not case.held.missing:
-        text = f"{len(alone):,} blocks have a single copy, such as {block_text(alone[0])}"
+def _alone(case: Case) -> Iterator[Finding]:
+    """Yield a finding where there is one copy, and nothing is known to have taken the others away."""
+    facts, alone = case.facts, [block for block in case.held.blocks if len(block.holders) == 1]
+    if not alone:
+        return
+    text = f"{_have(len(alone), 'block')} a single copy, such as {block_text(alone[0])}"
+    if not alone[0].kind.names:
+        lone = [rank for rank in range(facts.world.ranks) if facts.groups.of(rank) == (rank,)]
+        text = f"by the rank lists {_ranks(lone, facts.world.ranks)} alone has its slice"
+        yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; where there are no replicas, {_REPLICAS}")
+    elif case.sharding is None and _is_unique(facts, alone[0]):
+        yield Finding(kind="redundancy", text=f"{text}: there are no replicas", mend=_REPLICAS)
+    else:
         yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; or {_REDUNDANCY}, where that dealt them out")
+
+
+def _is_unique(facts: Facts, block: Block) -> bool:
+    """Whether the axes or layouts say that one rank alone has such a block, without shards of the optimizer."""
+    stages, name = facts.stages, block.kind.names[0]
+    cut = next((one for one in stages.cuts.get(block.kind.stage, ()) if name in one.names), None)
+    if cut is None:
+        return facts.options.axes is not None
+    return cut.parts.count(cut.parts[block.holders[0] % stages.devices]) == 1
+
+
+def _bare(facts: Facts) -> list[int]:
+    """Return the ranks of which no layouts are known."""
+    return [rank for rank in range(facts.world.ranks) if facts.stages.why_unknown(rank) is not None]
+
+
+def _unknown(case: Case) -> Iterator[Finding]:
+    facts = case.facts
+    if facts.inventory.part is not None or facts.options.axes is not None:
+        return
+    unknown = [rank for rank in _bare(facts) if not facts.groups.knows(rank)]
+    if unknown:
+        text = (
+            f"nothing says who else holds the slice of {_ranks(unknown, facts.world.ranks)}: no group_info.pb lists "
+            f"them, and no strategy file states how they are cut"
+        )
+        yield Finding(kind="evidence", text=text, mend=_LISTS)
 
 
 def _evidence(case: Case) -> Iterator[Finding]:
     facts = case.facts
     if facts.inventory.part is not None or facts.options.axes is not None:
         return
-    evidence = find_evidence(facts)
-    world = range(facts.world.ranks)
-    unlisted = [rank for rank in world if not facts.groups.knows(rank)]
-    stages = sorted({facts.stages.of(rank) for rank in world})
-    bare = [rank for rank in world if facts.stages.why_unknown(rank) is not None]
-    unknown = sorted(set(unlisted) & set(bare))
-    if unknown:
-        text = (
-            f"nothing says who else holds the slice of {_ranks(unknown, len(world))}: no group_info.pb lists them, and "
-        )
-        yield Finding(kind="evidence", text=f"{text}no strategy file states how they are cut", mend=_LISTS)
-    elif bare and any(len(facts.groups.of(rank)) == 1 for rank in bare):
-        why = facts.stages.problem or "no strategy file of their stage is there"
-        text = f"{_ranks(bare, len(world))} can only be copied whole: {why}"
-        yield Finding(kind="evidence", text=text, mend=_STRATEGIES)
+    evidence, bare = find_evidence(facts), _bare(facts)
     thin = []
-    for stage in () if bare else stages:
+    for stage in () if bare else sorted({facts.stages.of(rank) for rank in range(facts.world.ranks)}):
         there = evidence.strategies(stage)
         if there is not None and len(there) < len(facts.stages.ranks(stage)):
             thin.append(f"{len(there)} of {len(facts.stages.ranks(stage))} ranks of stage {stage}")
@@ -153,7 +176,7 @@ def _evidence(case: Case) -> Iterator[Finding]:
         and len(lists.intersection(group)) < len(group)
     ]
     if few and (bare or thin):
-        text = f"{len(few):,} groups have their rank list with some members only, such as {list(few[0][:_MOST_NAMED])}"
+        text = f"{_have(len(few), 'group')} a rank list with some members only, such as {list(few[0][:_MOST_NAMED])}"
         yield Finding(kind="evidence", text=text, mend=_LISTS)
 
 
@@ -168,9 +191,7 @@ def _placement(case: Case) -> Iterator[Finding]:
             continue
         one = min(together, key=lambda ranks: (len(ranks), sorted(ranks)))
         place = level.domains[level.of[min(one)]]
-        held = (
-            f"{len(together):,} blocks have all their holders on one {name}, such as {case.held.why[one]}, on {place}"
-        )
+        held = f"{_have(len(together), 'block')} all holders on one {name}, such as {case.held.why[one]}, on {place}"
         proposal = propose_placement(case.held.family, topology, find_tensor_groups(case.facts))
         if proposal.topology is not None and name in proposal.survives:
             yield Finding(
@@ -190,9 +211,12 @@ def _placement(case: Case) -> Iterator[Finding]:
 def _slices(case: Case) -> Iterator[Finding]:
     missing = sorted(case.held.missing)
     if missing:
-        text = f"{_ranks(missing, case.held.ranks)} have no sound slice of step {case.held.step} now"
+        have = "has" if len(missing) == 1 or len(missing) == case.held.ranks else "have"
+        text = f"{_ranks(missing, case.held.ranks)} {have} no sound slice of step {case.held.step} now"
         yield Finding(
-            kind="slices", text=text, mend="recover-ckpt apply writes them again from the ranks that hold the same"
+            kind="slices",
+            text=text,
+            mend="recover-ckpt apply, which writes what is missing from the ranks that hold the same; then audit again",
         )
 
 
@@ -205,6 +229,10 @@ def _first_level(case: Case) -> Level:
     ranks = case.held.ranks
     own = Topology(("rank",), (tuple(map(str, range(ranks))),), "")
     return Level.of_topology(case.topology or own, 0)
+
+
+def _have(count: int, noun: str) -> str:
+    return f"{count:,} {noun} has" if count == 1 else f"{count:,} {noun}s have"
 
 
 def _ranks(ranks: Sequence[int], world: int) -> str:
