@@ -188,7 +188,7 @@ def _write_placement(made: Audit, path: str, topology: TopologyOptions) -> None:
     proposed = next((one.topology for one in made.findings if one.topology is not None), None)
     if proposed is None:
         why = next(
-            (one.mend for one in made.findings if one.kind == "placement"),
+            (one.mend for one in made.findings if one.kind in ("placement", "slices")),
             "there is nothing that another placement mends",
         )
         print_error(f"recover-ckpt: no placement was written to {path}: {why}")

@@ -30,7 +30,9 @@ _STRATEGIES = (
     'give each rank strategy_ckpt_config={"save_file": "ckpt_dir{rank}/strategy.ckpt", "only_trainable_params": False} '
     "in its parallel context, or save_strategy in MindFormers"
 )
-_REPLICAS = "data parallel of 2 or more, or a backup of each step elsewhere: recover-ckpt copy"
+_BACKUP = "or a backup of each step elsewhere: recover-ckpt copy"
+_REPLICAS = f"data parallel of 2 or more, {_BACKUP}"
+_CUT = f"data parallel of 2 or more, and a layout that does not cut it over these ranks as well, {_BACKUP}"
 _HOSTS = "name them with --hostfile, --rank-table, --scheduler-log, --nodelist, --topology or --ranks-per-host N"
 
 
@@ -123,7 +125,8 @@ def _alone(case: Case) -> Iterator[Finding]:
         text = f"by the rank lists {_ranks(lone, facts.world.ranks)} alone has its slice"
         yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; where there are no replicas, {_REPLICAS}")
     elif case.sharding is None and _is_unique(facts, alone[0]):
-        yield Finding(kind="redundancy", text=f"{text}: there are no replicas", mend=_REPLICAS)
+        mend = _REPLICAS if facts.options.axes is not None else _CUT
+        yield Finding(kind="redundancy", text=f"{text}: there are no replicas of it", mend=mend)
     else:
         yield Finding(kind="redundancy", text=text, mend=f"{_SHARDS}; or {_REDUNDANCY}, where that dealt them out")
 

@@ -7,7 +7,7 @@ looks like a whole one, and a copy of it would silently lack what was dealt to t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,12 +45,14 @@ def find_dealt(facts: Facts, structure: StructureFindings) -> Dealt:
     if facts.inventory.part is not None:  # documents state the list of each file
         return Dealt(found, {})
     shown, names = frozenset(found), _NamesOf()
+    layouts = facts.stages.layouts
+    trainable = {stage: frozenset[str]().union(*families(named).values()) for stage, named in layouts.items()}
     doubtful: dict[Step, str] = {}
     for step in facts.steps:
         held = [one for one in facts.counted_at(step) if _is_usable(one) and one.path not in structure.damaged]
         if step in shown or not held:
             continue
-        replicas = _Replicas(facts, held, names)
+        replicas = _Replicas(facts, held, names, trainable)
         if replicas.alike:
             continue
         why = (
@@ -112,10 +114,10 @@ class _Replicas:
         Two of them that list different parameters, neither the other's and more.
     """
 
-    def __init__(self, facts: Facts, held: Sequence[SliceFacts], names: _NamesOf) -> None:
+    def __init__(
+        self, facts: Facts, held: Sequence[SliceFacts], names: _NamesOf, trainable: Mapping[int, Names]
+    ) -> None:
         self.alike, self.unlike = False, None
-        layouts = facts.stages.layouts
-        trainable = {stage: frozenset[str]().union(*families(named).values()) for stage, named in layouts.items()}
         seen: dict[object, dict[Names, SliceFacts]] = defaultdict(dict)
         for one in held:
             listed, theirs = names.of(one), trainable.get(facts.stages.of(one.rank))
@@ -123,9 +125,10 @@ class _Replicas:
                 continue
             there = seen[_replicas_of(facts, one.rank)]
             other = there.setdefault(listed, one)
-            if other.rank != one.rank:
-                self.alike = self.alike or not theirs or not theirs.isdisjoint(listed)
-            elif len(there) > 1 and self.unlike is None:
+            if other.rank != one.rank and (not theirs or not theirs.isdisjoint(listed)):
+                self.alike = True
+                return
+            if len(there) > 1 and self.unlike is None:
                 self.unlike = _unlike(one, listed, there)
 
 
@@ -204,20 +207,28 @@ def _by_names(held: Iterable[SliceFacts], names: _NamesOf) -> str | None:
 
 
 def _by_stage(facts: Facts, held: Iterable[SliceFacts], names: _NamesOf) -> _ByStage:
-    """Return the lists of each stage whose layouts are known; not those without any parameter that layouts name."""
+    """Return the lists of each stage; not those without any parameter that layouts of the stage name."""
     found: dict[int, dict[Names, SliceFacts]] = defaultdict(dict)
-    for one in held:
-        stage = facts.stages.of(one.rank)
-        known = facts.stages.why_unknown(one.rank) is None and facts.stages.covers(one.file)
-        if known and not names.of(one).isdisjoint(facts.stages.layouts[stage]):
-            found[stage].setdefault(names.of(one), one)
+    for one in held if facts.stages.problem is None else ():
+        layouts = facts.stages.layouts.get(facts.stages.of(one.rank))
+        if facts.stages.covers(one.file) and (layouts is None or not names.of(one).isdisjoint(layouts)):
+            found[facts.stages.of(one.rank)].setdefault(names.of(one), one)
     return found
 
 
 def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
-    """Look for a stage of which every slice lacks some trainable parameters that layouts name, and has others."""
-    for stage, held in lists.items():
-        kinds = families(facts.stages.layouts[stage])
+    """Look for a stage of which every slice lacks some trainable parameters that layouts name, and has others.
+
+    Layouts may name those of all stages. What other stages have, by their layouts or their slices, says nothing.
+    """
+    named = Counter(name for layouts in facts.stages.layouts.values() for name in layouts)
+    for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
+        held = lists[stage]
+        elsewhere = frozenset[str]().union(
+            *(listed for other, theirs in lists.items() if other != stage for listed in theirs)
+        )
+        own = (name for name in facts.stages.layouts[stage] if named[name] == 1 and name not in elsewhere)
+        kinds = families(own)
         lacking = [_lacking(kinds, listed) for listed in held]
         if all(lacking):
             one, path = next(iter(held.values())), facts.stages.paths[stage]
@@ -233,7 +244,8 @@ def _lacking(kinds: Mapping[str, Names], listed: Names) -> Names:
 
 def _doubt(facts: Facts, lists: _ByStage) -> str | None:
     """Return the states that layouts name, and no slice of a stage has any of."""
-    for stage, held in lists.items():
+    for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
+        held = lists[stage]
         for kind, names in sorted(families(facts.stages.layouts[stage]).items()):
             if not kind or f"{kind}." in NOT_SHARDED or not all(names.isdisjoint(listed) for listed in held):
                 continue

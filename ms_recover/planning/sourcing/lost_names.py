@@ -65,10 +65,10 @@ class LostNames:
         return {name: of_weight.get(_weight(name, layouts), 0) for name in unlisted if name not in never}
 
     def _never_saved(self, stage: int, listed: Collection[str]) -> frozenset[str]:
-        """Return what layouts name and checkpoints leave out.
+        """Return what layouts name and checkpoints of the stage leave out.
 
-        All parameters of a kind, if none is listed although there are enough of them for every replica to get one, and
-        whatever a step lacks of which every slice of the stage is there.
+        All parameters of a kind, if none is listed although there are enough of them for every replica to get one,
+        whatever a step lacks of which every slice of the stage is there, and what other stages list.
         """
         index, layouts = self._index, self._index.stages.layouts[stage]
         cuts = index.stages.cuts[stage]
@@ -88,7 +88,8 @@ class LostNames:
             ]
             if len({one.rank for one in there}) == len(held):
                 never.update(frozenset(layouts).difference(*(one.listed.index for one in there)))
-        return frozenset(never)
+        others = (index.slices[kind[0]].listed for one, kinds in index.kinds.items() if one != stage for kind in kinds)
+        return frozenset(never).union(*(listed.index for listed in others))
 
     def _stated_by_others(self, stage: int) -> frozenset[str]:
         """Return what other lost slices had, by their manifests or their slices of other steps."""

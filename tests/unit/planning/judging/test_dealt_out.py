@@ -128,3 +128,15 @@ def test_a_complete_slice_lacks_what_a_lost_slice_had_and_nothing_where_all_are_
     compared = compare_slices(gather_facts(inventory, PlanOptions(world_size=2, quick=True)))
     missing = [one.parameter for one in find_complete_slice(compared, STEP, 0).missing]
     assert missing == (["b", "buffer", "moment1.b"] if there == 1 else [])
+
+
+@pytest.mark.parametrize("files", [(0, 2), (0,)])
+def test_layouts_that_name_the_parameters_of_all_stages_make_no_slice_a_part(files):
+    layouts = tuple(Layout(name, (2,), ((),)) for name in ALL)
+    strategy = tuple(
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((rank // 2,), 2, layouts), "s") for rank in files
+    )
+    groups = {rank: [rank // 2 * 2, rank // 2 * 2 + 1] for rank in range(4)}
+    inventory = tree([slice_file(0, names=FIRST), slice_file(2, names=SECOND)], groups)
+    made = plan_facts(gather_facts(replace(inventory, strategy_files=strategy), PlanOptions(quick=True))).plan
+    assert [one.verdict for one in made.ranks] == ["keep", "copy", "keep", "copy"]
