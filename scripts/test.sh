@@ -8,4 +8,4 @@ source scripts/venv.sh
 source scripts/servers.sh
 ensure_venv
 ensure_servers
-exec python -m pytest --numprocesses 2 --dist loadfile "$@"
+exec python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"

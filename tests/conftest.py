@@ -15,6 +15,9 @@ FIXTURES = Path(__file__).parent / "data" / "fixtures"
 PROCESSES = tuple(Path(__file__).parent / name for name in ("acceptance", "integration"))
 """Folders whose tests start programs."""
 
+LONG_FIRST = ("integration", "acceptance", "cli", "property")
+"""Folders by how long a file of theirs may take; behind them files of seconds fill both processes to the end."""
+
 # a busy machine is no failure of a search, and nor is a new example where none was asked for
 settings.register_profile(
     "searches", deadline=None, derandomize=SAME_EVERY_TIME, suppress_health_check=[HealthCheck.too_slow]
@@ -84,7 +87,9 @@ def _refuse_processes(event, arguments):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests of folders that start programs, and leave out the marked ones with `--quick`."""
+    """Mark the tests of folders that start programs, leave out the marked ones with `--quick`, put long files first."""
+    folders = [Path(__file__).parent / name for name in LONG_FIRST]
+    items.sort(key=lambda item: next((place for place, one in enumerate(folders) if one in item.path.parents), 9))
     for item in items:
         if any(folder in item.path.parents for folder in PROCESSES):
             item.add_marker("processes")

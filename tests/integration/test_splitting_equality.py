@@ -29,10 +29,10 @@ COMBINATIONS = list(itertools.product(("mlp", "convolutional", "encoder"), (1, 2
 FEW = [
     ("mlp", 1, "layers"),
     ("mlp", 3, "batch"),
-    ("convolutional", 3, "layers"),
+    ("convolutional", 2, "layers"),
     ("convolutional", 1, "batch"),
     ("encoder", 4, "layers"),
-    ("encoder", 2, "batch"),
+    ("encoder", 1, "batch"),
 ]
 """Each model with each split, each number of devices."""
 

@@ -31,7 +31,7 @@ from tests.support.splitting import (  # noqa: E402
     wait_for,
 )
 
-FORWARDS = int(os.environ.get("MS_RECOVER_FORWARDS", "6"))
+FORWARDS = int(os.environ.get("MS_RECOVER_FORWARDS", "4"))
 SEED = int(os.environ.get("MS_RECOVER_SEED", "1"))
 HEARTBEAT = 1.0
 ROWS = 400

@@ -180,16 +180,19 @@ def test_when_one_is_killed_all_are_stopped(tmp_path, pairs, stop, expected):
         assert "loss is" in text
 
 
+SAVE, RECOVER = "parallel_save_ckpt_train.py", "parallel_recover_train.py"
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("program", "options", "said"),
     [
-        (["--pipeline_stage", "2"], "--pipeline_stage above 1 .* Ascend only"),
-        (["--mp", "3"], "cannot be divided"),
-        (["--heads", "5"], "cannot be divided"),
-        (["--file_path", "/nowhere"], "is not a file"),
+        (SAVE, ["--pipeline_stage", "2"], "--pipeline_stage above 1 .* Ascend only"),
+        (SAVE, ["--mp", "3"], "cannot be divided"),
+        (SAVE, ["--heads", "5"], "cannot be divided"),
+        (SAVE, ["--file_path", "/nowhere"], "is not a file"),
+        (RECOVER, ["--heads", "5"], "cannot be divided"),
     ],
 )
-@pytest.mark.parametrize("program", ["parallel_save_ckpt_train.py", "parallel_recover_train.py"])
 def test_what_cannot_be_is_said_with_exit_code_2(program, options, said, pairs, tmp_path):
     command = [sys.executable, SAMPLE / program, "--file_path", pairs, "--device_target", "CPU", "--mp", "2", *options]
     code, text = run(command, tmp_path, RANK_SIZE="2")

@@ -168,7 +168,7 @@ def planned(world: World, **options: object) -> Plan:
     return plan
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(worlds())
 def test_every_source_shares_group_step_and_contents_with_its_target(world: World) -> None:
     plan = planned(world)
@@ -205,7 +205,7 @@ def check_contents(world: World, plan: Plan, rank: int, source: int) -> None:
         assert world.is_alone(source, plan.step) or len(agreeing) > 1
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(worlds(), st.randoms(use_true_random=False))
 def test_a_plan_is_a_function_of_what_is_there(world: World, chance: object) -> None:
     plan = planned(world)
@@ -221,7 +221,7 @@ def test_a_plan_is_a_function_of_what_is_there(world: World, chance: object) -> 
     assert plan_from_json(text, "test") == plan
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(worlds(), st.integers(-(2**60), 2**60))
 def test_times_decide_nothing(world: World, base: int) -> None:
     plan = planned(world)
@@ -245,7 +245,7 @@ def timeless(plan: Plan) -> Plan:
     return replace(plan, actions=actions, warnings=())  # these name the run that was written last
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(worlds(manifests=True))
 def test_steps_and_runs_are_never_mixed(world: World) -> None:
     plan = planned(world)
@@ -258,7 +258,7 @@ def test_steps_and_runs_are_never_mixed(world: World) -> None:
     assert runs <= {plan.run_id}
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(worlds(states=(CUT,), manifests=False))
 def test_brute_force_says_the_same(world: World) -> None:
     """With nothing but losses and cuts: the newest step at which each rank or a known peer has a sound slice."""
@@ -289,7 +289,7 @@ def blamed(world: World, step: Step) -> list[int]:
     return [rank for rank in range(world.size) if not any(world.readable(other, step) for other in world.group(rank))]
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(worlds(states=(CUT,), all_lists=True))
 def test_sources_are_spread_evenly(world: World) -> None:
     plan = planned(world)
@@ -302,7 +302,7 @@ def test_sources_are_spread_evenly(world: World) -> None:
         assert max(able) - min(able) <= 1
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(worlds(manifests=True), st.data())
 def test_one_more_sound_slice_never_makes_a_plan_older(world: World, data: st.DataObject) -> None:
     assume(any(state == WHOLE and rank not in world.lost for (rank, _), state in world.states.items()))
@@ -317,7 +317,7 @@ def test_one_more_sound_slice_never_makes_a_plan_older(world: World, data: st.Da
     assert after.step >= plan.step
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(worlds(states=(CUT, FLIPPED), manifests=True) | bereft_worlds(), st.data())
 def test_a_manifest_that_lies_about_its_group_brings_no_wrong_bytes(world: World, data: st.DataObject) -> None:
     """Without rank lists the manifests tell the groups; one flipped digit must not lead to a stranger's slice."""
@@ -428,7 +428,7 @@ def damaged_json(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(text)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(250))
 @given(damaged_json(MANIFEST) | st.binary(max_size=100))
 def test_any_manifest_is_read_or_refused(data: bytes) -> None:
     try:
@@ -440,7 +440,7 @@ def test_any_manifest_is_read_or_refused(data: bytes) -> None:
     assert max(manifest.group) < manifest.world_size
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(250))
 @given(damaged_json(PLAN) | st.binary(max_size=100))
 def test_any_plan_is_read_or_refused(data: bytes) -> None:
     try:
