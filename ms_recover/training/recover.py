@@ -22,11 +22,12 @@ from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
+from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import compile_network
 from ms_recover.training.position import Feed
-from ms_recover.training.resuming import Found, Resumption, find_any, load_found
+from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_order import check_order, doubts, doubts_of_change

@@ -1,39 +1,26 @@
-"""Resuming: all ranks load the newest step that each of them has or can get."""
+"""The verb resume: all ranks load the newest step that each of them has or can get, in a loop without ``Model``."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
-from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.manifest import read_manifest
-from ms_recover.loading.contents import SliceContents
-from ms_recover.model.manifest import Manifest
+from ms_recover.errors import InputError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
-from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.cells import as_cell
+from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.generators import restore_generators
-from ms_recover.training.held_directories import hold_directories, holding_directories
-from ms_recover.training.job import TrainingJob, current_job
-from ms_recover.training.known_runs import gather_runs
-from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
-from ms_recover.training.other_world import naming_reshard
-from ms_recover.training.position import Feed, Position, check_feed, find_position
-from ms_recover.training.rank_view import RankView, scan_tree
-from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run import note_resumed
-from ms_recover.training.run_state import RunState, find_run_state, warn_of_operators
+from ms_recover.training.held_directories import holding_directories
+from ms_recover.training.job import current_job
+from ms_recover.training.position import Feed, check_feed
+from ms_recover.training.run_state import RunState, warn_of_operators
 from ms_recover.training.sample_order import check_order, loop_doubts
-from ms_recover.training.search import Fresh, Paths, ReshardArguments, Search, make_search, prepare_search
-from ms_recover.training.set_aside import bring_back
+from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
 
 if TYPE_CHECKING:
     from ms_recover.training.resharding import Resharded
@@ -64,73 +51,6 @@ class Resumption:
     accumulate: int = 1
     """With ``reshard=True`` and a dataset: how many micro-batches, each as large as one of a rank before, a rank trains
     now for an update of the weights, so that they make up for lost ranks."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The slice that a rank resumes from, and the tree that it was found in."""
-
-    job: TrainingJob
-    view: RankView
-    own: OwnSlice
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """The manifest of the slice, None when none can be read."""
-        try:
-            return read_manifest(self.own.path + MANIFEST_SUFFIX)
-        except MsRecoverError:
-            return None
-
-    @property
-    def source_rank(self) -> int | None:
-        """See `Resumption.source_rank`."""
-        return self.view.source_ranks.get(self.own.step)
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        """See `Resumption.rank_local_lost`."""
-        return self.view.lost_values(self.own.step)
-
-    def state(self) -> RunState | None:
-        """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
-        return find_run_state(self.own, self.view.inventory.root)
-
-    def take_contents(self) -> SliceContents | None:
-        """Return what was read of the slice to prove it, once, so that it is not read again to load it."""
-        return self.view.take_contents(self.own)
-
-    @property
-    def initial(self) -> tuple[str, ...]:
-        """The parameters that keep the values of the network."""
-        return self.lost if self.view.rank_local == "initial" else ()
-
-    def load(
-        self, network: Callable[[], Any], compile_it: Callable[[], None], *, in_place: bool = True, model: Any = None
-    ) -> None:
-        """Read the slice, compile the network where its compiler cuts it, and load it; errors as for `load_into`."""
-        parameters = load_slice(self.own, self.take_contents())
-        compile_it()
-        load_into(network(), parameters, self.own, self.initial, in_place=in_place)
-
-    @property
-    def resharded_from(self) -> None:
-        """See `Resumption.resharded_from`."""
-
-    def position(self, feed: Feed, dataset: Any, state: RunState | None, allow_change: bool) -> Position:
-        """Return the position in the dataset; errors are those of `find_position`."""
-        return find_position(self.own.step, self.manifest, feed, allow_change=allow_change)
-
-    def micro_batches(self, dataset: Any, state: RunState | None) -> int:
-        """See `Resumption.accumulate`."""
-        return accumulation()
-
-    def finish(self, *, aside: bool = True) -> None:
-        """Set newer slices `aside`, and note that the next run goes on from this one; all ranks call it together."""
-        if aside:
-            step = self.own.step
-            self.job.run_together("renaming newer slices", lambda: supersede_newer_slices(self.view, step))
-            note_resumed(self.view.run_of(step))
 
 
 @holding_directories()
@@ -232,166 +152,3 @@ def _check_dataset(found: Found | Resharded, dataset: Any, state: RunState | Non
     if state is not None:
         otherwise = "without a dataset for resume(), which then compares nothing"
         check_order(state.order, dataset, otherwise, shared_out=found.resharded_from is not None)
-
-
-def find_any(
-    job: TrainingJob, search: Search, cut: ReshardArguments, savers: Iterable[Any], network: Any
-) -> Found | Resharded | None:
-    """Find what to resume from, cut anew where that is asked for and needed; errors are those of `find_slice`.
-
-    All ranks call it together. `savers` are those of the program, which may state how its parameters are cut.
-    """
-    given = [flag for (flag,) in job.gather([cut.reshard])]
-    if len(set(given)) > 1:
-        with_it = [rank for rank, flag in enumerate(given) if flag]
-        raise UsageError(
-            f"reshard=True was given on rank(s) {list_some(with_it)} alone: give all {job.size} ranks the same "
-            "arguments"
-        )
-    set_accumulation(cut.accumulate)
-    if cut.reshard:
-        from ms_recover.training.reshard_target import StatedCut
-        from ms_recover.training.resharding import find_resharded
-
-        stated = job.run_together("reading the layouts", lambda: StatedCut.of(cut.layouts, savers, job))
-        search = prepare_search(job, search)
-        everywhere = replace(search, judging=replace(search.judging, world_size=None))
-        resharded = find_resharded(job, everywhere, cut.sources, stated, network)
-        if resharded is not None:
-            return resharded
-        return find_slice(job, search)
-    with naming_reshard(job, search):
-        found = find_slice(job, search)
-        if found is not None:
-            job.run_together("comparing the layouts", lambda: _check_cut(found, savers, network))
-        return found
-
-
-def _check_cut(found: Found, savers: Iterable[Any], network: Any) -> None:
-    """Refuse slices that are cut otherwise than the program states; local shapes need not show it."""
-    layouts = next((stated for stated, _ in (saver.stated for saver in savers) if stated is not None), None)
-    if layouts is None or not (stages := found.view.compared.facts.stages).layouts:
-        return
-    from ms_recover.training.reshard_target import why_cut_otherwise
-
-    why = why_cut_otherwise(found.job, layouts, network, stages)
-    if why is not None:
-        raise InputError(f"{found.own}: {why}; resume with the layouts of the slices, or with reshard=True")
-
-
-def find_slice(job: TrainingJob, search: Search) -> Found | None:
-    """Find and obtain the slice to resume from; None, and a warning, when training is to start afresh.
-
-    All ranks call it together. Errors are those of `obtain_resume_slice`, and MissingInputError when there is no slice
-    and nothing said that this is right.
-    """
-    top = search.root
-    search = prepare_search(job, search)
-    view, own = obtain_resume_slice(job, _look(job, search), top)
-    if own is not None:
-        _warn_of_newer_steps(view, own)
-        _warn_of_other_runs(view, own)
-        return Found(job, view, own)
-    aside = "; ".join(texts_of_aside(view.known_runs))
-    if search.fresh == "refuse" or search.step is not None:
-        seen = f" ({view.overlooked})" if view.overlooked else ""
-        raise MissingInputError(
-            f"no rank has a slice under {top}{seen}: name the folder that holds ckpt_dir{{rank}}/, "
-            "or train from the start with fresh='start'" + (f"; {aside}" if aside else "")
-        )
-    job.run_together("looking for slices", lambda: _refuse_overlooked(view))
-    if aside:
-        _log.warning("rank %d: %s", job.rank, aside)
-    _log.warning("rank %d: no slices under %s, training from the start", job.rank, top)
-    return None
-
-
-def _look(job: TrainingJob, search: Search) -> RankView:
-    """Scan the tree, lock this rank's directories, and judge by the runs that all ranks see together.
-
-    Slices of a chosen run that were set aside get their names back before.
-    """
-
-    def scan() -> RankView:
-        return scan_tree(search.root, job.rank, search.scanning)
-
-    view = job.run_together("scanning the tree", scan)
-    waited = job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
-    if any(flag for (flag,) in job.gather([waited])):  # what ended meanwhile may have saved
-        view = job.run_together("scanning the tree", scan)
-    runs = gather_runs(job, view.runs)
-    if search.from_environment and search.judging.run is not None:
-        search = search.in_run(follow_choice(runs, search.judging.run))
-    chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
-    if chosen is not None:
-        brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))
-        if any(count for (count,) in job.gather([brought])):
-            view = job.run_together("scanning the tree", scan)
-            runs = gather_runs(job, view.runs)
-    view = job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
-    return view if search.step is None else view.narrowed(search.step)
-
-
-def _folders(view: RankView) -> set[str]:
-    """Return the directories of this rank's slices that can be written."""
-    if view.seen is None:
-        return set()
-    own = [one.path for one in view.seen.slices if one.rank == view.rank]
-    own += [one.path for one in view.seen.set_aside if one.rank == view.rank]
-    folders = {os.path.dirname(os.path.join(view.seen.root, path)) for path in own}
-    return {folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)}
-
-
-def _bring_back(view: RankView, chosen: Lineage) -> int:
-    return bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen) if view.seen is not None else 0
-
-
-def _warn_of_newer_steps(view: RankView, own: OwnSlice) -> None:
-    """Name the newer steps that this rank cannot be brought to; those of other runs are named with them."""
-    for step, assessment in view.assessments.items():
-        verdict = assessment.ranks[view.rank]
-        if step > own.step and step not in view.withdrawn and verdict.verdict == "unrecoverable":
-            _log.warning("rank %d: step %s is given up for step %s: %s", own.rank, step, own.step, verdict.reason)
-
-
-def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
-    if view.lineage is None or view.lineage.chosen:
-        return
-    for text in (*view.lineage.newer_texts(own.step), *view.lineage.set_aside_texts(own.step)):
-        _log.warning(
-            "rank %d: training resumes from step %s of %s; %s", own.rank, own.step, view.lineage.last.text, text
-        )
-
-
-def _refuse_overlooked(view: RankView) -> None:
-    if view.overlooked is not None:
-        raise InputError(
-            f"rank {view.rank}: {view.overlooked}. fresh='start' trains over no slices: correct root, pattern, "
-            "group_info or strategy, so that they are found, or move them away"
-        )
-
-
-def load_found(found: Found | Resharded, load: Callable[[], None], *, aside: bool = True) -> None:
-    """Have all ranks `load` their slices, then set newer ones `aside`; if it fails on one rank, it fails on all."""
-    found.job.run_together(f"loading the slice of step {found.own.step}", load)
-    found.finish(aside=aside)
-
-
-def load_into(
-    network: Any, parameters: dict[str, Any], own: OwnSlice, initial: Collection[str] = (), *, in_place: bool = True
-) -> None:
-    """Load a slice into a network that is compiled if it has to be, and compare what it holds then with the manifest.
-
-    Parameters named `initial` keep the values of the network; `in_place` is that of `load_into_network`.
-    Errors are those of `load_into_network` and `check_network`.
-    """
-    load_into_network(network, parameters, own, initial, in_place=in_place)
-    try:
-        manifest = read_manifest(own.path + MANIFEST_SUFFIX)
-    except MissingInputError:
-        _log.warning("%s: it has no manifest, so the loaded values rest on the structure of the slice only", own)
-    except MsRecoverError as error:
-        _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
-    else:
-        count = check_network(network, manifest, own, initial)
-        _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)

@@ -17,7 +17,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import nn  # noqa: E402
 
 from ms_recover.loading import contents  # noqa: E402
-from ms_recover.training import SliceSaver, resume, resuming  # noqa: E402
+from ms_recover.training import SliceSaver, found_slice, resume  # noqa: E402
 from ms_recover.training.network import OwnSlice, load_slice  # noqa: E402
 
 
@@ -105,7 +105,7 @@ def test_a_damaged_slice_is_not_loaded(saved, read):
 
 def test_a_slice_that_is_written_behind_the_proof_is_loaded_as_it_was_proven(saved, monkeypatch):
     _, newest = slices_of(saved)
-    find = resuming.find_slice
+    find = found_slice.find_slice
 
     def written(job, search):
         found = find(job, search)
@@ -113,7 +113,7 @@ def test_a_slice_that_is_written_behind_the_proof_is_loaded_as_it_was_proven(sav
         newest.write_bytes(bytes(newest.stat().st_size))
         return found
 
-    monkeypatch.setattr(resuming, "find_slice", written)
+    monkeypatch.setattr(found_slice, "find_slice", written)
     parameters = made(0)
     resume(parameters, saved)
     assert values_of(parameters) == {2.0}

@@ -13,7 +13,7 @@ import mindspore.dataset as ds  # noqa: E402
 from mindspore import nn  # noqa: E402
 from mindspore.train import Model  # noqa: E402
 
-from ms_recover.training import recover_train, resume, resuming  # noqa: E402
+from ms_recover.training import found_slice, recover_train, resume  # noqa: E402
 from ms_recover.training.arguments import source_texts  # noqa: E402
 
 
@@ -27,7 +27,7 @@ def asked(monkeypatch):
         scanning, judging = search.scanning, search.judging
         raise AskedError(search.root, scanning.pattern, scanning.group_info, scanning.strategy, judging.tolerate)
 
-    monkeypatch.setattr(resuming, "_look", look)
+    monkeypatch.setattr(found_slice, "_look", look)
 
 
 def model():

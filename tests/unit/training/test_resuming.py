@@ -12,9 +12,10 @@ from ms_recover.testing.trees import make_tree, save_manifests
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
+from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.rank_view import RankView  # noqa: E402
 from ms_recover.training.resume_step import find_common_step  # noqa: E402
-from ms_recover.training.resuming import Search, find_slice  # noqa: E402
+from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 
