@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z", re.ASCII)
 _TAKEN = ("state", "result", "phase")
+_ENDING, _OURS = ".prom", b"# HELP ms_recover_"
 
 
 @click.command(
@@ -37,7 +38,8 @@ _TAKEN = ("state", "result", "phase")
     "--textfile",
     metavar="PATH",
     type=click.Path(dir_okay=False),
-    help="Write them here, whole or not at all, for the textfile collector of node_exporter; the name ends in .prom.",
+    help="Write them here, whole or not at all, for the textfile collector of node_exporter; the name ends in .prom. "
+    "Replaces nothing but older figures.",
 )
 @click.option(
     "--watch",
@@ -74,7 +76,7 @@ def command(
     text_of = _exporter()
     named = _parse_labels(labels)
     if textfile is not None:
-        _check_textfile(textfile)
+        textfile_target(textfile)  # before any time goes into a look
     errors = 0
     while True:
         look, error = _look(root, plan, scan, topology, errors)
@@ -121,21 +123,47 @@ def _look(
     return Look(found=found, ended=time.time(), seconds=spent, errors=errors + (failed is not None)), failed
 
 
-def _check_textfile(path: str) -> None:
-    """Raise UsageError for a name that the collector passes over, MissingInputError where its directory is missing."""
-    if not path.endswith(".prom"):
-        raise UsageError(f"--textfile {path}: the textfile collector reads names that end in .prom alone")
-    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise MissingInputError(f"--textfile {path}: the directory does not exist: make it first")
-
-
 def _write(text: str, textfile: str | None) -> None:
     if textfile is None:
         click.echo(text, nl=False)
         return
     from ms_recover.stores.atomic import write_small
 
-    write_small(textfile, text.encode())
+    write_small(textfile_target(textfile), text.encode())
+
+
+def textfile_target(path: str) -> str:
+    """Return where figures are written, with links resolved: a new file, an empty one, or one with older figures.
+
+    Raises
+    ------
+    UsageError
+        When the collector would not read the name, or anything else is there: a slice, a device.
+    MissingInputError
+        When there is no such directory.
+    StorageError
+        When what is there cannot be read.
+    """
+    from ms_recover.system_errors import explained
+
+    if not path.endswith(_ENDING):
+        raise UsageError(
+            f"--textfile {path}: the collector reads names that end in {_ENDING} alone; choose such a name"
+        )
+    target = os.path.realpath(path)
+    with explained("looking at", path):
+        if not os.path.lexists(target):
+            if not os.path.isdir(os.path.dirname(target)):
+                raise MissingInputError(f"--textfile {path}: the directory does not exist: make it first")
+            return target
+        if os.path.isfile(target):
+            with open(target, "rb") as file:
+                head = file.read(len(_OURS))
+            if head in (_OURS, b""):
+                return target
+    raise UsageError(
+        f"--textfile {path} exists and holds no figures of recover-ckpt: nothing else is replaced; name another file"
+    )
 
 
 def _parse_labels(texts: tuple[str, ...]) -> dict[str, str]:

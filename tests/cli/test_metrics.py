@@ -1,6 +1,7 @@
 """recover-ckpt metrics: what it prints, and that it goes on."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -105,7 +106,7 @@ def test_a_label_is_given_to_every_series_and_escaped(tree, recover_ckpt):
 
 def test_a_text_file_is_replaced_whole_and_says_when_the_look_failed(tree, tmp_path, recover_ckpt):
     target = tmp_path / "out.prom"
-    target.write_text("old")
+    target.write_text("# HELP ms_recover_old")
     assert recover_ckpt("metrics", tree, "--textfile", target).code == 0
     assert series(target.read_text())["ms_recover_newest_step",] == 16
     assert target.stat().st_mode & 0o777 == 0o644
@@ -265,3 +266,45 @@ def test_alerts_fire_for_what_they_are_about(tmp_path):
 def test_every_series_is_documented(tree, recover_ckpt):
     text = (DOCS / "metrics.md").read_text()
     assert all(f"`{name}" in text for name, *_ in series(recover_ckpt("metrics", tree).out))
+
+
+@pytest.mark.parametrize("name", ["ckpt_dir0/test-2_8.ckpt", "notes.txt"])
+def test_a_name_that_the_collector_does_not_read_is_refused(tree, recover_ckpt, name):
+    path = tree / name
+    before = path.read_bytes() if path.exists() else None
+    done = recover_ckpt("metrics", tree, "--textfile", path)
+    assert done.code == 2
+    assert "end in .prom" in done.err
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_nothing_but_older_figures_is_replaced(tree, recover_ckpt, tmp_path):
+    other, pipe, folder = tmp_path / "a.prom", tmp_path / "b.prom", tmp_path / "c.prom"
+    other.write_text("node_load1 3\n")
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link = tmp_path / "d.prom"
+    link.symlink_to(tree / "ckpt_dir0" / "test-2_8.ckpt")
+    states = [path.lstat().st_ino for path in (other, pipe, folder, link)]
+    slice_before = link.read_bytes()
+    for path in (other, pipe, folder, link):
+        done = recover_ckpt("metrics", tree, "--textfile", path)
+        assert (done.code, done.out) == (2, ""), path
+    assert [path.lstat().st_ino for path in (other, pipe, folder, link)] == states
+    assert (other.read_text(), link.read_bytes()) == ("node_load1 3\n", slice_before)
+
+
+def test_figures_replace_older_ones_and_an_empty_file_also_through_a_link(tree, recover_ckpt, tmp_path):
+    path, link = tmp_path / "a.prom", tmp_path / "b.prom"
+    path.touch()
+    link.symlink_to(path)
+    for _ in range(2):
+        assert recover_ckpt("metrics", tree, "--textfile", link).code == 0
+        assert series(path.read_text())["ms_recover_scan_success",] == 1
+    assert link.is_symlink()
+
+
+def test_a_textfile_without_a_folder_is_named_before_the_tree_is_looked_at(tree, recover_ckpt, tmp_path):
+    done = recover_ckpt("metrics", tmp_path / "nothing", "--textfile", tmp_path / "none" / "a.prom")
+    assert done.code == 3
+    assert "a.prom: the directory does not exist" in done.err
