@@ -326,3 +326,30 @@ def test_the_policy_stops_what_is_not_of_the_page(page):
     refused = wait_for(lambda: [one for one in page.console() if "Content Security Policy" in one])
     assert refused
     assert page.driver.title != "run"
+
+
+def test_long_names_of_hosts_break_and_the_worst_comes_first(browser, tmp_path):
+    """No table is wider than the page, the legend begins with what has no source, and a reason is said once."""
+    root = make_tree(tmp_path / "tree", data_parallel=8, model_parallel=2, steps=(Step(1, 8),))
+    save_manifests(root)
+    for rank in (*range(1, 16, 2), 0):
+        shutil.rmtree(root / f"ckpt_dir{rank}")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("".join(f"{name * 200} slots=4\n" for name in "abcd"))
+    page = tmp_path / "page.html"
+    assert run("report", root, "--world-size", 16, "--hostfile", hosts, "-o", page).code == 0
+    opened = browser.open(page)
+    find_in(opened, "1-7")
+    wide = """return [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1)
+        .map((one) => one.getAttribute("aria-label"))"""
+    assert opened.run(wide) == []
+    legend = opened.run("return [...document.querySelectorAll('#legend li')].map((one) => one.textContent)")
+    assert [one.split(",")[0] for one in legend] == ["missing: no source", "missing: copied", "keeps its slice"]
+    assert "none of them wholly" in opened.text(".tile")
+    section = opened.text("section[aria-labelledby=audit-title]")
+    lead = opened.text("section[aria-labelledby=audit-title] .lead")
+    assert opened.run("return document.querySelector('section[aria-labelledby=audit-title] .lead + p')") is None, (
+        section
+    )
+    assert "not recoverable as it is" in lead
+    assert "Copies of each block" not in section  # there is none

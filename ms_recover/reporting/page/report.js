@@ -156,7 +156,8 @@
       counts.set(key, (counts.get(key) || 0) + 1);
     }
     const NAMES = { keep: "keeps its slice", copy: "copied", compose: "put together", unrecoverable: "no source" };
-    const entries = [...counts].sort(([one], [other]) => (one < other ? 1 : -1));
+    const gravity = ([key]) => GRAVITY.indexOf(key.split(" ")[0]);
+    const entries = [...counts].sort((one, other) => gravity(other) - gravity(one) || (one[0] < other[0] ? 1 : -1));
     find("legend").replaceChildren(
       ...entries.map(([key, count]) => {
         const [verdict, state] = key.split(" ");
@@ -276,7 +277,7 @@
         ];
         return element(
           "tr",
-          cells.map((one) => element("td", one)),
+          cells.map((one, at) => element("td", one, at === 1 ? "name" : at === 4 ? "path" : "")),
         );
       });
       const caption = found.length > MOST_RESULTS ? `The first ${MOST_RESULTS} found` : "Found";
@@ -300,7 +301,7 @@
       }
       const parts = [...counts].map(([key, held]) => `${key}: ${folded(held)}`);
       return element("tr", [
-        element("td", host.name || "all"),
+        element("td", host.name || "all", "name"),
         element("td", folded(host.ranks)),
         element("td", parts.join("; ")),
       ]);

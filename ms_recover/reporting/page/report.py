@@ -81,7 +81,8 @@ def _world(plan: Plan) -> str:
 def _hosts_known(topology: Topology | None) -> str:
     if topology is None:
         return ""
-    return f"{len(set(topology.domains[0])):,} hosts, by {topology.source}"
+    count = len(set(topology.domains[0]))
+    return f"{count:,} host{'s' * (count != 1)}, by {topology.source}"
 
 
 def _tiles(report: Report, refused: bool) -> list[dict[str, object]]:
@@ -132,7 +133,7 @@ def _worst_hosts(ranks: Iterable[int], topology: Topology | None) -> str:
     hit = Counter(topology.domains[0][rank] for rank in ranks if rank < topology.world_size)
     if len(hit) > _MOST_HOSTS:
         whole = sum(count == sizes[host] for host, count in hit.items())
-        return f"{len(hit):,} hosts, {whole:,} of them wholly: {list_some(hit, _MOST_HOSTS)}"
+        return f"{len(hit):,} hosts, {f'{whole:,}' if whole else 'none'} of them wholly: {list_some(hit, _MOST_HOSTS)}"
     texts = [
         f"{host} (all {count})" if count == sizes[host] > 1 else f"{host} ({count} of {sizes[host]})"
         for host, count in hit.items()
