@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from ms_recover.splitting.events import Event, Rows, Span
@@ -25,6 +27,25 @@ class BusyTimes(NamedTuple):
     def share(self, device: int) -> str:
         """Return a device's share of the window as a percentage; ``-`` when the window is empty."""
         return f"{self.by_device.get(device, 0.0) / self.window:.0%}" if self.window > 0 else "-"
+
+
+def in_turn(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return spans, in order of their begin, in which no device computes two chunks at once.
+
+    A device computes one chunk after the other. The end of a span is the moment at which this process has taken the
+    answer, which may be late: so it is no later than the begin of the device's next one.
+    """
+    by_device: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_device[span.device].append(span)
+    found = []
+    for own in by_device.values():
+        begin = inf
+        for span in sorted(own, key=lambda one: one.ended, reverse=True):
+            late = max(span.ended - begin, 0.0)
+            found.append(replace(span, began=span.began - late, ended=span.ended - late) if late else span)
+            begin = found[-1].began
+    return tuple(sorted(found, key=lambda span: (span.began, span.device)))
 
 
 def busy_times(spans: Sequence[Span]) -> BusyTimes:

@@ -69,7 +69,9 @@ class Span:
     began: float
     """Seconds since the splitter was made."""
     ended: float
-    """The same; the duration is measured by the device, its end by this process."""
+    """The same; the duration is measured by the device, its end by this process, where that is before the device's next
+    chunk begins.
+    """
     outcome: Outcome = "done"
 
 

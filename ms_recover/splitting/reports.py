@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ms_recover.splitting.activity import in_turn
 from ms_recover.splitting.devices import Devices
 from ms_recover.splitting.events import Event, ForwardReport, Span
 from ms_recover.splitting.history import History
@@ -37,7 +38,7 @@ class Reports:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The chunks that each device computed, with their times."""
-        return tuple(self._history.spans)
+        return in_turn(self._history.spans)
 
     @property
     def spares(self) -> int:

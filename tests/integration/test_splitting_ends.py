@@ -31,6 +31,7 @@ from tests.support.splitting import (  # noqa: E402
     outcome,
     wait_for,
 )
+from tests.support.trace_events import faults_of_trace  # noqa: E402
 
 HEARTBEAT = 1.0
 
@@ -270,7 +271,9 @@ def test_commands_understand_the_directory(watched, tmp_path, recover_ckpt, caps
         assert "recovered device 1" in printed
         page = tmp_path / "timeline.html"
         splitter.timeline(page)
-        trace = json.loads((tmp_path / "timeline.trace.json").read_text())
+        text = (tmp_path / "timeline.trace.json").read_text()
+        assert faults_of_trace(text) == []
+        trace = json.loads(text)
         assert "recovered" in {event["name"] for event in trace["traceEvents"]}
         assert "<svg" in page.read_text() or "<canvas" in page.read_text()
         assert "recovered" in page.read_text()

@@ -1,12 +1,11 @@
 """The timeline of a splitter in a browser, and its trace events as their format documents them."""
 
-import json
-
 import pytest
 
 from ms_recover.splitting.timeline.page import write_timeline
 from ms_recover.splitting.timeline.trace import write_trace
 from tests.support.browser import open_browser
+from tests.support.trace_events import faults_of_trace
 from tests.unit.splitting.test_timeline import pipeline
 
 
@@ -38,16 +37,5 @@ def test_the_timeline_works_under_its_policy_and_axe_finds_nothing_serious(brows
 
 
 def test_trace_events_have_the_fields_that_their_format_documents(tmp_path):
-    """The "Trace Event Format" of Chrome: complete events, instants with a scope, asynchronous pairs, metadata."""
     write_trace(tmp_path / "timeline.html", *pipeline())
-    events = json.loads((tmp_path / "timeline.trace.json").read_text())["traceEvents"]
-    needed = {"X": {"dur"}, "i": {"s"}, "b": {"id", "cat"}, "e": {"id", "cat"}, "M": {"args"}}
-    assert {event["ph"] for event in events} == set(needed)
-    for event in events:
-        assert {"name", "ph", "ts", "pid", "tid", *needed[event["ph"]]} <= set(event)
-        assert isinstance(event["ts"], int | float)
-        assert event["ts"] >= 0
-        assert event.get("dur", 0) >= 0
-        assert event.get("s", "g") in "gpt"
-    opened = {(event["cat"], event["id"], event["name"]) for event in events if event["ph"] == "b"}
-    assert {(event["cat"], event["id"], event["name"]) for event in events if event["ph"] == "e"} <= opened
+    assert faults_of_trace((tmp_path / "timeline.trace.json").read_text()) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ms_recover.splitting.activity import group_events, outages, redone_spans
+from ms_recover.splitting.activity import busy_times, group_events, in_turn, outages, redone_spans
 from ms_recover.splitting.events import Event, Span
 from ms_recover.splitting.summary import loss_texts
 
@@ -51,3 +51,26 @@ def test_events_of_a_kind_and_moment_are_one() -> None:
         Event(at=3.0, kind="redone", device=0),
     ]
     assert [len(group) for group in group_events(events, 0.5)] == [1, 2, 1]
+
+
+def test_a_device_computes_one_chunk_after_the_other() -> None:
+    """Answers that were taken late move back, with the duration that the device measured; other devices stay."""
+    recorded = [
+        Span(device=0, part=0, call=0, rows=(0, 5), began=1.0, ended=2.0),
+        Span(device=0, part=0, call=0, rows=(5, 10), began=1.5, ended=2.5),
+        Span(device=0, part=0, call=0, rows=(10, 15), began=2.0, ended=3.0),
+        Span(device=1, part=1, call=0, rows=(0, 5), began=1.2, ended=1.4),
+    ]
+    found = in_turn(recorded[::-1])
+    assert [(one.rows, one.began, one.ended) for one in found if one.device == 0] == [
+        ((0, 5), 0.0, 1.0),
+        ((5, 10), 1.0, 2.0),
+        ((10, 15), 2.0, 3.0),
+    ]
+    assert recorded[3] in found
+    assert busy_times(found) == ({0: 3.0, 1: recorded[3].ended - recorded[3].began}, 3.0)
+
+
+def test_spans_that_lie_apart_stay() -> None:
+    recorded = tuple(Span(device=0, part=0, call=0, rows=(n, n + 1), began=n, ended=n + 1) for n in range(4))
+    assert in_turn(recorded) == recorded
