@@ -177,6 +177,8 @@ class RankView:
         """
         if self.seen is None:
             return replace(self, known_runs=runs)
+        if not self.seen.slices:  # what a start left that saved nothing states no number of ranks
+            judging = replace(judging, world_size=None)
         compared = compare_slices(gather_facts(self.seen, judging, NOTHING_READ, runs))
         facts, steps = compared.facts, self.seen.steps
         reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in steps}

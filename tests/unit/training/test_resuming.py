@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UnrecoverableError
+from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.model.options import PlanOptions, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
@@ -35,6 +36,16 @@ def test_all_ranks_start_afresh_where_none_has_a_slice(tmp_path, caplog):
     assert "rank 1: no slices under" in caplog.text
     refused = found([tmp_path / "empty", tmp_path / "none"], "refuse")
     assert all(isinstance(error, MissingInputError) for error in refused)
+
+
+def test_rank_lists_of_a_larger_job_that_saved_nothing_keep_no_smaller_one_from_starting(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"ckpt_dir{rank}").mkdir()
+        write_group_info(tmp_path / f"ckpt_dir{rank}" / "group_info.pb", (0, 1))
+    assert found([tmp_path]) == [None]
+    (refused,) = found([tmp_path], "refuse")
+    assert isinstance(refused, MissingInputError)
+    assert "no rank has a slice under" in str(refused)
 
 
 def test_where_one_rank_sees_files_that_may_be_slices_none_starts(tmp_path):
