@@ -29,6 +29,7 @@ from ms_recover.planning.resharding.step_plan import plan_step, steps_to_try, wh
 from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
+from ms_recover.stores.urls import is_url, shown_url
 
 if TYPE_CHECKING:
     from ms_recover.model.reshard import ReshardOptions, ReshardOutcome, ReshardPlan
@@ -41,11 +42,20 @@ def check_output(root: str, output: str | os.PathLike[str]) -> None:
     Raises
     ------
     UsageError
-        When it lies in the tree, is no folder, or holds files that no reshard wrote.
+        When it is a URL, lies in the tree, is no folder, or holds files that no reshard wrote.
     """
     from ms_recover.execution.reshard_output import check_folder
 
-    check_folder(root, os.path.abspath(output))
+    check_folder(root, _folder(output))
+
+
+def _folder(output: str | os.PathLike[str]) -> str:
+    if is_url(output):
+        raise UsageError(
+            f"{shown_url(os.fspath(output))}: a reshard writes to folders of this host alone: name one, and send it on "
+            "with recover-ckpt copy"
+        )
+    return os.path.abspath(output)
 
 
 def plan_reshard(
@@ -81,6 +91,7 @@ def plan_reshard(
     FormatError, ContradictionError
         When a strategy file is damaged, or documents contradict each other.
     """
+    folder = _folder(output)
     target = read_target(wanted.strategy) if wanted.strategy is not None else None
     if wanted.dtype is not None:
         check_castable()
@@ -100,7 +111,7 @@ def plan_reshard(
             step=step,
             target=target,
             wanted=wanted,
-            output=os.path.abspath(output),
+            output=folder,
             inventory=inventory,
             values=values,
         )

@@ -191,9 +191,7 @@ def command(
     threads = jobs or min(2 * cores(), _MOST_JOBS)
     inventory = scan_tree(root, scan, as_json=as_json)
     with progress_bar("reading", None, as_json) as progress:
-        made = resharding.plan_reshard(
-            inventory, output or f"{root}.resharded", options, plan, jobs=cores(), progress=progress
-        )
+        made = resharding.plan_reshard(inventory, output or "resharded", options, plan, jobs=cores(), progress=progress)
     if target is not None and target.kind != "stdout":
         from ms_recover.cli.plan_file import write_plan
         from ms_recover.formats.codec import json_text

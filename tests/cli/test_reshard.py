@@ -257,10 +257,11 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path, r
         (root / "new", "name a folder outside"),
         (tmp_path / "full", "holds notes.txt, which no reshard wrote"),
         (tmp_path / "file", "is a file"),
+        ("s3://bucket/folder", "folders of this host alone"),
     ):
         for more in ([], ["--plan"]):
             assert said in run(root, "--full", "-o", output, *more, code=2).err
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".resharded")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full", "source"]
 
 
 def test_strategy_files_that_do_not_fit(tmp_path, root):
