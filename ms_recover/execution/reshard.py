@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
 from ms_recover.execution.context import ActionContext
@@ -16,7 +17,7 @@ from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.manifests import TOOL, manifest_in, manifest_of, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.reshard_check import compare_back
-from ms_recover.execution.reshard_documents import document_bytes
+from ms_recover.execution.reshard_documents import document_bytes, write_documents
 from ms_recover.execution.reshard_output import check_output, prepare_output
 from ms_recover.execution.targets import check_place, check_written
 from ms_recover.formats.header import parse_header
@@ -29,9 +30,9 @@ from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.reshard import ReshardOutcome, ReshardPlan, ReshardResult, TargetFile, written_parameters
 from ms_recover.model.slices import SliceHeader, SliceImage
 from ms_recover.planning.resharding.actions import action_of, source_names
-from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked, write_small
+from ms_recover.stores.atomic import AtomicFile, FileForm, leftovers, remove_unlocked
 from ms_recover.stores.digest import digest_of, holds
-from ms_recover.stores.directories import DirectorySyncs, make_directory
+from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
 from ms_recover.stores.store import Store
 from ms_recover.stores.system import allocate
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 _METADATA = (("format", "ms"),)
 _MOST_TOGETHER = 16
 """Files that are open for writing at a time in one thread."""
+_SYNCED_TOGETHER = 4
+"""Of these, files that wait for the device at a time: a file system then makes one commit for several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ def run_reshard(
         names: list[str] = []
         compared = (0, 0)
         if codes <= {0, VerificationError.exit_code} and not errors and all(_is_there(end) for end in written):
-            names = _write_documents(plan, documents)
+            names = write_documents(plan, documents, jobs)
             _remove_leftovers(plan)
             if compare:
                 digests = {end.result.target: end.digests for end in written}
@@ -208,18 +211,17 @@ class _Run:
                 descriptors = [temporary.descriptor for temporary in temporaries]
                 digests = ImageWriter(descriptors, image, context, self._casts).write(action, reader)
             form = reader.opened(model).form()
+            in_threads(_SYNCED_TOGETHER, partial(_settle, form=form), temporaries)
             for temporary in temporaries:
-                self._settle(temporary, form, image, digests)
+                self._check(temporary, image, digests)
             reader.check_unchanged()
             return [
                 self._commit(file, own, temporary, image, digests, reader)
                 for (file, own), temporary in zip(files, temporaries, strict=True)
             ]
 
-    def _settle(self, temporary: AtomicFile, form: FileForm, image: SliceImage, digests: Digests) -> None:
-        """Make a written file durable, and see that it is what it should be."""
-        with explained("writing", temporary.path):
-            temporary.settle(form)
+    def _check(self, temporary: AtomicFile, image: SliceImage, digests: Digests) -> None:
+        """See that a durable file is what it should be."""
         header = parse_header(pread(temporary.descriptor), image.size, name=temporary.path)
         if header.problems or (header.parameters, header.contents) != (image.parameters, image.contents):
             raise VerificationError(f"{temporary.path} is not what was put together: check the system log")
@@ -308,6 +310,11 @@ class _Run:
         write_manifest(self._context.path(action.target), manifest, self.syncs)
 
 
+def _settle(temporary: AtomicFile, form: FileForm) -> None:
+    with explained("writing", temporary.path):
+        temporary.settle(form)
+
+
 def _there(file: TargetFile, action: ComposeAction, digests: Digests, names: Iterable[str]) -> Written:
     result = ReshardResult(
         rank=file.rank,
@@ -349,26 +356,6 @@ def _strategy_digests(plan: ReshardPlan) -> list[str]:
     from ms_recover.formats.strategy import encode_strategy
 
     return [digest_of(encode_strategy(strategy)) for strategy in plan.strategies]
-
-
-def _write_documents(plan: ReshardPlan, documents: Mapping[str, bytes]) -> list[str]:
-    """Write strategy files, rank lists and the index, each whole; return those that were not there."""
-    written = []
-    syncs = DirectorySyncs()
-    for name, data in documents.items():
-        path = os.path.join(plan.output, name)
-        with suppress(OSError):
-            with open(path, "rb") as there:
-                if there.read(len(data) + 1) == data:
-                    continue
-            raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
-        with explained("making the directory of", path):
-            make_directory(os.path.dirname(path), plan.output, plan.output, syncs)
-        write_small(path, data, owner_of=plan.output, syncs=syncs)
-        written.append(name)
-    for error in syncs.sync_all(1):
-        raise error
-    return written
 
 
 def _remove_leftovers(plan: ReshardPlan) -> None:

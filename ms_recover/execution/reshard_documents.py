@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
+from ms_recover.errors import UsageError
 from ms_recover.file_names import (
     COMMON_NAME,
     GROUP_INFO_NAME,
@@ -21,6 +23,10 @@ from ms_recover.formats.shard_metadata import encode_metadata
 from ms_recover.formats.strategy import encode_strategy
 from ms_recover.formats.weight_index import encode_index
 from ms_recover.model.reshard import ReshardPlan
+from ms_recover.stores.atomic import write_small
+from ms_recover.stores.directories import DirectorySyncs, make_directory
+from ms_recover.stores.threads import in_threads
+from ms_recover.system_errors import explained
 
 
 def document_bytes(plan: ReshardPlan) -> Mapping[str, bytes]:
@@ -60,3 +66,31 @@ def _index(plan: ReshardPlan) -> Mapping[str, bytes]:
         return {}
     files = {one.name: file.target for file in plan.files for one, _, _ in plan.parts_of(file)}
     return {index_name(plan.form): encode_index(files, sum(plan.bytes_of(file) for file in plan.files))}
+
+
+def write_documents(plan: ReshardPlan, documents: Mapping[str, bytes], jobs: int) -> list[str]:
+    """Write strategy files, rank lists and the index, each whole; return those that were not there.
+
+    The last one is written when the others are durable: a tracker says that they are there.
+    """
+    syncs = DirectorySyncs()
+
+    def write(name: str) -> bool:
+        path, data = os.path.join(plan.output, name), documents[name]
+        with suppress(OSError):
+            with open(path, "rb") as there:
+                if there.read(len(data) + 1) == data:
+                    return False
+            raise UsageError(f"{path} is there already and holds something else: move it away, then run this again")
+        with explained("making the directory of", path):
+            make_directory(os.path.dirname(path), plan.output, plan.output, syncs)
+        write_small(path, data, owner_of=plan.output, syncs=syncs)
+        return True
+
+    written: list[str] = []
+    for names in (list(documents)[:-1], list(documents)[-1:]):
+        made = in_threads(jobs, write, names)
+        written += [name for name, new in zip(names, made, strict=True) if new]
+        for error in syncs.sync_all(jobs):
+            raise error
+    return written
