@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -109,11 +109,9 @@ class _Part:
                 made = self._cut(name, [like for listed in gone.values() for like in listed if like.name == name])
                 if made is not None:
                     found[name] = made
-            elif name in likes:
-                found[name] = self._uncut(name)
             else:
-                like = next(one for listed in gone.values() for one in listed if one.name == name)
-                found[name] = replace(lost_parameter(name, _NOBODY, like), cut=False)
+                stated = [(stages.of(rank), one) for rank, listed in gone.items() for one in listed if one.name == name]
+                found[name] = self._uncut(name, dict(stated))
         for stage, layouts in sorted(stages.layouts.items()):
             unknown = next((rank for rank in stages.ranks(stage) if gone.get(rank) == ()), None)
             for name in sorted(layouts) if unknown is not None else ():
@@ -290,11 +288,14 @@ class _Part:
 
     # parameters without a layout
 
-    def _uncut(self, name: str) -> SourceParameter:
-        """Return a parameter that no strategy file names: the same on all ranks that list it, or each rank's own."""
+    def _uncut(self, name: str, stated: Mapping[int, Parameter]) -> SourceParameter:
+        """Return a parameter that no strategy file names: the same on all ranks that list it, or each rank's own.
+
+        `stated` are the stages that listed it in slices of which nothing sound is left.
+        """
         index = self.index
         lists: dict[Parameter, list[int]] = defaultdict(list)
-        stages: set[int] = set()
+        stages = set(stated)
         refused: list[str] = []
         for stage, kinds in sorted(index.kinds.items()):
             for kind in kinds:
@@ -303,6 +304,9 @@ class _Part:
                     lists[found] += kind
                     stages.add(stage)
                     refused += [why] if (why := self._why_unknown(stage)) is not None else []
+        if not lists:
+            like = next(iter(stated.values()))
+            return replace(lost_parameter(name, _NOBODY, like), cut=False, stages=frozenset(stages))
         like = next(iter(lists))
         ranks = sorted(rank for held in lists.values() for rank in held)
         own = index.may_differ(name, ranks)
