@@ -136,9 +136,19 @@ def test_a_parameter_without_layout_that_is_damaged_everywhere_is_missing(tmp_pa
     root = make_job_tree(tmp_path / "source", job(2, (1, 2)), arrays, manifests=True)
     for path in root.rglob(NAME):
         flip(path, COUNTER)
-    for words in (["--full"], ["--axes", "tp=1,dp=1"]):
+    stages = write_strategies(tmp_path / "target", job(1, (1, 1), stages=2))
+    for words in (["--full"], ["--axes", "tp=1,dp=1"], ["--to", stages]):
         gone = run(root, *words, "-o", tmp_path / "output", "--json", code=4).json["missing"]
         assert [(one["parameter"], one["bytes"]) for one in gone] == [(COUNTER, 1)]
+
+
+def test_a_counter_that_is_damaged_in_one_stage_comes_from_another(tmp_path, arrays):
+    saved = job(2, (1, 2), stages=2)
+    root = make_job_tree(tmp_path / "source", saved, arrays, manifests=True)
+    for rank in (2, 3):
+        flip(root / f"ckpt_dir{rank}" / NAME, COUNTER)
+    run(root, "--to", write_strategies(tmp_path / "target", saved), "-o", tmp_path / "output")
+    check_tree(tmp_path / "output", saved, arrays)
 
 
 @pytest.mark.parametrize("manifests", [False, True])
