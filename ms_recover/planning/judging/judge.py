@@ -8,6 +8,7 @@ from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.compare_blocks import find_refuted
+from ms_recover.planning.judging.dealt_not_cut import forgive_dealt
 from ms_recover.planning.judging.dealt_out import find_dealt
 from ms_recover.planning.judging.judgement import Case, Comparison, Judgement, StepJudgement
 from ms_recover.planning.judging.misplaced import ContentIndex
@@ -29,7 +30,7 @@ def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     """
     structure = compare_structure(one for one in facts.counted if one.manifest_problem is None and one.expected is None)
     found = find_dealt(facts, structure)
-    structure = replace(structure, deduplicated=found.dealt, doubtful=found.doubtful)
+    structure = forgive_dealt(facts, replace(structure, deduplicated=found.dealt, doubtful=found.doubtful))
     contents = ContentIndex(facts.counted, facts.stages.alike)
     steps = facts.steps if facts.stages.layouts else ()
     refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
