@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.explanation import ExplainedParameter, Explanation
+from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import check_rank
 from ms_recover.planning.judging.judge import judge_step
@@ -19,6 +20,8 @@ from ms_recover.planning.sourcing.expected_parameters import NotComposableError,
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
 from ms_recover.planning.sourcing.settle import Settlement
+
+_UNKNOWN = "unknown"
 
 
 def explain_planned(planned: Planned, rank: int) -> Explanation:
@@ -49,8 +52,11 @@ def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None
     if not expected:
         return Explanation(rank, step, problem="its slice is encrypted, so that its parameters are not known")
     choices = choose_parameters(settlement, rank, expected, {})
-    items = tuple(_explained(index, rank, choice) for choice in choices)
-    return Explanation(rank, step, items, index.stages.paths[index.stages.of(rank)])
+    items = [_explained(index, rank, choice) for choice in choices]
+    for gone in () if index.is_sound(rank) else settlement.lost_names.of(rank):
+        listed = Parameter(gone.parameter, _UNKNOWN, (), gone.bytes)
+        items.append(ExplainedParameter(listed, None, (), (), (gone,), gone.reason))
+    return Explanation(rank, step, tuple(items), index.stages.paths[index.stages.of(rank)])
 
 
 def join_explanations(parts: Sequence[Explanation]) -> Explanation:

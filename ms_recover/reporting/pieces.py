@@ -54,5 +54,7 @@ def explanation_text(found: Explanation, width: int | None) -> str:
 
 
 def region_text(region: tuple[tuple[int, int], ...]) -> str:
-    """Return a region as an index expression, such as ``[0:16, 32:64]``; ``[]`` is a scalar."""
+    """Return a region as an index expression, such as ``[0:16, 32:64]``; that of a scalar is all of it."""
+    if not region:
+        return "all of it"
     return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

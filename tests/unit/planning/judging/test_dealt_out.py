@@ -7,7 +7,7 @@ import pytest
 from ms_recover.model.inventory import OrphanManifest, StrategyFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.explain import find_complete_slice
+from ms_recover.planning.explain import explain_planned, find_complete_slice
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.planner import plan_facts
@@ -102,6 +102,15 @@ def test_parameters_that_checkpoints_leave_out_are_not_called_lost():
     older = [slice_file(rank, OLDER, names=both) for rank, both in enumerate((FIRST, SECOND)) if rank == 0]
     made = plan_of([slice_file(0, names=FIRST), *older], layouts=strategies(names))
     assert lost(made) == ["b", "buffer", "moment1.b"]
+
+
+def test_the_explanation_of_a_slice_has_what_no_slice_lists_any_more():
+    inventory = replace(tree([slice_file(0, names=FIRST)], {0: [0, 1]}, ranks=range(2)), strategy_files=strategies())
+    found = explain_planned(plan_facts(gather_facts(inventory, PlanOptions(world_size=2, quick=True))), 1)
+    assert [(one.parameter.name, bool(one.missing)) for one in found.parameters] == [
+        *((name, False) for name in FIRST),
+        *((name, True) for name in SECOND),
+    ]
 
 
 def test_what_was_dealt_to_a_slice_without_own_list_is_guessed_with_a_warning():
