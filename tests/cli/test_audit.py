@@ -77,6 +77,14 @@ def test_hosts_in_manifests_need_no_option(root):
     assert made["gate"] == {"survive": "1 host", "passed": True}
 
 
+def test_a_rank_whose_manifest_names_no_host_is_named(root):
+    save_manifests(root, hosts=[f"node{rank // 4}" for rank in range(8)])
+    shutil.rmtree(root / "ckpt_dir5")
+    made = as_json(root, code=6)
+    texts = {one["kind"]: one["text"] for one in made["findings"]}
+    assert texts["topology"].endswith(": manifests do not name that of rank 5")
+
+
 @pytest.mark.parametrize(
     ("gate", "code"), [("host", 0), ("1host", 0), ("2hosts", 6), ("2 hosts", 6), ("rack", 0), ("2racks", 6)]
 )

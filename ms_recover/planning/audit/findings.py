@@ -16,6 +16,7 @@ from ms_recover.planning.audit.placement import propose_placement
 from ms_recover.planning.audit.shards import Sharding
 from ms_recover.planning.audit.together import find_tensor_groups
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.hosts import hosts_in_manifests
 
 _MOST_NAMED = 8
 _REDUNDANCY = (
@@ -224,8 +225,13 @@ def _slices(case: Case) -> Iterator[Finding]:
 
 
 def _topology(case: Case) -> Iterator[Finding]:
-    if case.topology is None:
-        yield Finding(kind="topology", text="nothing says which ranks share a host", mend=_HOSTS)
+    if case.topology is not None:
+        return
+    text, world = "nothing says which ranks share a host", case.facts.world.ranks
+    named = hosts_in_manifests(case.facts.inventory)
+    if named and (unnamed := [rank for rank in range(world) if rank not in named]):
+        text = f"{text}: manifests do not name that of {_ranks(unnamed, world)}"
+    yield Finding(kind="topology", text=text, mend=_HOSTS)
 
 
 def _first_level(case: Case) -> Level:
