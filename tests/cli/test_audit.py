@@ -290,3 +290,16 @@ def test_the_number_of_optimizer_shards_that_a_finding_names_mends_it(shards):
     (finding,) = as_json(*words, shards, code=6)["findings"]
     setting, _, number = finding["mend"].partition(":")[0].partition("=")
     assert (setting, kinds(as_json(*words, number))) == ("optimizer_weight_shard_size", [])
+
+
+def test_a_strategy_file_is_lost_with_the_directory_of_a_rank_that_has_no_slice(fixtures, tmp_path):
+    root = tmp_path / "tree"
+    shutil.copytree(fixtures / "dp4_mp2_opt2", root, ignore=shutil.ignore_patterns("group_info.pb", "truth"))
+    for rank in range(1, 8):
+        (root / f"ckpt_dir{rank}/strategy.ckpt").unlink()
+    next((root / "ckpt_dir0").glob("*-1_77.ckpt")).unlink()
+    made = as_json(root, "--ranks-per-host", 1, "--world-size", 8, code=6)
+    fatal = {rank for one in made["levels"][0]["singles"] if one["step"] is None for rank in one["ranks"]}
+    assert fatal == {0, 4}  # the strategy file, and the other copy of the shard that rank 0 had
+    shutil.rmtree(root / "ckpt_dir0")
+    assert in_this_process("plan", str(root), "--world-size", "8").code == 4

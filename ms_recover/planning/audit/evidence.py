@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ms_recover.model.inventory import Inventory, RankPath
 from ms_recover.planning.facts import Facts
 
 Ranks = frozenset[int]
@@ -50,12 +52,7 @@ def find_evidence(facts: Facts) -> Evidence:
             by_stage={},
             kept_stages=frozenset(facts.stages.layouts),
         )
-    owners: dict[str, set[int]] = defaultdict(set)
-    for path, rank in [
-        *((file.path, file.rank) for file in inventory.slices),
-        *((file.path, file.rank) for file in inventory.group_files if file.rank is not None),
-    ]:
-        owners[path.rpartition("/")[0]].add(rank)
+    owners = _owners(inventory, facts.world.ranks)
     for listing in inventory.group_files:
         if listing.info is None:
             continue
@@ -85,3 +82,22 @@ def find_evidence(facts: Facts) -> Evidence:
         by_stage={stage: frozenset(ranks) for stage, ranks in stage_files.items()},
         kept_stages=frozenset(kept_stages),
     )
+
+
+def _owners(inventory: Inventory, ranks: int) -> Mapping[str, set[int]]:
+    """Return the ranks whose files lie in each directory, or would where other ranks' lie as theirs do."""
+    owners: dict[str, set[int]] = defaultdict(set)
+    lists = ((file.path, file.rank) for file in inventory.group_files if file.rank is not None)
+    for path, rank in (*((file.path, file.rank) for file in inventory.slices), *lists):
+        owners[path.rpartition("/")[0]].add(rank)
+    places = [file.place for file in inventory.slices]
+    places += [file.place for file in inventory.orphans]
+    places += [file.place for file in inventory.group_files if file.place is not None]
+    for place in {_folder(place, 0): place for place in places}.values():
+        for rank in range(ranks):
+            owners[_folder(place, rank)].add(rank)
+    return owners
+
+
+def _folder(place: RankPath, rank: int) -> str:
+    return place.of(rank).rpartition("/")[0]
