@@ -15,6 +15,7 @@ from ms_recover.model.manifest import Manifest
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.scanning import strategy_files as reading_strategies
+from ms_recover.scanning.sent_inventory import decode_inventory, encode_inventory
 from ms_recover.stores.digest import digest_file
 from tests.support.convert import as_safetensors
 
@@ -36,6 +37,17 @@ def test_safetensors_slices_are_slices(tree):
     assert len(inventory.ranks) == 8
     assert inventory.slices[0].place.of(5) == "ckpt_dir5/test-1_77.safetensors"
     assert not inventory.notes
+
+
+def test_the_metadata_say_which_safetensors_slices_were_dealt_out(tree):
+    for rank, text in enumerate(("True", "False")):
+        path = tree / f"ckpt_dir{rank}" / "test-1_77.ckpt"
+        as_safetensors(path, (("format", "ms"), ("remove_redundancy", text)))
+        path.unlink()
+    inventory = api.scan(tree)
+    assert [file.path for file in inventory.slices if file.dealt] == ["ckpt_dir0/test-1_77.safetensors"]
+    received = decode_inventory(encode_inventory(replace(inventory, strategy_files=()), {}), "a node")
+    assert [file.path for file in received.slices if file.dealt] == ["ckpt_dir0/test-1_77.safetensors"]
 
 
 def test_the_same_contents_in_both_formats_count_once(tree):
