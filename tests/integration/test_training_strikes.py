@@ -35,7 +35,7 @@ def test_a_save_that_is_struck_leaves_the_tree_old_or_new(tmp_path):
         [sys.executable, __file__, tmp_path, "walk"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=550,
         check=False,
         env=ENVIRONMENT,
     )
