@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run the tests: all of them (under 40 minutes on 2 cores), or those that need no MindSpore and start no program (under 3).
+# Three processes run files side by side: many tests wait, for disks, time limits and other processes.
 #
 #   test.sh [--quick] [arguments for pytest]      for example: test.sh --quick tests/unit/planning -x
 set -euo pipefail
@@ -8,4 +9,4 @@ source scripts/venv.sh
 source scripts/servers.sh
 ensure_venv
 ensure_servers
-exec python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"
+exec python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@"

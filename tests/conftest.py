@@ -16,7 +16,7 @@ PROCESSES = tuple(Path(__file__).parent / name for name in ("acceptance", "integ
 """Folders whose tests start programs."""
 
 LONG_FIRST = ("integration", "acceptance", "cli", "property")
-"""Folders by how long a file of theirs may take; behind them files of seconds fill both processes to the end."""
+"""Folders by how long a file of theirs may take; behind them files of seconds fill all processes to the end."""
 
 # a busy machine is no failure of a search, and nor is a new example where none was asked for
 settings.register_profile(
