@@ -55,6 +55,7 @@ def describe(
         inventory=inventory,
         plan=planned.plan,
         steps=steps,
+        quick=options.quick,
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,

@@ -38,6 +38,8 @@ class Report:
         The tree, and its plan.
     steps : tuple of JudgedStep
         Newest first; the planned one rests on contents, others on headers and manifests.
+    quick : bool
+        The planned one rests on headers and manifests as well.
     steps_left_out : int
         How many older steps were not judged.
     groups : tuple of int
@@ -55,6 +57,7 @@ class Report:
     inventory: Inventory
     plan: Plan
     steps: tuple[JudgedStep, ...]
+    quick: bool = False
     steps_left_out: int = 0
     groups: tuple[int, ...] = ()
     topology: Topology | None = None

@@ -54,7 +54,7 @@ const Drawing = (() => {
     const size = Math.min(w, h);
     const hollow = look.hollow && size >= 12;
     if (hollow) {
-      const edge = size >= 18 ? 5 : 3;
+      const edge = size >= 36 ? 5 : 3; // room for number and sign
       pen.fillStyle = colours.absent;
       pen.fillRect(x + edge, y + edge, w - 2 * edge, h - 2 * edge);
     }

@@ -64,6 +64,7 @@ def report_html(report: Report, *, made: str, version: str, refused: bool = Fals
         hints=plan.hints,
         hosts=_hosts_known(topology),
         steps=_step_rows(report),
+        quick=report.quick,
         steps_left_out=report.steps_left_out,
         **_plan_content(plan, report.inventory, topology),
         audit=audit_content(report.audit),

@@ -165,3 +165,14 @@ def test_a_page_has_no_place_of_its_own_to_load_from():
 def test_a_tree_without_slices_is_an_error():
     with pytest.raises(MissingInputError):
         described([], {0: [0]})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(QUICK, "nothing was read, because of --quick"), (replace(QUICK, quick=False), "The planned step was read")],
+)
+def test_the_page_says_what_was_read(options, words):
+    report = described([slice_file(rank) for rank in range(4)], pairs(4), QUICK)
+    text = " ".join(shown(replace(report, quick=options.quick)).split())
+    assert words in text
+    assert ("was read, because" in text) == options.quick
