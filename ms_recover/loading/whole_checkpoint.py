@@ -54,6 +54,8 @@ def open_whole(
             "%s: %d of %d files have no manifest, so what is taken of them rests on their structure only",
             *(found.root, bare, len(found.files)),
         )
+    if found.partial:
+        _log.warning("%s: it is partial: nobody held the other parameters when it was written", found.root)
     if source.missing:
         gone = list(source.missing)
         _log.warning("%s: %s cannot be had: %s", found.root, name_some(gone), source.missing[gone[0]][0].reason)

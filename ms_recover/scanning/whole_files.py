@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
-from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, SLICE_FORMATS, index_name, marked
+from ms_recover.file_names import FULL_STEM, PARTIAL_MARK, SLICE_ENDINGS, SLICE_FORMATS, index_name, marked
 from ms_recover.formats.weight_index import MAX_INDEX, decode_index
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import OrphanManifest, RankPath, SliceFile
@@ -20,7 +20,14 @@ from ms_recover.scanning.tree import Tree
 from ms_recover.stores.store import Store
 
 _UNKNOWN = Step(0, 0)
-_PIECE = re.compile(rf"{FULL_STEM}-\d{{5,}}-of-\d{{5,}}\.({'|'.join(SLICE_FORMATS)})\Z", re.ASCII)
+_SINGLE = tuple(
+    name for form in SLICE_FORMATS for name in (f"{FULL_STEM}.{form}", marked(f"{FULL_STEM}.{form}", PARTIAL_MARK))
+)
+_PARTIAL = tuple(marked(ending, PARTIAL_MARK) for ending in SLICE_ENDINGS)
+_PIECE = re.compile(
+    rf"{FULL_STEM}-\d{{5,9}}-of-(?P<count>\d{{5,9}})(?:{re.escape(PARTIAL_MARK)})?\.(?P<form>{'|'.join(SLICE_FORMATS)})\Z",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,13 @@ class WholeFiles:
     files: tuple[SliceFile, ...]
     orphans: tuple[OrphanManifest, ...] = ()
     read: Contents = NOTHING_READ
+
+    @property
+    def partial(self) -> bool:
+        """Whether it was written although nobody held some parameters: by the names of its files, or their number."""
+        names = set(self.index.values()) if self.index is not None else {one.path for one in self.files}
+        counts = [int(piece["count"]) for piece in map(_PIECE.match, names) if piece is not None]
+        return max(counts, default=0) > len(names) or any(name.endswith(_PARTIAL) for name in names)
 
 
 def has_whole_files(store: Store) -> bool:
@@ -85,7 +99,7 @@ def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, rea
     (entrance,) = entrances
     index = None
     names = [entrance]
-    if entrance not in (f"{FULL_STEM}.{form}" for form in SLICE_FORMATS):
+    if entrance not in _SINGLE:
         index = decode_index(tree.small(entrance, "an index", MAX_INDEX), tree.name(entrance))
         names = sorted({file for name, file in index.items() if wanted is None or name in wanted})
     listed = [SliceName(rank=0, step=_UNKNOWN, prefix=FULL_STEM, place=RankPath((name,))) for name in names]
@@ -102,29 +116,15 @@ def find_whole_files(store: Store, wanted: Collection[str] | None = None, *, rea
 
 
 def _entrances(tree: Tree) -> list[str]:
-    """Return the names of indexes and of files with everything; an index goes before a file of its form."""
+    """Return the names of indexes and of files that are alone."""
     names = {entry.name for entry in tree.entries("") if entry.kind in ("file", "link")}
-    found = []
-    for form in SLICE_FORMATS:
-        found += [name for name in (index_name(form), f"{FULL_STEM}.{form}") if name in names]
-    return found
+    return [name for name in (*map(index_name, SLICE_FORMATS), *_SINGLE) if name in names]
 
 
 def _refuse_unfinished(tree: Tree) -> None:
-    names = [entry.name for entry in tree.entries("")]
-    pieces = [name for name in names if _PIECE.match(name)]
-    if pieces:
-        form = _PIECE.match(pieces[0])
-        assert form is not None
-        raise MissingInputError(
-            f"{tree.root} holds {pieces[0]}, but no {index_name(form[1])}, which says what each piece holds: "
-            "run recover-ckpt reshard --full to its end, or bring it back"
-        )
-    partial = next((name for name in names if name in _PARTIALS), None)
-    if partial is not None:
-        raise MissingInputError(
-            f"{tree.root} holds {partial}, which lacks parameters that nobody held: load_slice loads what is in it"
-        )
-
-
-_PARTIALS = frozenset(marked(f"{FULL_STEM}.{form}", PARTIAL_MARK) for form in SLICE_FORMATS)
+    for entry in tree.entries(""):
+        if (piece := _PIECE.match(entry.name)) is not None:
+            raise MissingInputError(
+                f"{tree.root} holds {entry.name}, but no {index_name(piece['form'])}, which says what each holds: "
+                "run recover-ckpt reshard --full to its end, or bring it back"
+            )

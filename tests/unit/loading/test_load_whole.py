@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -189,7 +190,6 @@ def test_a_file_that_changes_behind_the_opening_is_noticed(pieces):
     ("damage", "error", "said"),
     [
         (cut_off, FormatError, r"model.ckpt: .*, so nothing was loaded; bring that file back"),
-        (lambda path: path.rename(path.with_name("model.partial.ckpt")), MissingInputError, "lacks parameters"),
         (lambda path: path.with_name("model.safetensors").touch(), UsageError, "nothing says which of them counts"),
     ],
 )
@@ -229,6 +229,23 @@ def test_an_index_and_files_that_contradict_each_other(pieces, caplog):
     with load_full(pieces) as found:
         assert "norm" not in found
     assert f"{pieces}: the index does not list 'norm': passed over" in caplog.messages
+
+
+@pytest.mark.parametrize("size", [0, EACH])
+def test_what_was_written_partly_is_loaded_and_says_so(tree, tmp_path, arrays, caplog, size):
+    left = tmp_path / "tree"
+    shutil.copytree(tree, left)
+    for rank in (1, 3):
+        shutil.rmtree(left / f"ckpt_dir{rank}")
+    wanted = ReshardOptions(full=True, shard_size=size, form="safetensors")
+    resharding.reshard(resharding.plan_reshard(api.scan(left), tmp_path / "whole", wanted), verify=False, partial=True)
+    with load_full(tmp_path / "whole") as found:
+        assert {name: value.tobytes() for name, value in found.items()} == {
+            name: arrays[name].tobytes() for name in ("norm", COUNTER)
+        }
+    assert (
+        f"{tmp_path / 'whole'}: it is partial: nobody held the other parameters when it was written" in caplog.messages
+    )
 
 
 def test_pieces_without_their_index_are_an_unfinished_checkpoint(pieces):
