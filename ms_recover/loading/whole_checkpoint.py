@@ -48,7 +48,7 @@ def open_whole(
         _refuse(found)
     _check_step(found, step)
     source = _source_of(found, wanted)
-    bare = sum(file.manifest is None for file in found.files)
+    bare = sum(file.manifest is None and _problem(file, found) is None for file in found.files)
     if bare:
         _log.warning(
             "%s: %d of %d files have no manifest, so what is taken of them rests on their structure only",
@@ -83,8 +83,11 @@ def _refuse(found: WholeFiles) -> None:
     why = _problem(file, found)
     if why is None:
         return
-    kind = PermissionDeniedError if file.denied else FormatError if file.problem is not None else VerificationError
-    raise kind(f"{found.root}/{file.path}: {why}, so nothing was loaded; {_ADVICE}")
+    path = f"{found.root}/{file.path}"
+    if file.denied:
+        raise PermissionDeniedError(f"{path}: {why}; check who owns it, or run as that user")
+    kind = FormatError if file.problem is not None else VerificationError
+    raise kind(f"{path}: {why}, so nothing was loaded; {_ADVICE}")
 
 
 def _check_step(found: WholeFiles, step: Step | None) -> None:

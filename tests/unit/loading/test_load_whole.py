@@ -4,6 +4,9 @@ import json
 import logging
 import os
 import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from tests.support.cuts import cut_layout, fill
 from tests.support.reshard import COUNTER, Job, flip_parameter, make_job_tree
+from tests.support.unprivileged import NOBODY
 
 SHAPES = {"rows": (16, 12), "columns": (8, 24), "norm": (8,)}
 EACH = 16 * 12 * 4
@@ -198,6 +202,36 @@ def test_one_file_that_cannot_be_used_is_an_error(tree, tmp_path, damage, error,
     damage(folder / "model.ckpt")
     with pytest.raises(error, match=said):
         load_full(folder)
+
+
+@contextmanager
+def without_rights():
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_files_that_may_not_be_read_are_named_with_the_user(tree, arrays, caplog):
+    with tempfile.TemporaryDirectory() as name:  # below folders that everybody may enter
+        os.chmod(name, 0o755)
+        one, pieces = write(tree, Path(name) / "one", "ckpt", 0), write(tree, Path(name) / "pieces")
+        for path in (*one.iterdir(), *pieces.iterdir()):
+            path.chmod(0o644)
+        for path in (one / "model.ckpt", pieces / places(pieces)["rows"]):
+            path.chmod(0)
+        with without_rights():
+            with pytest.raises(PermissionError, match=r"model.ckpt: permission denied for user .*; check who owns it"):
+                load_full(one)
+            with load_full(pieces) as found:
+                assert found["norm"].tobytes() == arrays["norm"].tobytes()
+                with pytest.raises(UnrecoverableError, match="permission denied for user"):
+                    found["rows"]
+    assert [text for text in caplog.messages if "have no manifest" in text] == []
 
 
 @pytest.mark.parametrize(
