@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.structure import StructureFindings, is_misread
 from ms_recover.planning.redundancy.layouts import NOT_SHARDED
@@ -243,11 +244,11 @@ def _lacking(kinds: Mapping[str, Names], listed: Names) -> Names:
 
 
 def _doubt(facts: Facts, lists: _ByStage) -> str | None:
-    """Return the states that layouts name, and no slice of a stage has any of."""
+    """Return what layouts of a stage name, and no slice of any stage lists."""
+    everywhere = frozenset[str]().union(*(listed for held in lists.values() for listed in held))
     for stage in sorted(lists.keys() & facts.stages.layouts.keys()):
-        held = lists[stage]
-        for kind, names in sorted(families(facts.stages.layouts[stage]).items()):
-            if not kind or f"{kind}." in NOT_SHARDED or not all(names.isdisjoint(listed) for listed in held):
-                continue
-            return f"{facts.stages.paths[stage]} names {min(names)!r}, and no slice of stage {stage} lists it"
+        unlisted = [name for name in sorted(facts.stages.layouts[stage]) if name not in everywhere]
+        unlisted = [name for name in unlisted if not name.startswith(NOT_SHARDED)]
+        if unlisted:
+            return f"{facts.stages.paths[stage]} names {name_some(unlisted, 2)}, and no slice lists that"
     return None

@@ -93,7 +93,9 @@ def test_a_checkpoint_of_weights_alone_is_copied_with_a_warning():
     made = plan_of([slice_file(0, names=("a", "b"))], layouts=strategies())
     assert made.step == STEP
     (warning,) = made.warnings
-    assert warning.startswith("step 2_8: ckpt_dir0/strategy.ckpt names 'moment1.a', and no slice of stage 0 lists it")
+    assert warning.startswith(
+        "step 2_8: ckpt_dir0/strategy.ckpt names 'moment1.a', 'moment1.b', and no slice lists that"
+    )
 
 
 def test_parameters_that_checkpoints_leave_out_are_not_called_lost():
