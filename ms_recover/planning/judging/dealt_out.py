@@ -130,13 +130,17 @@ class _Replicas:
                 self.alike = True
                 return
             if len(there) > 1 and self.unlike is None:
-                self.unlike = _unlike(one, listed, there)
+                self.unlike = _unlike(one, there.values())
 
 
-def _unlike(one: SliceFacts, listed: Names, others: Mapping[Names, SliceFacts]) -> str | None:
-    for names, other in others.items():
-        if names - listed and listed - names and not is_misread(one.listed, other.listed):
-            return f"{other.path} and {one.path} should hold the same slice but list different parameters"
+def _unlike(one: SliceFacts, others: Iterable[SliceFacts]) -> str | None:
+    """Return a slice that lists others than one of some that should list the same; one that is cut off is none."""
+    for other in others:
+        local = one.rank_local | other.rank_local
+        ours, theirs = ([name for name in held.listed.index if name not in local] for held in (one, other))
+        short = min(len(ours), len(theirs))
+        if ours[:short] != theirs[:short] and set(ours) != set(theirs) and not is_misread(one.listed, other.listed):
+            return f"{other.path} and {one.path} should list the same parameters and do not"
     return None
 
 
@@ -218,7 +222,7 @@ def _by_stage(facts: Facts, held: Iterable[SliceFacts], names: _NamesOf) -> _ByS
 
 
 def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
-    """Look for a stage of which every slice lacks some trainable parameters that layouts name, and has others.
+    """Look for a stage whose slices list different parameters, or all lack trainable ones that layouts name.
 
     Layouts may name those of all stages. What other stages have, by their layouts or their slices, says nothing.
     """
@@ -231,6 +235,9 @@ def _by_layouts(facts: Facts, lists: _ByStage) -> str | None:
         own = (name for name in facts.stages.layouts[stage] if named[name] == 1 and name not in elsewhere)
         kinds = families(own)
         lacking = [_lacking(kinds, listed) for listed in held]
+        first, *others = held.values()
+        if (why := _unlike(first, others)) is not None:
+            return why
         if all(lacking):
             one, path = next(iter(held.values())), facts.stages.paths[stage]
             return f"{one.path} lacks {min(lacking[0])!r}, which {path} names beside parameters that it has"

@@ -80,11 +80,12 @@ def test_a_slice_of_another_step_shows_it_and_is_the_step_to_go_back_to(both):
     assert lost(made) == ([] if both else list(SECOND))
 
 
-def test_survivors_of_different_groups_that_list_different_parameters_are_not_copied():
+@pytest.mark.parametrize(("one", "other"), [(FIRST, SECOND), (("a", "b"), ("moment1.a", "b"))])
+def test_survivors_of_different_groups_that_list_different_parameters_are_not_copied(one, other):
     """Ranks 0 and 2, 1 and 3 hold the same; 1 and 2 are lost, so that no group shows that parameters were dealt out."""
     layouts = tuple(Layout(name, (2, 2), ((0,),)) for name in ALL)
     files = (StrategyFile(0, "ckpt_dir0/strategy.ckpt", Strategy((0,), 2, layouts), "s"),)
-    inventory = tree([slice_file(0, names=FIRST), slice_file(3, names=SECOND)], pairs(4))
+    inventory = tree([slice_file(0, names=one), slice_file(3, names=other)], pairs(4))
     made = plan_facts(gather_facts(replace(inventory, strategy_files=files), PlanOptions(quick=True))).plan
     assert [one.verdict for one in made.ranks] == ["keep", "unrecoverable", "unrecoverable", "keep"]
 
