@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,18 +31,30 @@ def interruptible() -> Iterator[None]:
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         numbers.append(signal.SIGINT)
-    late = _Late()
+    late, lost = _Late(), sys.unraisablehook
+
+    def again(given: sys.UnraisableHookArgs) -> None:
+        if isinstance(given.exc_value, KeyboardInterrupt):
+            late.again(signal.SIGTERM if isinstance(given.exc_value, Terminated) else signal.SIGINT)
+        else:
+            lost(given)
+
     before = {number: signal.signal(number, late.receive) for number in numbers}
+    sys.unraisablehook = again
     try:
         yield
     finally:
+        sys.unraisablehook = lost
         for number, handler in before.items():
             signal.signal(number, handler)
         late.close()
 
 
 class _Late:
-    """Raises for a signal, but behind an import: callbacks of the import system swallow exceptions and print them."""
+    """Raises for a signal, but behind an import: callbacks of the import system swallow exceptions and print them.
+
+    What is swallowed all the same, there behind a second of waiting or in an object's ``__del__``, is raised again.
+    """
 
     def __init__(self) -> None:
         self._number: int | None = None
@@ -53,6 +66,11 @@ class _Late:
         self._number = number
         self._raise_behind_imports(frame)
 
+    def again(self, number: int) -> None:
+        """Raise once more a little later."""
+        self._number, self._retries = number, 1
+        self._wait()
+
     def close(self) -> None:
         """Raise for a signal that still waits for the end of an import."""
         if self._number is not None and self._retries:
@@ -62,6 +80,9 @@ class _Late:
         if not _is_importing(frame) or self._retries >= _MOST_RETRIES:
             self._raise()
         self._retries += 1
+        self._wait()
+
+    def _wait(self) -> None:
         signal.signal(signal.SIGALRM, lambda _, later: self._raise_behind_imports(later))
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 

@@ -4,6 +4,7 @@ import importlib
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -45,6 +46,22 @@ def test_another_thread_changes_no_handler(handlers):
     thread.start()
     thread.join(60)
     assert seen == [handlers[signal.SIGTERM]]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_that_is_swallowed_is_raised_again(number, kind, handlers):
+    class Removed:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt) as caught, interruptible():
+        Removed()
+        time.sleep(10)
+    assert type(caught.value) is kind
+    assert sys.unraisablehook is hook
+    assert signal.getsignal(number) == handlers[number]
+    assert signal.getsignal(signal.SIGALRM) == handlers[signal.SIGALRM]
 
 
 @pytest.mark.timeout(60, method="thread")
