@@ -216,8 +216,12 @@ def test_a_member_that_knocks_first_knocks_again_at_once_and_then_more_and_more_
         return await sleep(seconds if seconds < 0.01 else 0)
 
     monkeypatch.setattr(rendezvous.asyncio, "sleep", recorded)
-    assert fails(1, port(), 0.2).cause == "timeout"
-    grown = [pause for pause in pauses if pause]
+    for limit in (0.2, 20):  # a busy machine knocks a few times only in the first
+        pauses.clear()
+        assert fails(1, port(), limit).cause == "timeout"
+        grown = [pause for pause in pauses if pause]
+        if max(grown) >= 0.5:
+            break
     assert grown[0] <= 0.001
     assert sum(grown[:8]) < 0.05
     assert all(before <= after <= 1.6 * before for before, after in itertools.pairwise(grown))
