@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 REPOSITORY = Path(__file__).parents[2]
-AT_ONCE = 20
+AT_ONCE = 10
 FIRST = 1000
 """Number of the first program; MS_RECOVER_FIRST begins elsewhere."""
 

@@ -16,6 +16,7 @@ import pytest
 from ms_recover import api
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.steps import Step
+from tests.support import faulty_disk
 from tests.support.faults import WRITING, Faults
 
 pytestmark = pytest.mark.mindspore
@@ -28,31 +29,33 @@ KEEP = 2
 BEFORE, STRUCK, NEXT = ((1, 2), (1, 4)), (2, 2), (2, 4)
 BATCHES = 4
 FORMS = {"sync": "ckpt", "async": "ckpt", "safetensors": "safetensors"}
+base = faulty_disk.base  # a fixture
 
 
-def test_a_save_that_is_struck_leaves_the_tree_old_or_new(tmp_path):
+@pytest.mark.parametrize("mode", FORMS)
+def test_a_save_that_is_struck_leaves_the_tree_old_or_new(base, mode):
+    form = FORMS[mode]
     done = subprocess.run(
-        [sys.executable, __file__, tmp_path, "walk"],
+        [sys.executable, __file__, base, "walk", mode],
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=500,
         check=False,
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    summary = json.loads(done.stdout.splitlines()[-1])
-    for mode, form in FORMS.items():
-        trace = summary[mode]["trace"]
-        assert len([call for call in trace if call.startswith("write") and ".saving" in call]) > 1
-        assert any(call.startswith("rename") and call.endswith(f"test-2_2.{form}") for call in trace)
-        assert f"unlink ckpt_dir0/test-1_2.{form}{MANIFEST_SUFFIX}" in trace
-        assert summary[mode]["strikes"] == len(KINDS) * len(trace)
-        committed = trace.index(f"rename ckpt_dir0/.test-2_2.{form}{MANIFEST_SUFFIX}.ms_recover.tmp")
-        # at the commit only "kill after" is too late; of the directory's sync behind it an error takes the commit back;
-        # an error of the removal of the hidden directory takes nothing back, because another saver may use it
-        assert len([call for call in trace[:committed] if call.startswith("rmdir")]) == 1
-        assert summary[mode]["old"] == len(KINDS) * committed + 3 + 2 - 2
-        assert summary[mode]["new"] == len(KINDS) * len(trace) - summary[mode]["old"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    trace = found["trace"]
+    assert len([call for call in trace if call.startswith("write") and ".saving" in call]) > 1
+    assert any(call.startswith("rename") and call.endswith(f"test-2_2.{form}") for call in trace)
+    assert f"unlink ckpt_dir0/test-1_2.{form}{MANIFEST_SUFFIX}" in trace
+    assert found["strikes"] == len(KINDS) * len(trace)
+    committed = trace.index(f"rename ckpt_dir0/.test-2_2.{form}{MANIFEST_SUFFIX}.ms_recover.tmp")
+    # at the commit only "kill after" is too late; of the directory's sync behind it an error takes the commit back;
+    # an error of the removal of the hidden directory takes nothing back, because another saver may use it
+    assert len([call for call in trace[:committed] if call.startswith("rmdir")]) == 1
+    assert found["old"] == len(KINDS) * committed + 3 + 2 - 2
+    assert found["new"] == len(KINDS) * len(trace) - found["old"]
 
 
 @pytest.mark.parametrize("mode", ["sync", "safetensors"])
@@ -251,11 +254,7 @@ def main(top, what, mode="sync"):
     if what == "fill":
         print(json.dumps(fill(top, networks, mode)))
         return
-    summary = {}
-    for each in FORMS:
-        (top / each).mkdir()
-        summary[each] = walk(top / each, networks, each)
-    print(json.dumps(summary))
+    print(json.dumps(walk(top, networks, mode)))
 
 
 if __name__ == "__main__":
