@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _WHOLE = ReshardOptions(full=True, shard_size=0)
+_NOWHERE = os.devnull
+"""The output of a plan by which nothing is written."""
 
 
 def load_full(
@@ -125,7 +127,7 @@ def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | 
     shown: ReshardPlan | None = None
     rejected: list[RejectedStep] = []
     for step in [options.step] if options.step is not None else list(steps_to_try(inventory, options)):
-        plan = resharding.plan_reshard(inventory, inventory.root, _WHOLE, replace(options, step=step))
+        plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, replace(options, step=step))
         if plan.disagreements:
             raise VerificationError(
                 f"{inventory.root}, step {step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "

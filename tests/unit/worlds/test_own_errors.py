@@ -134,18 +134,20 @@ def break_decoding(monkeypatch, worlds):
 @pytest.mark.parametrize("posted", [True, False])
 @pytest.mark.parametrize("length", [8, 10 * SMALL])
 def test_an_error_while_receiving_breaks_the_world_on_both_sides(together, monkeypatch, strike, posted, length):
-    worlds, struck = [None, None], asyncio.Event()
+    worlds, through, struck = [None, None], asyncio.Event(), asyncio.Event()
 
     async def work(manager, rank):
         worlds[rank] = manager._worlds["w"]
         c = manager.communicator
         await c.barrier(world="w")
         if rank:
+            through.set()
             await struck.wait()
             with pytest.raises(BrokenWorldError) as caught:
                 await c.send(np.zeros(length, np.uint8), 0, world="w")
                 await c.recv(0, world="w")
             return caught.value
+        await through.wait()  # what is struck may be both worlds'
         if posted:
             asyncio.get_running_loop().call_later(0.1, lambda: (strike(monkeypatch, worlds), struck.set()))
         else:
