@@ -19,9 +19,6 @@ BLOCK = 1 << 20
 ARENA = 64 << 20
 """Contents are put together into memory of about this size; what remains in use keeps no more than this alive."""
 
-_HUGE = 16 << 20
-"""From this size on memory is taken in huge pages: filling it costs half. The last of them is not full."""
-
 _ALIGNMENT = 64
 _MOST_PARTS = 512
 _MOST_THREADS = 4
@@ -31,7 +28,9 @@ _BYTES_WORTH_A_THREAD = 8 << 20
 def take_memory(sizes: Sequence[int]) -> list[memoryview]:
     """Return writable memory of so many bytes each, at multiples of 64 bytes.
 
-    Neighbours share one piece of memory up to `ARENA` bytes. It is given back when nothing refers to any of them.
+    Neighbours share one piece of memory up to `ARENA` bytes. It is given back when nothing refers to any of them. Its
+    pages are of the usual size: huge ones cost half of them at best, and four times as much on a virtual machine that
+    has given free memory back to its host.
     """
     views: list[memoryview] = []
     group: list[int] = []
@@ -47,7 +46,7 @@ def take_memory(sizes: Sequence[int]) -> list[memoryview]:
 
 
 def _split(sizes: Iterable[int], total: int) -> list[memoryview]:
-    arena = aligned_buffer(total, huge=total >= _HUGE)
+    arena = aligned_buffer(total, huge=False)
     views, start = [], 0
     for size in sizes:
         views.append(arena[start : start + size])
