@@ -51,7 +51,11 @@ def interruptible() -> Iterator[None]:
 
 
 class _Late:
-    """Raises for a signal, but behind an import: callbacks of the import system swallow exceptions and print them.
+    """Raises for a signal, but behind what must not be cut short.
+
+    Callbacks of the import system swallow exceptions and print them. A condition of `threading` that is interrupted
+    while it takes its lock never gives it back, so that a thread that is being started waits for ever, and the end of
+    the program for the thread (https://github.com/python/cpython/issues/74174).
 
     What is swallowed all the same, there behind a second of waiting or in an object's ``__del__``, is raised again.
     """
@@ -77,7 +81,7 @@ class _Late:
             self._raise()
 
     def _raise_behind_imports(self, frame: FrameType | None) -> None:
-        if not _is_importing(frame) or self._retries >= _MOST_RETRIES:
+        if not _must_end_first(frame) or self._retries >= _MOST_RETRIES:
             self._raise()
         self._retries += 1
         self._wait()
@@ -95,9 +99,13 @@ class _Late:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _must_end_first(frame: FrameType | None) -> bool:
+    """Whether an import is under way, or `threading` starts a thread or takes the lock of a condition."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib"):
+            return True
+        if code.co_filename == threading.__file__ and code.co_name in ("start", "__enter__"):
             return True
         frame = frame.f_back
     return False

@@ -92,3 +92,25 @@ def test_a_signal_at_the_end_of_an_import_is_not_lost(tmp_path, monkeypatch):
     finally:
         sys.modules.pop("last_module", None)
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+class StruckLock:
+    """A lock during whose taking a signal arrives."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self):
+        self.lock.acquire()
+        signal.raise_signal(signal.SIGINT)
+
+    def __exit__(self, *error):
+        self.lock.release()
+
+
+def test_a_signal_while_a_condition_takes_its_lock_leaves_it_free():
+    struck = StruckLock()
+    with pytest.raises(KeyboardInterrupt), interruptible(), threading.Condition(struck):
+        time.sleep(10)
+    assert not struck.lock.locked()

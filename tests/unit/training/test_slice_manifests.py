@@ -26,6 +26,7 @@ from mindspore import nn  # noqa: E402
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint  # noqa: E402
 
 from ms_recover.training import SliceManifests, cut  # noqa: E402
+from ms_recover.training.foreign_saves import is_saving  # noqa: E402
 from ms_recover.training.host import this_host  # noqa: E402
 
 
@@ -101,12 +102,17 @@ def test_a_restart_leaves_the_slices_of_the_run_before(tmp_path):
 
 
 class Breaking(Callback):
+    """Fails at a step, once what MindSpore saves in the background is saved."""
+
     def __init__(self, step):
         super().__init__()
         self.step = step
 
     def on_train_step_end(self, run_context):
         if run_context.original_args().cur_step_num == self.step:
+            deadline = time.monotonic() + 60
+            while is_saving() and time.monotonic() < deadline:
+                time.sleep(0.01)
             raise KeyError("something else")
 
 
