@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import WEIGHT_KINDS, WeightKind
-from ms_recover.model.contents import Contents
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.contents import Reader
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from ms_recover.stores.store import Store
 
 __all__ = ["apply", "check", "complete", "complete_iteration", "explain", "inspect", "plan", "scan", "seal", "verify"]
-
-Reader = Callable[[Sequence[SliceFile]], Contents]
-"""Reads whole slices, including those outside the inventory's root."""
 
 
 def inspect(path: str | os.PathLike[str], *, crc: bool = True) -> Inspection:

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover.model.contents import Contents
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.contents import Contents, Reader
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.topology import Topology
@@ -30,7 +29,7 @@ def audit(
     *,
     jobs: int = 1,
     progress: Progress | None = None,
-    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+    read: Reader | None = None,
 ) -> Audit:
     """Say for the loss of each host, rack or other domain whether the tree can be recovered then, and what it takes.
 

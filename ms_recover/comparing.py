@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.file_names import WeightKind
-from ms_recover.model.contents import Contents
+from ms_recover.model.contents import Contents, Reader
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # what seal and complete need beside it they load when they a
     from ms_recover.model.outcome import ActionResult
     from ms_recover.model.verification import Verification
 
-Reader = Callable[[Sequence[SliceFile]], Contents]
 Sealer = Callable[
     [Sequence[tuple[SliceFile, Evidence]], Mapping[int, tuple[int, ...]], int, Mapping[str, Digests]], list[str]
 ]

@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from ms_recover.auditing import audit_planned
 from ms_recover.errors import MsRecoverError
 from ms_recover.evidence import plan_with_evidence
 from ms_recover.histories import history
-from ms_recover.model.contents import Contents
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.contents import Reader
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.report import Report
 from ms_recover.model.topology import Topology
@@ -34,7 +34,7 @@ def describe(
     *,
     jobs: int = 1,
     progress: Callable[[int], None] | None = None,
-    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+    read: Reader | None = None,
 ) -> Report:
     """Plan, judge every rank at every step, and add the audit and the history; slices are read once.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.contents import NOTHING_READ, Contents, Reader
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.planner import Planned, plan_facts
@@ -19,7 +19,7 @@ def plan_with_evidence(
     *,
     jobs: int = 1,
     progress: Callable[[int], None] | None = None,
-    read: Callable[[Sequence[SliceFile]], Contents] | None = None,
+    read: Reader | None = None,
 ) -> tuple[Planned, Contents]:
     """Return the plan with its evidence and the digests that were read, also when it goes back to an older step.
 

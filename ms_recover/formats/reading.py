@@ -40,19 +40,6 @@ def open_regular(path: str | os.PathLike[str], what: str) -> Iterator[tuple[int,
     StorageError
         When opening or reading it fails otherwise.
     """
-    descriptor, size = _open(path, what)
-    try:
-        yield descriptor, size
-    except MsRecoverError:
-        raise
-    except OSError as error:
-        raise from_os_error(error, f"reading {what}", path, _HINT) from error
-    finally:
-        os.close(descriptor)
-
-
-def _open(path: str | os.PathLike[str], what: str) -> tuple[int, int]:
-    """Return the descriptor and size of a regular file that is opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
     except _MISSING:
@@ -66,13 +53,13 @@ def _open(path: str | os.PathLike[str], what: str) -> tuple[int, int]:
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
             raise FormatError(f"{os.fspath(path)}: this is {kind}, {what} was expected; name the file itself")
+        yield descriptor, status.st_size
     except MsRecoverError:
-        os.close(descriptor)
         raise
     except OSError as error:
-        os.close(descriptor)
         raise from_os_error(error, f"reading {what}", path, _HINT) from error
-    return descriptor, status.st_size
+    finally:
+        os.close(descriptor)
 
 
 def pread(descriptor: int) -> ReadAt:
@@ -100,16 +87,9 @@ def read_small(path: str | os.PathLike[str], what: str, limit: int = MAX_SMALL_F
     MissingInputError, StorageError
         As `open_regular`.
     """
-    descriptor, size = _open(path, what)  # no context manager: a scan reads a manifest for each slice
-    try:
+    with open_regular(path, what) as (descriptor, size):
         if size > limit:
             raise FormatError(
                 f"{os.fspath(path)}: {size} bytes, and {what} never has more than {limit}; check the path"
             )
         return pread(descriptor)(0, size)
-    except MsRecoverError:
-        raise
-    except OSError as error:
-        raise from_os_error(error, f"reading {what}", path, _HINT) from error
-    finally:
-        os.close(descriptor)

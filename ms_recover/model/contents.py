@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -33,3 +33,6 @@ class Contents:
 
 
 NOTHING_READ = Contents()
+
+Reader = Callable[[Sequence[SliceFile]], Contents]
+"""Reads whole slices, including those outside the inventory's root."""
