@@ -162,7 +162,8 @@ def textfile_target(path: str) -> str:
             if head in (_OURS, b""):
                 return target
     raise UsageError(
-        f"--textfile {path} exists and holds no figures of recover-ckpt: nothing else is replaced; name another file"
+        f"--textfile {path} exists and holds no figures of recover-ckpt: only older figures are replaced; name another "
+        "file"
     )
 
 

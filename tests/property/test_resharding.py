@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from random import Random
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,13 +35,19 @@ search = settings(max_examples=EXAMPLES)
 seeds = st.integers(0, (1 << 32) - 1)
 
 
+def drawn(source: Random) -> tuple[dict[str, np.ndarray], Job, Job]:
+    """Return parameters, and two jobs that cut them."""
+    arrays = random_arrays(source)
+    shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
+    job, target = random_job(source, shapes), random_job(source, shapes)
+    return arrays, job, target
+
+
 @search
 @given(seeds)
 def test_whatever_is_lost_every_part_is_right_or_named(seed: int) -> None:
     source = Random(seed)
-    arrays = random_arrays(source)
-    shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
-    job, target = random_job(source, shapes), random_job(source, shapes)
+    arrays, job, target = drawn(source)
     full = source.random() < 0.2
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         root = make_job_tree(
@@ -116,9 +123,7 @@ def _found(output, *, full):
 def test_whatever_is_damaged_nothing_wrong_is_written_and_what_is_gone_is_named(seed: int) -> None:
     """A bit of some parameters is flipped in some slices, others are cut short; manifests say what they held."""
     source = Random(seed)
-    arrays = random_arrays(source)
-    shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
-    job, target = random_job(source, shapes), random_job(source, shapes)
+    arrays, job, target = drawn(source)
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         root = make_job_tree(Path(folder) / "source", job, arrays, manifests=True)
         damaged: dict[int, set[str]] = {}
@@ -167,9 +172,7 @@ def _flip(path: Path, source: Random) -> str:
 @given(seeds)
 def test_there_and_back_gives_the_same_files(seed: int) -> None:
     source = Random(seed)
-    arrays = random_arrays(source)
-    shapes = {name: array.shape for name, array in arrays.items() if name != COUNTER}
-    job, other = random_job(source, shapes), random_job(source, shapes)
+    arrays, job, other = drawn(source)
     form = source.choice(["ckpt", "safetensors"])
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         root = make_job_tree(Path(folder) / "a", job, arrays, form=form, crc=form == "ckpt" and source.random() < 0.3)
