@@ -141,6 +141,11 @@ class Job:
             alike[self.stage(rank), parts].append(rank)
         return {rank: tuple(held) for held in alike.values() for rank in held}
 
+    def replicas(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that differ from a rank in the data-parallel axis only."""
+        first = self.stage(rank) * self.devices
+        return tuple(range(first + rank % self.model, first + self.devices, self.model))
+
     def strategy(self, stage: int) -> Strategy:
         """Return the strategy file of a stage."""
         named = [one.layout for one in self.tensors if stage in one.named and one.layout is not None]

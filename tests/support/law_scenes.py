@@ -16,6 +16,7 @@ from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.ckpt import parse_header
 from ms_recover.formats.strategy import encode_strategy
+from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.provenance import SAVED
 from ms_recover.model.steps import Step
@@ -203,12 +204,15 @@ class Tree:
     manifest : dict of (int, Step) to str
         Where a manifest lies beside it: "saved" or "sealed" where it names this rank, step and run and proves these
         bytes; "against" where it does not.
+    proved : dict of (int, Step) to bytes
+        The bytes that each of these manifests was written for.
     """
 
     root: Path
     scene: Scene
     data: dict[tuple[int, Step], bytes] = field(default_factory=dict)
     manifest: dict[tuple[int, Step], str] = field(default_factory=dict)
+    proved: dict[tuple[int, Step], bytes] = field(default_factory=dict)
     emptied: set[int] = field(default_factory=set)
 
     def is_intact(self, rank: int, step: Step) -> bool:
@@ -295,8 +299,13 @@ def _save_manifest(tree: Tree, rank: int, step: Step, run: str = RUN) -> None:
     job, path = tree.scene.job, tree.root / path_of(rank, step)
     listed = tree.scene.known_when_saved or tree.scene.lists != MISSING
     group = job.groups[rank] if listed else (rank,)
-    write_manifest(str(path), make_manifest(str(path), rank, step, job.size, group, run, provenance=SAVED))
+    manifest = make_manifest(str(path), rank, step, job.size, group, run, provenance=SAVED)
+    own = tuple(one.name for one in job.of_rank(rank) if one.own)
+    if own:
+        manifest = replace(manifest, training=TrainingRecord(started=None, rank_local=own))
+    write_manifest(str(path), manifest)
     tree.manifest[rank, step] = "saved" if run == RUN else "another run"
+    tree.proved[rank, step] = tree.data[rank, step]
 
 
 def _seal(tree: Tree) -> None:
@@ -307,6 +316,7 @@ def _seal(tree: Tree) -> None:
     for rank, step in tree.data:
         if path_of(rank, step) in sealed:
             tree.manifest[rank, step] = "sealed"
+            tree.proved[rank, step] = tree.data[rank, step]
 
 
 def _put(tree: Tree, rank: int, step: Step, data: bytes) -> None:

@@ -71,13 +71,19 @@ def counts(tree: Tree, rank: int, step: Step) -> bool:
 def has_source(tree: Tree, rank: int, step: Step) -> bool:
     """Whether what a rank's slice must hold survives on slices that count, and the evidence says so.
 
-    - A whole replica in its rank list, where a list survives that names it.
-    - Otherwise parameter by parameter, where a strategy file of its stage survives: of one with a layout the same
+    Nobody has what its own manifest names where that is not the truth, or names values of its own. Otherwise that is
+
+    - a whole replica in its rank list, where a list survives that names it.
+    - or parameter by parameter, where a strategy file of its stage survives: of one with a layout the same
       region in its stage, of a counter any slice of the stage, of a larger one without layout slices of two groups.
     """
     job = tree.scene.job
     stage = [one for one in range(job.size) if job.stage(one) == job.stage(rank) and counts(tree, one, step)]
     group = job.groups[rank]
+    if (rank, step) in tree.manifest:
+        proved = tree.proved[rank, step]
+        if proved != job.slice(rank, step) or any(one.own for one in job.of_rank(rank)):
+            return False
     if knows_group(tree, rank) and any(one in group for one in stage):
         return True
     if not knows_layouts(tree, rank):
@@ -136,12 +142,13 @@ def is_protected(tree: Tree, rank: int, step: Step) -> bool:
     if not tree.is_intact(rank, step) or not tree.scene.lists_right or not knows_group(tree, rank):
         return False
     others = [one for one in tree.scene.job.groups[rank] if one != rank and (one, step) in tree.data]
-    return bool(others) and all(tree.is_intact(one, step) for one in others)
+    return bool(others) and all(tree.data[one, step] == tree.data[rank, step] for one in others)
 
 
 def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str | None:
     """Return why wrong contents of a parameter may be written to a rank's slice: nothing in the tree could show it.
 
+    - Nothing was read to plan, and a slice that holds this part is wrong.
     - More slices that hold this part by right evidence hold the wrong contents than the right ones, and their manifests
       do not speak against them.
     - A wrong strategy file or rank list says that another slice holds the same, and nothing contradicts the file.
@@ -175,6 +182,8 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
     }
     right = {one for one in near if tree.contents[one, step][name] != content}
     wrong = {one for one in near - right if not is_shown(tree, one, step)}
+    if options.quick and wrong:
+        return True
     if any(tree.manifest.get((one, step)) in PROOF for one in wrong):
         right = {one for one in right if tree.manifest.get((one, step)) in PROOF}
     return len(wrong) > len(right)
