@@ -86,7 +86,7 @@ class _Examination:
         if plan.world_size != self.job.size:
             self.verdict.ended = LOST
             return self.verdict
-        self._apply(plan, obliged=must is not None)
+        self._apply(plan, obliged=must is not None and plan.step == must)
         if self.extras:
             self._complete(plan)
         return self.verdict
@@ -166,10 +166,10 @@ class _Examination:
                 continue
             if is_protected(self.tree, rank, step):
                 self._fault(f"a: {path} is protected and was replaced")
-            elif self.tree.is_intact(rank, step):
+            elif self.tree.is_intact(rank, step) or self.tree.manifest.get((rank, step)) == "another run":
                 aside = [one for one in after if one.startswith(path) and OUTVOTED in one and after[one] == data]
                 if not aside:
-                    self._fault(f"a: {path} held the truth and is gone")
+                    self._fault(f"a: {path} was whole and is gone")
 
     def _check_written(self, after: dict[str, bytes], step: Step, run_id: str | None) -> None:
         """Law (b): each parameter of each file that was written holds the truth, that of the run that was planned."""

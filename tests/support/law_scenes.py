@@ -206,6 +206,8 @@ class Tree:
         bytes; "against" where it does not.
     proved : dict of (int, Step) to bytes
         The bytes that each of these manifests was written for.
+    folders : set of int
+        Ranks whose directories hold strategy files and rank lists still, if they ever did.
     """
 
     root: Path
@@ -213,7 +215,7 @@ class Tree:
     data: dict[tuple[int, Step], bytes] = field(default_factory=dict)
     manifest: dict[tuple[int, Step], str] = field(default_factory=dict)
     proved: dict[tuple[int, Step], bytes] = field(default_factory=dict)
-    emptied: set[int] = field(default_factory=set)
+    folders: set[int] = field(default_factory=set)
 
     def is_intact(self, rank: int, step: Step) -> bool:
         """Whether the slice holds the truth."""
@@ -223,12 +225,6 @@ class Tree:
     def contents(self) -> dict[tuple[int, Step], dict[str, bytes]]:
         """The parameters of each slice; none of one that cannot be read."""
         return {key: contents_of(data) for key, data in self.data.items()}
-
-    @cached_property
-    def folders(self) -> frozenset[int]:
-        """Ranks whose directories hold strategy files and rank lists still, if they ever did."""
-        ranks = range(self.scene.job.size)
-        return frozenset(one for one in ranks if (self.root / f"ckpt_dir{one}").is_dir() and one not in self.emptied)
 
 
 def contents_of(data: bytes) -> dict[str, bytes]:
@@ -251,6 +247,7 @@ def make(scene: Scene, root: Path) -> Tree:
     job = scene.job
     for rank in range(job.size):
         (root / f"ckpt_dir{rank}").mkdir(parents=True)
+        tree.folders.add(rank)
         for step in job.steps:
             tree.data[rank, step] = job.slice(rank, step)
             (root / path_of(rank, step)).write_bytes(tree.data[rank, step])
@@ -273,7 +270,7 @@ def make(scene: Scene, root: Path) -> Tree:
                 del tree.manifest[rank, step]
                 (root / (path_of(rank, step) + MANIFEST_SUFFIX)).unlink()
     for fault in scene.faults:
-        if (root / f"ckpt_dir{fault.rank}").exists() and fault.rank not in tree.emptied:
+        if fault.rank in tree.folders:
             FAULT_KINDS[fault.kind](tree, fault)
     return tree
 
@@ -356,6 +353,7 @@ def _lose(tree: Tree, rank: int, step: Step, *, manifest: bool) -> None:
 
 def _lost_directory(tree: Tree, fault: Fault) -> None:
     shutil.rmtree(tree.root / f"ckpt_dir{fault.rank}")
+    tree.folders.discard(fault.rank)
     for step in tree.scene.job.steps:
         _lose(tree, fault.rank, step, manifest=False)
 
@@ -363,7 +361,6 @@ def _lost_directory(tree: Tree, fault: Fault) -> None:
 def _emptied(tree: Tree, fault: Fault) -> None:
     _lost_directory(tree, fault)
     (tree.root / f"ckpt_dir{fault.rank}").mkdir()
-    tree.emptied.add(fault.rank)
 
 
 def _strike(change: Callable[[Tree, Fault, bytes], bytes]) -> Callable[[Tree, Fault], None]:

@@ -137,7 +137,7 @@ def is_protected(tree: Tree, rank: int, step: Step) -> bool:
     """
     if rank in tree.scene.options.lost:
         return False
-    if tree.manifest.get((rank, step)) in ("saved", "another run"):
+    if tree.manifest.get((rank, step)) == "saved":
         return True
     if not tree.is_intact(rank, step) or not tree.scene.lists_right or not knows_group(tree, rank):
         return False
@@ -167,20 +167,19 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
 def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
     job, options = tree.scene.job, tree.scene.options
     tensor = next(one for one in job.of_rank(rank) if one.name == name)
-    by_layout = knows_layouts(tree, rank) and job.stage(rank) in tensor.named
-    near = {
+    by_layout = knows_layouts(tree, rank)
+    there = {
         one
         for one in range(job.size)
         if one not in options.lost
         and name in tree.contents.get((one, step), {})
-        and (
-            tensor.counter
-            or one in job.groups[rank]
-            or (job.stage(one) == job.stage(rank) and (by_layout or not tensor.layout))
-        )
         and job.region(tensor, one) == job.region(tensor, rank)
     }
+    near = {one for one in there if one in job.groups[rank]}
+    if by_layout and (job.stage(rank) in tensor.named or tensor.layout is None):
+        near = {one for one in there if job.stage(one) == job.stage(rank)}
     right = {one for one in near if tree.contents[one, step][name] != content}
+    near |= {one for one in there if tree.contents[one, step][name] == content}
     wrong = {one for one in near - right if not is_shown(tree, one, step)}
     if options.quick and wrong:
         return True
