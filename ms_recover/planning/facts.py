@@ -100,6 +100,11 @@ class SliceFacts:
         return self.file.manifest is not None and self.file.manifest.provenance.proven
 
     @property
+    def saved(self) -> bool:
+        """Whether training saved its manifest, which is no damage then where other slices differ."""
+        return self.file.manifest is not None and self.file.manifest.provenance.kind == "saved"
+
+    @property
     def rank_local(self) -> frozenset[str]:
         """The parameters that differed among the ranks of its group when it was saved, by a proven manifest."""
         manifest = self.file.manifest
@@ -160,6 +165,15 @@ class Facts:
     def lost(self) -> frozenset[int]:
         """Ranks declared lost; their slices are no evidence."""
         return self.options.lost
+
+    def family(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that hold the same slice as a rank by its rank list, else by the layouts; itself alone else.
+
+        Two ranks of one family that hold the same do not show that others hold it as well.
+        """
+        if self.groups.knows(rank):
+            return self.groups.of(rank)
+        return self.stages.families.get(rank, (rank,))
 
     def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
         """Return the slices of a rank at a step, whether it is declared lost or not."""

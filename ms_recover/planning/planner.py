@@ -255,7 +255,12 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
-    texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
+    texts += [
+        *found.kept,
+        *name_guessed(compared, found),
+        *name_lent_values(facts, found),
+        *name_lost_states(facts, found),
+    ]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
 

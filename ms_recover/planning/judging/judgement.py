@@ -20,7 +20,8 @@ class Judgement:
     """The worth of one slice, the reason for the operator, and the ground for a sound one.
 
     `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
-    that is not sound, None for none.
+    that is not sound, None for none. One that is `kept` is not replaced although it is not sound: others differ from
+    it, but training saved it so.
     """
 
     status: SliceStatus
@@ -28,6 +29,7 @@ class Judgement:
     evidence: Evidence = "structure"
     borrowed: tuple[str, ...] = ()
     good: frozenset[str] | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,8 +150,9 @@ def _by_contents(case: Case) -> Ruling:
         if judged:
             rest = [one for one in case.pending if one.path not in judged]
             compared = compare_blocks(case.facts, rest)
+    by_path = {one.path: one for one in case.pending}
     for path, lost in compared.outvoted.items():
-        judged[path] = Judgement(status="suspect", reason=lost.reason, good=compared.good[path] or None)
+        judged[path] = _outvoted(by_path[path], lost.reason, compared.good[path] or None)
     for path, text in compared.undecided.items():
         judged.setdefault(path, Judgement(status="undecided", reason=text))
     sealed = None if case.sealing else case.any_of_run("sealed")
@@ -174,13 +175,21 @@ def _by_contents(case: Case) -> Ruling:
     return Ruling(slices=judged, disagreements=compared.disagreements)
 
 
+def _outvoted(one: SliceFacts, reason: str, good: frozenset[str] | None = None) -> Judgement:
+    """Judge a slice from which more others differ: it is replaced unless training saved it as it is."""
+    if not one.saved:
+        return Judgement(status="suspect", reason=reason, good=good)
+    why = f"{reason}; it is kept, because training saved its manifest, which proves it: --lost {one.rank} replaces it"
+    return Judgement(status="suspect", reason=why, evidence="manifest", good=good, kept=True)
+
+
 def _misplaced_sides(case: Case, compared: BlockComparison) -> dict[str, Judgement]:
     """Return the misplaced slices among those that differ, unless all of them are."""
     sides = [one for one in case.pending if one.path in compared.undecided]
     found = {one.path: why for one in sides if (why := case.compared.contents.why_misplaced(one)) is not None}
     if not found or len(found) == len(sides):
         return {}
-    return {path: Judgement(status="suspect", reason=why) for path, why in found.items()}
+    return {one.path: _outvoted(one, found[one.path]) for one in sides if one.path in found}
 
 
 def _is_chosen(case: Case, one: SliceFacts) -> bool:

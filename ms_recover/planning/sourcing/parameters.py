@@ -189,10 +189,22 @@ class ParameterIndex:
             able = self._able(rank, (-1,), sorted(self.slices), parameter)
         return able
 
+    def is_shown_whole(self, name: str, ranks: Iterable[int]) -> bool:
+        """Whether several ranks hold a parameter, and not only ranks of one family among several.
+
+        Where they hold the same, it is not cut. Contents that are not known yet are read before a plan rests on them,
+        unless it is a quick one.
+        """
+        quick = self.facts.options.quick
+        known = [rank for rank in ranks if not quick or self.digest(rank, name) is not None]
+        families = {self.facts.family(rank) for rank in known}
+        stage = self.stages.devices or self.facts.world.ranks
+        return len(families) > 1 or (len(known) > 1 and any(len(one) == stage for one in families))
+
     def is_counter(self, parameter: Parameter) -> bool:
         """Whether a parameter is a counter without layout, which all stages have alike."""
         cut = any(parameter.name in layouts for layouts in self.stages.layouts.values())
-        return not cut and parameter.shape in ((), (1,))
+        return not cut and parameter.is_counter
 
     def whole_tensors(self, rank: int, parameter: Parameter) -> list[tuple[Box, tuple[int, ...]]]:
         """Return the ranks of a stage whose slices hold the whole tensor of which a rank holds a part."""
