@@ -191,9 +191,8 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
 def _is_refuted(tree: Tree, what: str) -> bool:
     """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a tree."""
     scene, job = tree.scene, tree.scene.job
-    kind = scene.strategies if what == "strategies" else scene.lists
     there = {one for one in tree.folders if scene.has(what, one) == "wrong"}
-    if kind == "mixed" and any(scene.has(what, one) == RIGHT for one in tree.folders):
+    if sum(scene.has(what, one) == RIGHT for one in tree.folders) >= len(there) > 0:
         return True
     if "saved" in tree.manifest.values() and (scene.known_when_saved or (what == "lists" and scene.lists != MISSING)):
         return True
@@ -203,7 +202,10 @@ def _is_refuted(tree: Tree, what: str) -> bool:
                 continue
             for tensor in job.of_rank(rank):
                 claimed = _claimed_same(tree, what, tensor.name, rank, other, there)
-                if claimed and not tensor.own and held.get(tensor.name) != theirs.get(tensor.name):
+                differ = (tensor.name in held) != (tensor.name in theirs) or (
+                    not scene.options.quick and held.get(tensor.name) != theirs.get(tensor.name)
+                )
+                if claimed and not tensor.own and differ:
                     return True
     return False
 
