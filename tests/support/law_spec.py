@@ -35,6 +35,8 @@ def must_recover(tree: Tree) -> Step | None:
         return None
     if scene.manifests.startswith("sealed") and (not scene.known_when_saved or scene.manifests == "sealed on some"):
         return None  # what was sealed without rank lists names other groups than the lists that came later
+    if not scene.manifests.startswith("saved") and "another run" in tree.manifest.values():
+        return None  # a run that saves manifests has the names of slices without
     if sum(any(hidden(tree, step)) for step in scene.job.steps) > 1:
         return None
     for step in reversed(scene.job.steps):
@@ -152,16 +154,36 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
     - More slices that hold this part by right evidence hold the wrong contents than the right ones, and their manifests
       do not speak against them.
     - A wrong strategy file or rank list says that another slice holds the same, and nothing contradicts the file.
+    - Of a larger parameter without layout slices of two groups hold the same, and no other slice of the stage differs.
     """
     if _wrong_majority(tree, rank, step, name, content):
         return "a majority of slices holds it"
     job = tree.scene.job
     held = [one for one in range(job.size) if tree.contents.get((one, step), {}).get(name) == content]
-    if not tree.scene.strategies_right and not _is_refuted(tree, "strategies") and held:
+    if not tree.scene.strategies_right and not _is_refuted(tree, "strategies", job.stage(rank)) and held:
         return "a strategy file says so"
-    if not tree.scene.lists_right and not _is_refuted(tree, "lists") and held:
+    if not tree.scene.lists_right and not _is_refuted(tree, "lists", job.stage(rank)) and held:
         return "a rank list says so"
+    if _of_two_groups(tree, rank, step, name, content):
+        return "slices of two groups hold it, and none holds anything else"
     return None
+
+
+def _of_two_groups(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
+    """Whether slices of two groups hold the same of a larger parameter without layout, and all others do."""
+    job = tree.scene.job
+    tensor = next(one for one in job.of_rank(rank) if one.name == name)
+    known = tensor.counter or (job.stage(rank) in tensor.named and tree.scene.strategies != MISSING)
+    held = {
+        one: tree.contents[one, step][name]
+        for one in range(job.size)
+        if job.stage(one) == job.stage(rank)
+        and one not in tree.scene.options.lost
+        and name in tree.contents.get((one, step), {})
+        and not is_shown(tree, one, step)
+    }
+    groups = {job.groups[one] if knows_group(tree, one) else (one,) for one in held}
+    return not known and set(held.values()) == {content} and len(groups) > 1
 
 
 def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
@@ -178,7 +200,8 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
     near = {one for one in there if one in job.groups[rank]}
     if by_layout and (job.stage(rank) in tensor.named or tensor.layout is None):
         near = {one for one in there if job.stage(one) == job.stage(rank)}
-    right = {one for one in near if tree.contents[one, step][name] != content}
+    truth = job.held(tensor, rank, step).tobytes()
+    right = {one for one in near if tree.contents[one, step][name] == truth}
     near |= {one for one in there if tree.contents[one, step][name] == content}
     wrong = {one for one in near - right if not is_shown(tree, one, step)}
     if options.quick and wrong:
@@ -188,8 +211,8 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
     return len(wrong) > len(right)
 
 
-def _is_refuted(tree: Tree, what: str) -> bool:
-    """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a tree."""
+def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
+    """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a stage."""
     scene, job = tree.scene, tree.scene.job
     there = {one for one in tree.folders if scene.has(what, one) == "wrong"}
     if sum(scene.has(what, one) == RIGHT for one in tree.folders) >= len(there) > 0:
@@ -198,8 +221,10 @@ def _is_refuted(tree: Tree, what: str) -> bool:
         return True
     for (rank, step), held in tree.contents.items():
         for (other, at), theirs in tree.contents.items():
-            if at != step or other <= rank or job.stage(rank) != job.stage(other):
+            if at != step or other <= rank or (job.stage(rank), job.stage(other)) != (stage, stage):
                 continue
+            if scene.options.lost.intersection((rank, other)):
+                continue  # the operator took them out of the comparison
             for tensor in job.of_rank(rank):
                 claimed = _claimed_same(tree, what, tensor.name, rank, other, there)
                 differ = (tensor.name in held) != (tensor.name in theirs) or (
