@@ -338,8 +338,10 @@ class _Part:
         )
 
     def _may_be_cut(self, name: str, ranks: Sequence[int]) -> bool:
-        """Whether a parameter may be cut between the families of the ranks that list it and other ranks."""
-        return self.facts.world.ranks > 1 and not self.index.is_shown_whole(name, ranks)
+        """Whether a parameter may be cut between the ranks that list it and others."""
+        index = self.index
+        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in map(index.stages.of, ranks))
+        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
 
     def _why_unknown(self, stage: int) -> str | None:
         """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""
