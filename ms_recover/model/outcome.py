@@ -69,6 +69,11 @@ class Outcome:
     """Slices of steps that were given up, by their names now, relative to the root."""
 
     @property
+    def failed(self) -> bool:
+        """Whether something that the plan had to do was not done."""
+        return bool(self.errors) or any(result.status == "failed" for result in self.results)
+
+    @property
     def given_up(self) -> tuple[RejectedStep, ...]:
         """Newer steps of the planned run."""
         return of_this_run(self.rejected_steps)

@@ -258,6 +258,7 @@ def _join(parts: Parts, tried: TriedParts, rejected: tuple[RejectedStep, ...], *
         actions=tuple(actions) if found else (),
         group_files=(),
         strategy_files=(),
+        set_aside=tuple(one for plan in plans for one in plan.set_aside) if found else (),
         ranks=join_ranks(tried),
         rejected_steps=rejected,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),
