@@ -103,6 +103,7 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
+        set_aside=(),
         warnings=_warnings(compared, found, rejected),
         hints=_hints(facts, found, shown, rejected),
     )
@@ -132,7 +133,7 @@ def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> Non
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
     plan = make_plan(compared, assessment, assessment, ())
-    return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
+    return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank), set_aside=())
 
 
 def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
