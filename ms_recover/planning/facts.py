@@ -166,15 +166,6 @@ class Facts:
         """Ranks declared lost; their slices are no evidence."""
         return self.options.lost
 
-    def family(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that hold the same slice as a rank by its rank list, else by the layouts; itself alone else.
-
-        Two ranks of one family that hold the same do not show that others hold it as well.
-        """
-        if self.groups.knows(rank):
-            return self.groups.of(rank)
-        return self.stages.families.get(rank, (rank,))
-
     def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
         """Return the slices of a rank at a step, whether it is declared lost or not."""
         return self.steps.get(step, {}).get(rank, ())

@@ -294,7 +294,7 @@ class _Finding:
             yield lists | alone, f"the rank list that names rank {rank}"
 
     def _doubtful(self, rank: int, blocks: Sequence[Block]) -> Iterator[Ranks]:
-        """Yield losses that leave a parameter without layout to ranks that hold the same slice: it may be cut there."""
+        """Yield losses that leave one rank with a parameter without layout, so that it may be that rank's own."""
         stage = self.facts.stages.of(rank)
         if stage in self._divided:
             return  # so much takes all holders of some part anyway
@@ -305,14 +305,9 @@ class _Finding:
             if parameter is None or parameter.is_counter or self.facts.tolerance.covers(parameter.name):
                 continue
             group = self.facts.groups.of(rank)
-            for left in {self._left_in_doubt(last) for last in block.holders if last not in group}:
-                yield frozenset(block.holders) - left
-
-    def _left_in_doubt(self, rank: int) -> Ranks:
-        """Return the most ranks, this one among them, that do not show together that a parameter is not cut."""
-        family = self.facts.family(rank)
-        stage = self.facts.stages.devices or self.facts.world.ranks
-        return frozenset((rank,) if len(family) == stage else family)
+            for last in block.holders:
+                if last not in group:
+                    yield frozenset(block.holders) - {last}
 
 
 def _listed(shapes: Sequence[Parameter | None]) -> tuple[Parameter | None, ...]:

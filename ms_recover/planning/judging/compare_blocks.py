@@ -187,7 +187,7 @@ def _names_of(listed: ParameterList, block: Block, done: frozenset[str]) -> tupl
 def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     """Whether slices confirm a strategy file: one of another job or layout shows nothing about them.
 
-    It is trusted if manifests that training saved name it. Otherwise ranks of different families must agree in at least
+    It is trusted if manifests that training saved name it. Otherwise ranks of different groups must agree in at least
     as many of its parameters as they differ in, unless that is a single one.
     """
     stages = facts.stages
@@ -199,7 +199,7 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
     agree: set[str] = set()
     split: set[str] = set()
     for one in votes:
-        if len({facts.family(ballot.rank) for ballot in one.ballots}) > 1:
+        if len({ballot.group for ballot in one.ballots}) > 1:
             agree.update(set(one.names).difference(one.vote.disputed))
             split.update(one.vote.disputed)
     return len(split - agree) <= max(len(agree), 1)
@@ -208,7 +208,7 @@ def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
 def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
     """Compare counters over a whole stage: steps, learning rates, powers of beta.
 
-    No file claims that they are equal, but where all ranks of several families have one value and a single slice
+    No file claims that they are equal, but where all ranks of several groups have one value and a single slice
     another, that slice is damaged. Only parameters of one element are counters: a larger one may be cut although
     nothing states its layout.
     """

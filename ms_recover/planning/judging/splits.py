@@ -17,35 +17,34 @@ from ms_recover.planning.runs import base_of
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:
     """Return a vote over a layout, left open where the sides may hold different parts of a parameter.
 
-    Slices of one family, which hold the same slice whole, vote as those of a rank list do. Else a side is outvoted only
-    by slices of two families or more, when it is of one family, is not the whole of that family with two slices or
-    more, and no other step shows the same split.
+    Slices of one rank list vote among themselves. Else a side is outvoted only by slices of two rank lists or more,
+    when it is of one alone, is not what several survivors of that list all hold, and no other step shows this split.
     """
     if not vote.odd:
         return vote
     winners = [one for one in ballots if one.path in vote.winners]
     losers = [one for one in ballots if one.path in vote.odd]
-    several = len(_families(facts, ballots)) > 1
-    if several and len(_families(facts, winners)) < 2:
+    several = len(_groups(ballots)) > 1
+    if several and len(_groups(winners)) < 2:
         return leave_open(ballots, names)
     for side in sides_of(losers, names):
-        if several and not _is_alone(facts, side, ballots):
+        if several and not _is_alone(side, ballots):
             return leave_open(ballots, names)
         if any(_shows_split(facts, one, winners, vote.odd[one.path].names) for one in side):
             return leave_open(ballots, names)
     return vote
 
 
-def _families(facts: Facts, slices: Iterable[SliceFacts]) -> set[tuple[int, ...]]:
-    return {facts.family(one.rank) for one in slices}
+def _groups(slices: Iterable[SliceFacts]) -> set[tuple[int, ...]]:
+    return {one.group for one in slices}
 
 
-def _is_alone(facts: Facts, side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
-    """Whether a losing side is of one family, and is not what all of several survivors of it hold."""
-    families = _families(facts, side)
-    if len(families) > 1:
+def _is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
+    """Whether a losing side is of one rank list, and is not what all of several survivors of it hold."""
+    groups = _groups(side)
+    if len(groups) > 1:
         return False
-    held = [one for one in ballots if facts.family(one.rank) in families]
+    held = [one for one in ballots if one.group in groups]
     return len(held) > len(side) or count_witnesses(side) < 2
 
 

@@ -189,17 +189,20 @@ class ParameterIndex:
             able = self._able(rank, (-1,), sorted(self.slices), parameter)
         return able
 
-    def is_shown_whole(self, name: str, ranks: Iterable[int]) -> bool:
-        """Whether several ranks hold a parameter, and not only ranks of one family among several.
+    def is_shown_whole(self, name: str, ranks: Sequence[int], rank: int | None = None) -> bool:
+        """Whether ranks of one stage that hold the same of a parameter without layout show that it is not cut.
 
-        Where they hold the same, it is not cut. Contents that are not known yet are read before a plan rests on them,
-        unless it is a quick one.
+        It could be cut like some other parameter of the stage; so ranks that hold different parts of each of these must
+        have it, or one with the part that `rank` has. Contents that are not known yet are read before a plan rests on
+        them, unless it is a quick one.
         """
         quick = self.facts.options.quick
-        known = [rank for rank in ranks if not quick or self.digest(rank, name) is not None]
-        families = {self.facts.family(rank) for rank in known}
-        stage = self.stages.devices or self.facts.world.ranks
-        return len(families) > 1 or (len(known) > 1 and any(len(one) == stage for one in families))
+        known = [one for one in ranks if not quick or self.digest(one, name) is not None]
+        return len(known) > 1 and not any(
+            len(parts := {cut.parts[one % self.stages.devices] for one in known}) == 1
+            and not parts.issuperset(cut.parts if rank is None else (cut.parts[rank % self.stages.devices],))
+            for cut in self.stages.cuts.get(self.stages.of(known[0]), ())
+        )
 
     def is_counter(self, parameter: Parameter) -> bool:
         """Whether a parameter is a counter without layout, which all stages have alike."""

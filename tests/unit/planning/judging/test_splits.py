@@ -32,7 +32,7 @@ def compare(values, lists=PAIRS, older=None, ranks=4):
     return compare_blocks(facts, facts.counted_at(STEP))
 
 
-def test_one_slice_against_two_families_is_outvoted():
+def test_one_slice_against_those_of_two_rank_lists_is_outvoted():
     found = compare({0: "aaaa", 1: "aaaa", 2: "axaa", 3: "aaaa"}, lists={})
     assert set(found.outvoted) == {path(2)}
 
