@@ -19,7 +19,6 @@ from ms_recover.formats.header import read_header
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.strategy import read_strategy
 from ms_recover.model.options import PlanOptions
-from ms_recover.training.run_id import RUN_ID
 from tests.support.ascend import libraries
 from tests.support.sample import REPOSITORY
 
@@ -46,7 +45,7 @@ def saved(tmp_path_factory):
     def save(rank):
         path = os.pathsep.join([str(REPOSITORY), without_a_device["PYTHONPATH"]])
         numbers = {"RANK_ID": str(rank), "RANK_SIZE": str(SIZE), "DEVICE_ID": str(rank), "GLOG_v": "3"}
-        numbers[RUN_ID] = "run"
+        numbers["MS_RECOVER_RUN_ID"] = "run"
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.ascend.rank", str(folder), "save:interleaved"],
             check=False,
