@@ -37,7 +37,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         if isinstance(action, CopyAction)
         and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
-    trial = _trial_reads(facts, plan) if by_layout else frozenset()
+    trial = _trial_reads(facts, plan)
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
     unclaimed = None if plan.disagreements else ranks_without_claim(facts, plan.recoverable, plan.rejected_steps)
     wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
@@ -73,19 +73,23 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
-    """Return the slices without manifest of a target and its sources at another step, the nearest that the target has.
+    """Return the slices without manifest of a target and its sources at another step, the nearest that these have.
 
-    There it is seen whether the target holds what these layouts would compose.
+    There it is seen whether the target holds what these layouts would compose, and whether a slice that is outvoted
+    differs from the others there as well.
     """
     steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
     found: set[str] = set()
     for action in (*plan.actions, *plan.partials):
-        if action.evidence != "layout":
+        if action.evidence != "layout" and action.set_aside is None:
             continue
-        step = next((step for step in steps if step != plan.step and _bare(facts.at(step, action.rank))), None)
-        if step is not None:
-            ranks = {action.rank, *(replica.rank for replica in action.replicas)}
-            found.update(one.path for rank in ranks for one in _bare(facts.at(step, rank)))
+        sources = {replica.rank for replica in action.replicas} - {action.rank}
+        for step in steps:
+            mine = _bare(facts.at(step, action.rank)) if step != plan.step else []
+            theirs = [one for rank in sources for one in _bare(facts.at(step, rank))]
+            if mine and theirs:
+                found.update(one.path for one in (*mine, *theirs))
+                break
     return frozenset(found)
 
 
