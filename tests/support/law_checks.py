@@ -20,7 +20,8 @@ from ms_recover.model.options import AuditOptions
 from ms_recover.model.plan import Plan
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
-from tests.support.law_scenes import OTHER_RUN, Scene, Tree, contents_of, make, path_of, random_scene
+from tests.support.law_files import OTHER_RUN, Tree, contents_of, make, path_of
+from tests.support.law_scenes import Scene, random_scene
 from tests.support.law_spec import excuse, is_protected, must_recover
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ms_recover.model.steps import Step
 from tests.support.cuts import cell_of
+from tests.support.law_files import Tree
 from tests.support.law_network import Tensor
-from tests.support.law_scenes import MISSING, RIGHT, Tree
+from tests.support.law_scenes import MISSING, RIGHT
 
 PROOF = ("saved", "sealed")
 

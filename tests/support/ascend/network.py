@@ -12,13 +12,17 @@ WIDTH, ROWS, STEPS, MICRO, VOCABULARY = 16, 32, 4, 2, 64
 
 SHARED_OUT = {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"parallel_optimizer_threshold": 0}}
 IN_TWO = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": 2}
+IN_TURN = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
 LAYOUTS = {
     "mp4": {},
     "mp4-optimizer": SHARED_OUT,
     "mp4-optimizer-in-2": {"enable_parallel_optimizer": True, "parallel_optimizer_config": IN_TWO},
     "2-stages": {"pipeline_stages": 2},
     "2-stages-optimizer": {"pipeline_stages": 2, **SHARED_OUT},
-    "interleaved": {"pipeline_stages": 2, "pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}},
+    "interleaved": {
+        "pipeline_stages": 2,
+        "pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"},
+    },
     "mp2": {},
     "mp2-optimizer": SHARED_OUT,
 }
