@@ -74,13 +74,10 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         if not _is_trusted(facts, counted):
             continue
         votes += [one for one in counted if not _all_proven(one)]
-        for block in blocks:
-            for rank in block.ranks:
-                named[rank] |= block.names or set()
-    counters = _counters_of_stages(facts, by_rank)
-    for one in counters:
-        for rank in one.block.ranks:
-            named[rank].update(one.names)
+    votes += _counters_of_stages(facts, by_rank)
+    for one in votes:
+        for ballot in one.ballots:
+            named[ballot.rank].update(one.names)
     for block in list_blocks:
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         counted = _count(facts, block, by_rank, done)
@@ -88,7 +85,6 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
             whole = _count(facts, block, by_rank, frozenset())
             counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
         votes += counted
-    votes += counters
     return _sum_up(facts, by_rank, votes)
 
 

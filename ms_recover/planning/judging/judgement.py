@@ -21,7 +21,7 @@ class Judgement:
 
     `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
     that is not sound, None for none. One that is `kept` is not replaced although it is not sound: others differ from
-    it, but training saved it so.
+    it, but training saved it so. One that is `whole` is called damaged for what its manifest says of its place alone.
     """
 
     status: SliceStatus
@@ -30,6 +30,12 @@ class Judgement:
     borrowed: tuple[str, ...] = ()
     good: frozenset[str] | None = None
     kept: bool = False
+    whole: bool = False
+
+    @property
+    def proven_damaged(self) -> bool:
+        """Whether its bytes are known to be wrong: by its own manifest, its header, or a checksum."""
+        return self.status == "damaged" and not self.whole
 
 
 @dataclass(frozen=True, kw_only=True)

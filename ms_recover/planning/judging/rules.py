@@ -16,6 +16,7 @@ from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_
 from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
 from ms_recover.planning.judging.layout_mismatch import find_other_layouts, saved_under
 from ms_recover.planning.judging.structure import list_the_same
+from ms_recover.planning.redundancy.manifest_check import check_header
 
 NOTHING = Ruling()
 
@@ -42,7 +43,8 @@ def _damaged(case: Case) -> Ruling:
         problem = one.file.problem or structure or one.manifest_problem or one.content_problem
         if problem is not None:
             good = proven_parameters(case.facts, one) if structure is None else None
-            judged[one.path] = Judgement(status="damaged", reason=problem, good=good)
+            whole = not (one.file.problem or structure or one.content_problem or check_header(one.file))
+            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole)
     return Ruling(slices=judged)
 
 
