@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from ms_recover.model.options import PlanOptions
@@ -15,7 +15,8 @@ from tests.support.cuts import cut_layout
 from tests.support.examples import examples
 from tests.support.law_checks import RECOVERED, Verdict, examine, examine_scene
 from tests.support.law_network import TIED, Job, Tensor, plain_job, spread_job
-from tests.support.law_scenes import MISSING, OTHER_JOB, RIGHT, Fault, Scene, cut_over_data, turned, uncut
+from tests.support.law_scenes import MISSING, OTHER_JOB, RIGHT, Fault, Scene, cut_over_data, random_scene, turned, uncut
+from tests.support.law_simplest import describe, simplest
 
 SPREAD = spread_job()
 NEWEST = SPREAD.steps[-1]
@@ -23,12 +24,12 @@ WHOLE = PlanOptions(world_size=8)
 QUICK = PlanOptions(world_size=8, quick=True)
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(400), phases=(Phase.explicit, Phase.reuse, Phase.generate))  # no seed is simpler
 @given(st.integers(0, (1 << 32) - 1))
 def test_no_random_tree_loses_what_is_proven_and_none_is_refused_that_can_be_recovered(seed: int) -> None:
     verdict = examine(seed)
     event(f"{verdict.ended}, {'right' if verdict.right else 'not right'}")
-    assert not verdict.violations, "\n".join(verdict.violations)
+    assert not verdict.violations, describe(simplest(random_scene(seed)))
 
 
 def recovered(scene: Scene) -> None:
@@ -88,7 +89,7 @@ def test_the_strategy_file_of_another_job_overwrites_nothing_where_a_rank_is_los
     sizes: tuple[int, int], change: Callable[[Layout], Layout], lists: str
 ) -> None:
     job = plain_job(*sizes)
-    for rank in range(job.size):
+    for rank in (0, job.size - 1):
         lawful(_misled(job, change, rank, lists=lists))
 
 

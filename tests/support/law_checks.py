@@ -43,6 +43,8 @@ class Verdict:
         The law obliges it to end with 0.
     violations : list of str
         What contradicts the law.
+    excuses : list of str
+        Why wrong contents were written all the same, as `tests.support.law_spec.excuse` allows.
     """
 
     seed: int
@@ -50,6 +52,7 @@ class Verdict:
     right: bool = False
     obliged: bool = False
     violations: list[str] = field(default_factory=list)
+    excuses: list[str] = field(default_factory=list)
 
 
 def examine(seed: int, *, extras: bool = True) -> Verdict:
@@ -190,8 +193,11 @@ class _Examination:
         for name, content in held.items():
             if content in _allowed(self.tree, rank, step, name):
                 continue
-            if name not in right or excuse(self.tree, rank, step, name, content) is None:
+            why = excuse(self.tree, rank, step, name, content) if name in right else None
+            if why is None:
                 self._fault(f"b: {path} was written, and {name} is wrong")
+            else:
+                self.verdict.excuses.append(why)
 
     def _complete(self, plan: Plan) -> None:
         rank = self.source.randrange(self.job.size)

@@ -158,7 +158,7 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
     - Of a larger parameter without layout slices of two groups hold the same, and no other slice of the stage differs.
     """
     if _wrong_majority(tree, rank, step, name, content):
-        return "a majority of slices holds it"
+        return "most slices that are left hold it"
     job = tree.scene.job
     held = [one for one in range(job.size) if tree.contents.get((one, step), {}).get(name) == content]
     if not tree.scene.strategies_right and not _is_refuted(tree, "strategies", job.stage(rank)) and held:
