@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import SliceFile
@@ -73,23 +73,26 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
-    """Return the slices without manifest of a target and its sources at another step, the nearest that these have.
+    """Return the slices without manifest that show at another step whether what a plan infers at its own is right.
 
-    There it is seen whether the target holds what these layouts would compose, and whether a slice that is outvoted
-    differs from the others there as well.
+    Those of a target and its sources, where layouts compose it: whether it holds there what they would compose. Where
+    a slice is replaced or passed over that nothing proves damaged, all of the step: whether it differs from the others
+    there as well. It is the nearest step at which the rank has a slice.
     """
-    steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
+    planned = plan.step or plan.considered
+    steps = sorted(facts.steps, key=lambda step: (step < (planned or step), step), reverse=True)
+    wanted: list[tuple[int, Set[int]]] = [
+        (action.rank, {action.rank, *(replica.rank for replica in action.replicas)})
+        for action in (*plan.actions, *plan.partials)
+        if action.evidence == "layout"
+    ]
+    doubted = [one.rank for one in plan.ranks if one.state == "damaged" and not plan.disagreements]
+    wanted += [(rank, facts.ranks) for rank in doubted if planned is not None and _bare(facts.at(planned, rank))]
     found: set[str] = set()
-    for action in (*plan.actions, *plan.partials):
-        if action.evidence != "layout" and action.set_aside is None:
-            continue
-        sources = {replica.rank for replica in action.replicas} - {action.rank}
-        for step in steps:
-            mine = _bare(facts.at(step, action.rank)) if step != plan.step else []
-            theirs = [one for rank in sources for one in _bare(facts.at(step, rank))]
-            if mine and theirs:
-                found.update(one.path for one in (*mine, *theirs))
-                break
+    for rank, needed in wanted:
+        step = next((step for step in steps if step != planned and _bare(facts.at(step, rank))), None)
+        if step is not None:
+            found.update(one.path for other in needed for one in _bare(facts.at(step, other)))
     return frozenset(found)
 
 

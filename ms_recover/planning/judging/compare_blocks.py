@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
@@ -70,7 +70,7 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
     by_file = _by_file(facts, by_rank)
     list_blocks = by_file.pop("", [])
     for blocks in by_file.values():
-        counted = [one for block in blocks for one in _count_layout(facts, block, by_rank)]
+        counted = [one for block in blocks for one in _count(facts, block, by_rank, frozenset())]
         if not _is_trusted(facts, counted):
             continue
         votes += [one for one in counted if not _all_proven(one)]
@@ -162,15 +162,9 @@ def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: 
     counted = []
     for names, ballots in kinds.items():
         known = names if names is not None else tuple(ballots[0].listed.index)
-        vote = hold_vote(ballots, facts.tolerance, names)
+        vote = settle_split(facts, ballots, hold_vote(ballots, facts.tolerance, names), known)
         counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote))
     return counted
-
-
-def _count_layout(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts]) -> Iterator[_Counted]:
-    """Yield the votes of a block of a layout, which are left open where the parameters may be cut there."""
-    for one in _count(facts, block, by_rank, frozenset()):
-        yield replace(one, vote=settle_split(facts, one.ballots, one.vote, one.names))
 
 
 def _names_of(listed: ParameterList, block: Block, done: frozenset[str]) -> tuple[str, ...] | None:

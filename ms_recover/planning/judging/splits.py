@@ -1,7 +1,7 @@
-"""Splits: slices that differ where a layout calls them equal are damaged, or the parameter is cut there.
+"""Splits: slices that differ where something calls them equal are damaged, or the parameter is cut there.
 
-A strategy file may be that of another job, and that of a stage may leave out a parameter which is cut all the same. So
-contents that differ over a layout are damage only where nothing else fits.
+A strategy file or a rank list may be that of another job, and the strategy file of a stage may leave out a parameter
+which is cut all the same. So contents that differ are damage only where nothing else fits.
 """
 
 from __future__ import annotations
@@ -15,37 +15,24 @@ from ms_recover.planning.runs import base_of
 
 
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:
-    """Return a vote over a layout, left open where the sides may hold different parts of a parameter.
+    """Return a vote over a layout or a rank list, left open where the sides may hold different parts of a parameter.
 
-    Slices of one rank list vote among themselves. Else a side is outvoted only by slices of two rank lists or more,
-    when it is of one alone, is not what several survivors of that list all hold, and no other step shows this split.
+    Independent slices with equal contents are not damaged: no side of two or more is outvoted, unless by one with a
+    manifest that proves it. Over a layout a side is outvoted only by slices of two rank lists or more, and no slice
+    where another step shows the same split.
     """
-    if not vote.odd:
-        return vote
     winners = [one for one in ballots if one.path in vote.winners]
     losers = [one for one in ballots if one.path in vote.odd]
-    several = len(_groups(ballots)) > 1
-    if several and len(_groups(winners)) < 2:
-        return leave_open(ballots, names)
-    for side in sides_of(losers, names):
-        if several and not _is_alone(side, ballots):
-            return leave_open(ballots, names)
-        if any(_shows_split(facts, one, winners, vote.odd[one.path].names) for one in side):
-            return leave_open(ballots, names)
-    return vote
-
-
-def _groups(slices: Iterable[SliceFacts]) -> set[tuple[int, ...]]:
-    return {one.group for one in slices}
-
-
-def _is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
-    """Whether a losing side is of one rank list, and is not what all of several survivors of it hold."""
-    groups = _groups(side)
-    if len(groups) > 1:
-        return False
-    held = [one for one in ballots if one.group in groups]
-    return len(held) > len(side) or count_witnesses(side) < 2
+    proven = any(one.proven for one in winners)
+    several = len({one.group for one in ballots}) > 1
+    if not losers or (proven and not several):
+        return vote
+    odd = tuple({name for lost in vote.odd.values() for name in lost.names})
+    sides = sides_of(losers, odd)
+    cut = several and len({one.group for one in winners}) < 2
+    cut = cut or any(count_witnesses(side) > 1 for side in sides)
+    cut = cut or any(_shows_split(facts, one, winners, vote.odd[one.path].names) for one in losers)
+    return leave_open(ballots, names) if cut else vote
 
 
 def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:

@@ -114,8 +114,7 @@ class Settlement:
         rank_local = index.is_rank_local(name, members)
         if local and rank not in ranks:
             ranks = members or ranks
-            common = parameter.is_counter or tolerance.covers(name)
-            if ranks and not (common or members or index.is_shown_whole(name, ranks, rank)):
+            if ranks and not (parameter.is_counter or members or index.is_shown_whole(name, ranks, rank)):
                 return Settled(region=None, problem=why_perhaps_cut(ranks))
         region = index.region(rank, parameter)
         if rank in ranks and own_first:  # good in the rank's own damaged slice
