@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ms_recover.model.steps import Step
 from tests.support.cuts import cell_of
-from tests.support.law_files import Tree
+from tests.support.law_files import Tree, contents_of
 from tests.support.law_network import Tensor
 from tests.support.law_scenes import MISSING, RIGHT
 
@@ -151,6 +151,7 @@ def is_protected(tree: Tree, rank: int, step: Step) -> bool:
 def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str | None:
     """Return why wrong contents of a parameter may be written to a rank's slice: nothing in the tree could show it.
 
+    - The rank's own manifest was written for these contents.
     - Nothing was read to plan, and a slice that holds this part is wrong.
     - More slices that hold this part by right evidence hold the wrong contents than the right ones, and their manifests
       do not speak against them.
@@ -160,6 +161,8 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
     if _wrong_majority(tree, rank, step, name, content):
         return "most slices that are left hold it"
     job = tree.scene.job
+    if (rank, step) in tree.proved and contents_of(tree.proved[rank, step])[name] == content:
+        return "its own manifest names it"
     held = [one for one in range(job.size) if tree.contents.get((one, step), {}).get(name) == content]
     if not tree.scene.strategies_right and not _is_refuted(tree, "strategies", job.stage(rank)) and held:
         return "a strategy file says so"
@@ -183,14 +186,18 @@ def _of_two_groups(tree: Tree, rank: int, step: Step, name: str, content: bytes)
         and name in tree.contents.get((one, step), {})
         and not is_shown(tree, one, step)
     }
-    groups = {job.groups[one] if knows_group(tree, one) else (one,) for one in held}
+    groups = {_group(tree, one) for one in held}
     return not known and set(held.values()) == {content} and len(groups) > 1
 
 
 def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
+    """Whether most slices that are left of a rank list hold the wrong contents.
+
+    By layouts, or of a counter, others of the stage count where slices of two groups or more hold the truth.
+    """
     job, options = tree.scene.job, tree.scene.options
     tensor = next(one for one in job.of_rank(rank) if one.name == name)
-    by_layout = knows_layouts(tree, rank)
+    truth = job.held(tensor, rank, step).tobytes()
     there = {
         one
         for one in range(job.size)
@@ -198,18 +205,23 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
         and name in tree.contents.get((one, step), {})
         and job.region(tensor, one) == job.region(tensor, rank)
     }
-    near = {one for one in there if one in job.groups[rank]}
-    if by_layout and (job.stage(rank) in tensor.named or tensor.layout is None):
-        near = {one for one in there if job.stage(one) == job.stage(rank)}
-    truth = job.held(tensor, rank, step).tobytes()
-    right = {one for one in near if tree.contents[one, step][name] == truth}
-    near |= {one for one in there if tree.contents[one, step][name] == content}
-    wrong = {one for one in near - right if not is_shown(tree, one, step)}
+    wrong = {one for one in there if tree.contents[one, step][name] == content and not is_shown(tree, one, step)}
+    right = {one for one in there if tree.contents[one, step][name] == truth}
     if options.quick and wrong:
         return True
     if any(tree.manifest.get((one, step)) in PROOF for one in wrong):
         right = {one for one in right if tree.manifest.get((one, step)) in PROOF}
-    return len(wrong) > len(right)
+    near = {one for one in right if one in job.groups[rank] and knows_group(tree, rank)}
+    others = {one for one in right if job.stage(one) == job.stage(rank)}
+    named = tensor.counter or job.stage(rank) in tensor.named
+    if named and knows_layouts(tree, rank) and len({_group(tree, one) for one in others}) > 1:
+        near |= others
+    return len(wrong) > len(near)
+
+
+def _group(tree: Tree, rank: int) -> tuple[int, ...]:
+    """Return the rank list of a rank, as far as the tree knows it."""
+    return tree.scene.job.groups[rank] if knows_group(tree, rank) else (rank,)
 
 
 def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
