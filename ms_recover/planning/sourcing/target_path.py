@@ -12,7 +12,8 @@ from ms_recover.model.verdicts import SliceStatus
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
 
-_NOT_PROVEN_DAMAGED: Collection[SliceStatus] = ("suspect", "undecided", "foreign")
+_REPLACED: Collection[SliceStatus] = ("damaged", "unreadable")
+"""Of a slice that is replaced for good: it is proven damaged, or this user can neither read nor link it."""
 
 
 def same_format_sources(
@@ -64,9 +65,10 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
 
 def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
     """Return an action that sets the slice aside that it replaces, unless that is damaged or its rank declared lost."""
-    there = judgement.slices.get(action.target) if action.replaces is not None else None
-    kept = there is not None and there.status in _NOT_PROVEN_DAMAGED
-    return replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX)) if kept else action
+    there = judgement.slices.get(action.target)
+    if action.replaces is None or there is None or there.status in _REPLACED:
+        return action
+    return replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX))
 
 
 def left_beside(facts: Facts, rank: int, target: str) -> tuple[str, ...]:
