@@ -24,7 +24,8 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import Judged, Parts, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.choice import Judged, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run

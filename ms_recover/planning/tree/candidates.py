@@ -49,9 +49,8 @@ def candidate_at(tree: TreeFacts, step: Step) -> Candidate:
     Where it has several parts, they are those of the first that is of the present run.
     """
     parts = tree.at(step)
-    own = next((facts for facts in parts if facts.counted_at(step) and facts.why_older(step) is None), None)
-    first = own or next(iter(parts), None)
-    return Candidate(step=step, runs=first.runs(step) if first is not None else (Run(),))
+    own = [facts for facts in parts if facts.counted_at(step) and facts.why_older(step) is None] if parts[1:] else []
+    return Candidate(step=step, runs=next((facts.runs(step) for facts in (*own, *parts)), (Run(),)))
 
 
 def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
