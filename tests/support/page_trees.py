@@ -72,6 +72,13 @@ def replicas_differ(root: Path, stack: ExitStack) -> None:
     _flip(_newest(root, 2))
 
 
+def outvoted(root: Path, stack: ExitStack) -> None:
+    """Three ranks that hold the same slice, without manifests."""
+    names = {"directory": "rank_{rank}", "name": "llama-{step}.ckpt"}
+    make_tree(root, data_parallel=3, model_parallel=1, steps=STEPS, **names)
+    _flip(_newest(root, 1))
+
+
 def flipped_bit(root: Path, stack: ExitStack) -> None:
     _job(root)
     _flip(_newest(root, 2))

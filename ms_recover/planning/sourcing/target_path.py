@@ -61,9 +61,13 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
 
 def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
     """Return an action that sets the slice aside that it replaces, unless that is damaged or its rank declared lost."""
-    there = judgement.slices.get(action.target) if action.replaces is not None else None
-    kept = there is not None and not there.proven_damaged
-    return replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX)) if kept else action
+    there = judgement.slices.get(action.target)
+    lost = there is None or there.proven_damaged or there.status == "unreadable"  # which cannot be linked
+    return (
+        action
+        if action.replaces is None or lost
+        else replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX))
+    )
 
 
 def left_beside(facts: Facts, rank: int, target: str) -> tuple[str, ...]:

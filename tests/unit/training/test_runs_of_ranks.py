@@ -224,3 +224,17 @@ def test_a_run_starts_behind_those_that_any_rank_knows_whatever_the_clock_says(c
     assert on_all(2, lambda rank: agree_start(jobs[rank], future * rank, lambda: now)) == [future + 1] * 2
     assert "the order is kept" in caplog.text
     assert agree_start(TrainingJob(0, 2, False), 5) is None
+
+
+@pytest.mark.parametrize("run", [None, OLD])
+def test_what_was_outvoted_is_neither_brought_back_nor_a_step_of_its_run(root, run):
+    add_run(root, OLD, "test", "1_8", "3_4")
+    for path in root.rglob("test-3_4*"):
+        path.rename(path.with_name(path.name.replace(".ckpt", ".ckpt.outvoted")))
+    outvoted = sorted(root.rglob("*outvoted*"))
+    assert outvoted
+    inventory = api.scan(root)
+    assert inventory.set_aside == ()
+    assert inventory.steps == (Step(1, 8),)
+    assert found(root, run=run)[0] == "test-1_8.ckpt"
+    assert sorted(root.rglob("*outvoted*")) == outvoted
