@@ -46,7 +46,7 @@ def _smaller(scene: Scene) -> Iterator[Scene]:
     tensors = scene.job.tensors
     for number in range(len(tensors)):
         rest = tensors[:number] + tensors[number + 1 :]
-        if all(any(stage in one.named for one in rest) for stage in range(scene.job.stages)):
+        if all(any(one.named == {stage} for one in rest) for stage in range(scene.job.stages)):  # else stages are alike
             yield replace(scene, job=replace(scene.job, tensors=rest, _bytes={}))
 
 

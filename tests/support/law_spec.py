@@ -100,7 +100,8 @@ def _has_region(tree: Tree, tensor: Tensor, rank: int, held: list[int]) -> bool:
         return bool(held)
     if job.stage(rank) in tensor.named:
         return any(job.region(tensor, one) == job.region(tensor, rank) for one in held)
-    if tensor.layout is not None or tensor.own:
+    unread = tree.scene.options.quick and not tree.manifest
+    if tensor.layout is not None or tensor.own or unread:
         return False
     return len({job.groups[one] for one in held}) > 1
 
