@@ -204,7 +204,7 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
         for one in range(job.size)
         if one not in options.lost
         and name in tree.contents.get((one, step), {})
-        and job.region(tensor, one) == job.region(tensor, rank)
+        and (one in job.replicas(rank) if tensor.own else job.region(tensor, one) == job.region(tensor, rank))
     }
     wrong = {one for one in there if tree.contents[one, step][name] == content and not is_shown(tree, one, step)}
     right = {one for one in there if tree.contents[one, step][name] == truth}
