@@ -25,7 +25,7 @@ from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import find_run_records, texts_of_aside
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
-from ms_recover.planning.runs import Run
+from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed
@@ -251,12 +251,28 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is None:
         return tuple(texts)
+    texts += _other_runs(facts, found)
     if (unhealthy := facts.why_unhealthy(found.step)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
     texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
+
+
+def _other_runs(facts: Facts, found: StepAssessment) -> list[str]:
+    """Return a warning for each run that is passed over at the step that is taken, where no manifest tells them apart.
+
+    Another one where a single rank has the run that is taken, and nothing but structure proves it.
+    """
+    taken = {rank.path for rank in found.ranks if rank.verdict == "keep" and rank.path is not None}
+    taken |= {replica.path for action in found.actions for replica in action.replicas}
+    counted = [one.file for one in facts.counted]
+    texts = []
+    if facts.lineage is None:
+        texts += facts.older_runs.others_at(found.step, [file for file in counted if file.step == found.step], taken)
+    proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
+    return [*texts, *filter(None, (why_alone(counted, taken) if not proven else None,))]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:

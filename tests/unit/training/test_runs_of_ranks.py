@@ -203,6 +203,7 @@ def test_what_ranks_see_is_put_together():
     jobs = thread_jobs(2)
     seen = [
         RunRecord(run_id="a-Ä", started=1, newest=Step(1, 8), written=3, newest_written=2),
+        RunRecord(run_id="", newest=Step(1, 4), prefixes=("alpha", "beta_1")),
         RunRecord(run_id="b", started=None, resumed_from=RunStep("a-Ä", Step(1, 8), 1), begun=Step(1, 2)),
     ]
     both, also = on_all(2, lambda rank: gather_runs(jobs[rank], seen[rank:] if rank else seen[:1]))
