@@ -52,6 +52,12 @@ class Run:
             return f"is no {self.ending} file, and those of the step were chosen"
         return None
 
+    def may_be(self, other: Run) -> bool:
+        """Whether files of two parts of a tree may be of one run, as far as both state it."""
+        ours = (self.run_id, self.started, self.base, self.prefix)
+        theirs = (other.run_id, other.started, other.base, other.prefix)
+        return all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderRuns:

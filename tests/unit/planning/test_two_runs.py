@@ -43,6 +43,12 @@ def test_a_chosen_prefix_takes_no_step_of_another_run():
     assert warning.endswith("--run beta takes it")
 
 
+def test_a_step_that_is_named_beside_a_chosen_prefix_is_taken_with_a_warning():
+    made = plan(saved("alpha", 1, step=OLDER), saved("beta", 2), run="alpha", step=STEP)
+    assert (made.step, prefixes(made)) == (STEP, {"beta"})
+    assert "step 2_8 is not of the present run: its slices are of the run 'beta'" in made.warnings[0]
+
+
 def test_an_older_step_of_another_run_is_named_with_the_option_that_takes_it():
     made = plan(saved("alpha", 1), saved("beta", 2, step=OLDER))
     assert (made.step, prefixes(made)) == (OLDER, {"beta"})
