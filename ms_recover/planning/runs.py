@@ -66,7 +66,7 @@ class OlderRuns:
     `present` has the prefixes, without rerun suffix, that may be recovered, `reasons` every other prefix and why not;
     `followed` are those of them that as many ranks may have, and that times alone call older. `newest` is the id of the
     run that was started last, and its newest step, where manifests and times show it. `chosen` is the prefix by which a
-    person named the run to recover.
+    person named the run to recover, `exact` whether slices bear it as it is, and not with the ``_N`` of reruns alone.
     """
 
     present: frozenset[str]
@@ -74,18 +74,18 @@ class OlderRuns:
     followed: frozenset[str] = frozenset()
     newest: tuple[str, Step] | None = None
     chosen: str | None = None
+    exact: bool = False
 
     def of_present(self, files: Iterable[SliceFile]) -> list[SliceFile]:
         """Return the slices of a step that may be of the present run.
 
-        Of a rerun that was chosen by its ``_N`` a step must have a slice; slices of other ranks may bear another one.
+        Some slice of a step must bear the prefix that was chosen; those of other ranks may have another ``_N``.
         """
         own = [file for file in files if base_of(file.prefix) in self.present]
         if self.chosen is None:
             return own
         own = [file for file in own if not identity_of(file.manifest)[0]]
-        whole = self.chosen in self.present or any(file.prefix == self.chosen for file in own)
-        return own if whole else []
+        return own if not self.exact or any(file.prefix == self.chosen for file in own) else []
 
     def why_older(self, files: Iterable[SliceFile]) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
@@ -96,16 +96,20 @@ class OlderRuns:
             names = sorted({_name_of(file) for file in held})
             have = f"its slices are of the run {' or '.join(map(repr, names))}"
             return f"{have}, and the run with the prefix {self.chosen!r} was chosen; {_option(names)}"
-        bases = sorted({base_of(file.prefix) for file in held})
-        return f"{'; '.join(self.reasons[base] for base in bases)}; {_option(bases)}"
+        reasons = "; ".join(self.reasons[base] for base in sorted({base_of(file.prefix) for file in held}))
+        return f"{reasons}; {_option(sorted({_name_of(file) for file in held}))}"
 
     def others_at(self, step: Step, files: Sequence[SliceFile], taken: Set[str]) -> list[str]:
         """Return a warning for each other run that saved a step, of which the slices with some paths are `taken`."""
         own = [file for file in files if file.path in taken]
         prefixes, names = {file.prefix for file in own}, {_name_of(file) for file in own}
+        bases = {base_of(prefix) for prefix in prefixes}
+        reruns = [file.rank for file in files if base_of(file.prefix) in bases]
+        one = len(set(reruns)) == len(reruns)
         others: dict[str, list[SliceFile]] = defaultdict(list)
         for file in files if own and self.chosen is None else ():
-            if _name_of(file) not in names and (identity_of(file.manifest)[0] or file.prefix not in prefixes):
+            same = base_of(file.prefix) in bases if one else file.prefix in prefixes
+            if _name_of(file) not in names and (identity_of(file.manifest)[0] or not same):
                 others[_name_of(file)].append(file)
         return [
             f"step {step} of another run is passed over: {self._why_not(held, own)}; {_option([name])}"
@@ -161,7 +165,8 @@ def find_older_runs(slices: Iterable[SliceFile], chosen: str | None = None) -> O
     their runs apart.
     """
     if chosen is not None:
-        return OlderRuns(present=frozenset({base_of(chosen)}), reasons={}, chosen=chosen)
+        exact = any(file.prefix == chosen and not identity_of(file.manifest)[0] for file in slices)
+        return OlderRuns(present=frozenset({base_of(chosen)}), reasons={}, chosen=chosen, exact=exact)
     by_base: dict[str, list[SliceFile]] = defaultdict(list)
     by_id: dict[str, list[SliceFile]] = defaultdict(list)
     for file in slices:
@@ -250,12 +255,15 @@ def find_runs(
 
 
 def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
-    """Return the prefixes that times alone call older, and that more ranks have at a step than the present ones."""
-    ranks: dict[str, set[int]] = defaultdict(set)
+    """Return the prefixes that times alone call older, and that more ranks have at a step than the present ones.
+
+    One of which a rank has two slices is not one of them: which of these were taken would be open.
+    """
+    held: dict[str, list[int]] = defaultdict(list)
     for file in files if older.followed else ():
-        ranks[base_of(file.prefix)].add(file.rank)
-    most = max((len(ranks[base]) for base in older.present & ranks.keys()), default=0)
-    return {base for base in older.followed & ranks.keys() if len(ranks[base]) > most > 0}
+        held[base_of(file.prefix)].append(file.rank)
+    most = max((len(set(held[base])) for base in older.present & held.keys()), default=0)
+    return {base for base in older.followed & held.keys() if len(held[base]) == len(set(held[base])) > most > 0}
 
 
 def _by_run(file: SliceFile) -> tuple[str, int, str]:

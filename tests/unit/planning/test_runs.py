@@ -109,7 +109,8 @@ def test_a_rerun_that_was_chosen_takes_no_step_of_which_only_other_reruns_have_s
     assert "--run test takes it" in found.why_older([first])
     assert found.why_older([again]) is None
     assert found.why_older([again, slice_file(1, OLDER, prefix="test_2")]) is None
-    assert find_older_runs([first, again], "test").why_older([again]) is None
+    assert "--run test_1 takes it" in find_older_runs([first, again], "test").why_older([again])
+    assert find_older_runs([again], "test").why_older([again]) is None
 
 
 def test_newest_splits_by_format_where_a_rank_has_one_prefix_in_both():
