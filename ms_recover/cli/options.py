@@ -219,7 +219,9 @@ RUN = _plan(
     "names it. Default: the run that was started last.",
 )
 NEWEST = _plan(
-    "--newest", is_flag=True, help="Where several runs saved one step, take the run whose slices were written last."
+    "--newest",
+    is_flag=True,
+    help="Where several runs saved one step, take the one that most ranks have, of equals the one written last.",
 )
 TOLERATE = _plan(
     "--tolerate",
