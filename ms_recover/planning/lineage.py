@@ -19,7 +19,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.prefixes import base_of
 
 RUN = "MS_RECOVER_RUN"
-"""Environment variable of ``--run``, which training takes as well."""
+"""Environment variable by which a training is given the run to resume."""
 
 _MOST_NAMED = 8
 

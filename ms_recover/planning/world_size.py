@@ -212,7 +212,8 @@ def _names_a_stage(file: GroupFile, devices: int) -> bool:
 
 
 def _crosses_stages(file: GroupFile, devices: int) -> bool:
-    return file.info is not None and len({rank // devices for rank in file.info.restore_ranks}) > 1
+    ranks = file.info.restore_ranks if file.info is not None else ()
+    return bool(ranks) and min(ranks) // devices != max(ranks) // devices
 
 
 def _highest_in(file: GroupFile) -> int:
