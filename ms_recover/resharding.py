@@ -109,7 +109,9 @@ def plan_reshard(
         _check_pattern(wanted.pattern)
     slices = _Slices(inventory, options, jobs, progress)
 
-    def judge(step: Step, run: Run) -> Judged[ReshardPlan]:
+    def judge(step: Step, run: Run) -> Judged[ReshardPlan | None]:
+        if not any(one.counted_at(step) for one in facts.at(step)):
+            return Judged(step=step, run=run, value=None, why="every slice of it is of a rank that is declared lost")
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
         make = partial(
             plan_step,
@@ -133,6 +135,8 @@ def plan_reshard(
     facts = TreeFacts(inventory, options)
     choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     plan = choice.shown.value
+    if plan is None:
+        refuse_empty(facts, choice.rejected)
     return replace(plan, rejected_steps=tuple(one for one in choice.rejected if one.step != plan.step))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from ms_recover.errors import MissingInputError
+from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.file_names import WeightKind
 from ms_recover.model.history import History
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
@@ -218,12 +218,21 @@ def _show_newest(parts: Parts, rejected: Sequence[RejectedStep]) -> Judged[Asses
 
 
 def refuse_empty(facts: TreeFacts, rejected: Sequence[RejectedStep]) -> NoReturn:
-    """Raise the MissingInputError of a tree without candidates, with the reasons."""
+    """Raise the error of a tree without a candidate, with the reasons.
+
+    Raises
+    ------
+    MissingInputError
+        When no step is of the run to recover.
+    UnrecoverableError
+        When each step that is of it is passed over.
+    """
     lineage = next((one.lineage for one in facts.every() if one.lineage is not None), None)
     hints = lineage.set_aside_texts(_NO_STEP) if lineage is not None else []
     hints = hints or [*(f"step {one.step}: {one.reason}" for one in rejected[:_MOST_NAMED]), "name a step with --step"]
-    has = "has no step to take" if any(not one.another_run for one in rejected) else "holds no slice of the present run"
-    raise MissingInputError(f"{facts.inventory.root} {has}; {'; '.join(hints)}")
+    if any(not one.another_run for one in rejected):
+        raise UnrecoverableError(f"{facts.inventory.root} has no step to take; {'; '.join(hints)}")
+    raise MissingInputError(f"{facts.inventory.root} holds no slice of the present run; {'; '.join(hints)}")
 
 
 def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]:
@@ -234,7 +243,7 @@ def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]
 def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
     assessed: list[AssessedPart] = []
     for compared in parts.at(step):
-        runs = runs_alike(compared.facts, step, run) if assessed else (run,)
+        runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
     ranks = join_ranks({kind_of(one.compared): one.assessment.ranks for one in assessed})

@@ -44,14 +44,20 @@ def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candi
 
 
 def candidate_at(tree: TreeFacts, step: Step) -> Candidate:
-    """Return a step with the runs that saved slices of it, whatever speaks against it."""
+    """Return a step with the runs that saved slices of it, whatever speaks against it.
+
+    Where it has several parts, they are those of the first that is of the present run.
+    """
     parts = tree.at(step)
-    return Candidate(step=step, runs=parts[0].runs(step) if parts else (Run(),))
+    own = next((facts for facts in parts if facts.counted_at(step) and facts.why_older(step) is None), None)
+    first = own or next(iter(parts), None)
+    return Candidate(step=step, runs=first.runs(step) if first is not None else (Run(),))
 
 
 def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
-    """Return the runs of another part of a step that may be this one, as far as both state it."""
-    return tuple(other for other in facts.runs(step) if run.may_be(other)) or (run,)
+    """Return the runs of a part of a step that may be one of another part, as far as both state it."""
+    own = facts.runs(step)
+    return (run,) if run in own else tuple(other for other in own if run.may_be(other)) or (run,)
 
 
 def _why_passed_over(tree: TreeFacts, step: Step) -> RejectedStep | None:
@@ -61,8 +67,8 @@ def _why_passed_over(tree: TreeFacts, step: Step) -> RejectedStep | None:
     if step == tree.options.step:
         return None
     parts = tree.at(step)
-    older = next((why for facts in parts if (why := facts.why_older(step)) is not None), None)
-    if older is not None:
-        return RejectedStep(step, older, another_run=True)
+    older = [facts.why_older(step) for facts in parts if facts.counted_at(step)]
+    if older and older[0] is not None and None not in older:
+        return RejectedStep(step, older[0], another_run=True)
     unhealthy = next((why for facts in parts if (why := facts.why_unhealthy(step)) is not None), None)
     return RejectedStep(step, unhealthy) if unhealthy is not None else None
