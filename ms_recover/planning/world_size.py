@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -196,7 +197,9 @@ def _is_agreed(inventory: Inventory, world: WorldSize) -> bool:
 
 
 def _names_its_own(file: GroupFile) -> bool:
-    return file.info is not None and file.rank in file.info.restore_ranks
+    ranks = file.info.sorted_ranks if file.info is not None and file.rank is not None else ()
+    place = bisect_left(ranks, file.rank or 0)
+    return place < len(ranks) and ranks[place] == file.rank
 
 
 def _names_every_stage(file: GroupFile, devices: int, last: int) -> bool:
@@ -212,8 +215,8 @@ def _names_a_stage(file: GroupFile, devices: int) -> bool:
 
 
 def _crosses_stages(file: GroupFile, devices: int) -> bool:
-    ranks = file.info.restore_ranks if file.info is not None else ()
-    return bool(ranks) and min(ranks) // devices != max(ranks) // devices
+    ranks = file.info.sorted_ranks if file.info is not None else ()
+    return bool(ranks) and ranks[0] // devices != ranks[-1] // devices
 
 
 def _highest_in(file: GroupFile) -> int:
