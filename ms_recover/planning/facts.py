@@ -15,7 +15,14 @@ from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
+from ms_recover.planning.lineage import (
+    Lineage,
+    RunRecord,
+    choose_run,
+    find_lineage,
+    find_run_records,
+    merge_run_records,
+)
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
@@ -227,7 +234,7 @@ class Facts:
         files = [one.file for one in self.counted_at(step)]
         if self.lineage is not None and files:
             return self.lineage.why_outside(files) if not self.generation(step) else None
-        named = self.named_run
+        named = self.named_run if self.older_runs.chosen is None else None
         return self.older_runs.why_older(files) or (named.why_abandoned(files, step) if named is not None else None)
 
     def why_unhealthy(self, step: Step) -> str | None:
@@ -244,9 +251,10 @@ class Facts:
 
     def _find_runs(self, step: Step, lineage: Lineage | None) -> tuple[Run, ...]:
         files = [one.file for one in self.counted_at(step)]
-        named = self.named_run.prefix if self.named_run is not None else None
-        present, newest = self.older_runs.present, self.options.newest
-        return find_runs(files, present, newest=newest, named=named, lineage=lineage)
+        older, newest, named = self.older_runs, self.options.newest, self.older_runs.chosen
+        if named is None and self.named_run is not None and not newest:
+            named = self.named_run.prefix
+        return find_runs(files, older, newest=newest, named=named, lineage=lineage)
 
 
 def gather_facts(
@@ -291,7 +299,8 @@ def gather_facts(
     for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
-    own_runs = find_run_records(counted, inventory.set_aside)
+    records = merge_run_records((*find_run_records(counted, inventory.set_aside), *known_runs))
+    nameless = options.run is not None and not choose_run(records, options.run).run_id
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     notes += _outside(inventory, world)
@@ -304,8 +313,8 @@ def gather_facts(
         steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
-        older_runs=find_older_runs(counted),
-        lineage=find_lineage(merge_run_records((*own_runs, *known_runs)), options.run),
+        older_runs=find_older_runs(counted, options.run if nameless else None),
+        lineage=find_lineage(records, options.run),
         tolerance=Tolerance.with_more(options.tolerate),
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"

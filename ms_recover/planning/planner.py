@@ -22,7 +22,7 @@ from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_withou
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
-from ms_recover.planning.runs import Run
+from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
@@ -145,6 +145,7 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is None:
         return tuple(texts)
+    texts += _other_runs(facts, found)
     if (unhealthy := facts.why_unhealthy(found.step)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
@@ -158,19 +159,34 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
 
+def _other_runs(facts: Facts, found: StepAssessment) -> list[str]:
+    """Return a warning for each run that is passed over at the step that is taken, where no manifest tells them apart.
+
+    Another one where a single rank has the run that is taken, and nothing but structure proves it.
+    """
+    taken = {rank.path for rank in found.ranks if rank.verdict == "keep" and rank.path is not None}
+    taken |= {replica.path for action in found.actions for replica in action.replicas}
+    texts = []
+    if facts.lineage is None:
+        texts += facts.older_runs.others_at(found.step, [one.file for one in facts.counted_at(found.step)], taken)
+    proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
+    alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
+    return [*texts, *([alone] if alone is not None else [])]
+
+
 def texts_of_other_runs(facts: Facts, rejected: Sequence[RejectedStep]) -> list[str]:
-    """Return a warning for each step of another run; where manifests name runs the newest step of each stands for all.
+    """Return a warning for each step of another run; where manifests or a person name runs the newest stands for all.
 
     `facts` may be those of any part of the tree.
     """
     passed_over = [one for one in rejected if one.another_run]
-    if facts.lineage is not None:
+    if facts.lineage is not None or facts.older_runs.chosen is not None:
         passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
     return [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
-    if facts.lineage is None:
+    if facts.lineage is None and facts.older_runs.chosen is None:
         return facts.older_runs.why_not_last(found.step, found.run_id)
     why = facts.why_older(found.step) if found.step == facts.options.step else None
     return f"step {found.step} is not of the present run: {why}" if why is not None else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.plan import Plan, StepAssessment
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import ranks_without_claim, slices_to_compare
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.trials import bare_at, find_trials
 from ms_recover.planning.planner import Planned
 
 
@@ -73,29 +72,21 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
-    """Return the slices without manifest that show at another step whether what a plan infers at its own is right.
+    """Return the slices that show at another step whether what a plan infers at its own is right.
 
     Those of a target and its sources, where layouts compose it: whether it holds there what they would compose. Where
     a slice is replaced or passed over that nothing proves damaged, all of the step: whether it differs from the others
-    there as well. It is the nearest step at which the rank has a slice.
+    there as well.
     """
     planned = plan.step or plan.considered
-    steps = sorted(facts.steps, key=lambda step: (step < (planned or step), step), reverse=True)
-    wanted: list[tuple[int, Set[int]]] = [
-        (action.rank, {action.rank, *(replica.rank for replica in action.replicas)})
-        for action in (*plan.actions, *plan.partials)
-        if action.evidence == "layout"
-    ]
-    doubted = [one.rank for one in plan.ranks if one.state == "damaged" and not plan.disagreements]
-    wanted += [(rank, facts.ranks) for rank in doubted if planned is not None and _bare(facts.at(planned, rank))]
+    if planned is None:
+        return frozenset()
     found: set[str] = set()
-    for rank, needed in wanted:
-        step = next((step for step in steps if step != planned and _bare(facts.at(step, rank))), None)
-        if step is not None:
-            found.update(one.path for other in needed for one in _bare(facts.at(step, other)))
+    for action in (*plan.actions, *plan.partials):
+        if action.evidence == "layout":
+            needed = {action.rank, *(replica.rank for replica in action.replicas)}
+            found.update(file.path for file in find_trials(facts, planned, action.rank, needed))
+    for one in plan.ranks:
+        if one.state == "damaged" and not plan.disagreements and bare_at(facts, planned, one.rank):
+            found.update(file.path for file in find_trials(facts, planned, one.rank))
     return frozenset(found)
-
-
-def _bare(slices: Sequence[SliceFacts]) -> list[SliceFacts]:
-    """Return the slices of sound structure without a manifest."""
-    return [one for one in slices if one.manifest is None and one.file.problem is None]

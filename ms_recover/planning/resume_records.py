@@ -16,7 +16,7 @@ from ms_recover.model.inventory import MetaFile, SliceFile, UnhealthySlice
 from ms_recover.model.plan import MetaWrite, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.runs import base_of, rerun_of
+from ms_recover.planning.prefixes import base_of, rerun_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,16 @@ def run_again(root: Path, stack: ExitStack) -> None:
         os.utime(again, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
 
 
+def two_jobs(root: Path, stack: ExitStack) -> None:
+    """Another job saved a step of the same number in the same directories, under its own prefix, an hour before."""
+    _job(root, manifests=False)
+    for path in list(root.glob("rank_*/llama-*.ckpt")):
+        other = path.with_name(path.name.replace("llama-", "qwen-"))
+        shutil.copyfile(path, other)
+        _flip(other)
+        os.utime(other, ns=(path.stat().st_mtime_ns - 3600 * 10**9,) * 2)
+
+
 def mindformers_job(root: Path, stack: ExitStack) -> None:
     """MindFormers' ``output`` of eight ranks, data 2 x model 4; the node with ranks 2 and 5 is dead."""
     make_mindformers_tree(FIXTURES / "dp2_mp4", root)

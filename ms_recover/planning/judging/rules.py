@@ -100,7 +100,10 @@ def _doubles(case: Case) -> Ruling:
             held = committed
         if len(held) > 1:
             paths = " and ".join(one.path for one in held)
+            prefixes = sorted({one.file.prefix for one in held})
             text = f"two slices for one step, {paths}: remove the wrong one or choose the newest run with --newest"
+            if len(prefixes) > 1:
+                text += f", or one by its prefix with --run {' or --run '.join(prefixes)}"
             judged |= {one.path: Judgement(status="ambiguous", reason=text) for one in held}
     return Ruling(slices=judged)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.votes import Vote, count_witnesses, leave_open, sides_of
-from ms_recover.planning.runs import base_of
+from ms_recover.planning.prefixes import base_of
 
 
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:
