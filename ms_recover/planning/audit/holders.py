@@ -218,7 +218,7 @@ class _Finding:
         index = self.index
         there = [rank for rank in index.by_stage[stage] if index.find(rank, name) is not None]
         source, size = self.facts.stages.paths[stage], 0
-        parameter = index.find(there[0], name)
+        parameter = index.find(there[0], name) if there else None
         if parameter is not None:
             size = parameter.nbytes
         kind = BlockKind(stage=stage, names=(name,), cut="none", source=source)
@@ -230,8 +230,8 @@ class _Finding:
                 yield Block(kind=kind, holders=own, bytes=size), (rank,)
             return
         contents = {index.digest(rank, name) for rank in there} - {None}
-        if len(contents) < 2 or index.may_differ(name, there):
-            counter = parameter is not None and index.is_counter(parameter)
+        counter = parameter is not None and index.is_counter(parameter)
+        if len(contents) < 2 or (counter and index.may_differ(name, there)):
             everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
             yield Block(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
             return

@@ -162,13 +162,13 @@ def _by_contents(case: Case) -> Ruling:
         judged.setdefault(path, Judgement(status="undecided", reason=text))
     sealed = None if case.sealing else case.any_of_run("sealed")
     left: Counter[tuple[int, ...]] = Counter(one.group for one in case.pending if one.path not in judged)
-    voting = Counter(one.group for one in case.pending if one.digests is not None)
+    voting = Counter((one.group, one.digests.file) for one in case.pending if one.digests is not None)
     for one in case.pending:
         if one.path in judged:
             continue
         witnesses = compared.witnesses.get(one.path, 0)
         if one.manifest is None:
-            confirmed = voting[one.group] > 1
+            confirmed = one.digests is not None and voting[one.group, one.digests.file] > 1
             if (why := case.compared.contents.why_misplaced(one, confirmed=confirmed)) is not None:
                 judged[one.path] = Judgement(status="suspect", reason=why)
                 continue

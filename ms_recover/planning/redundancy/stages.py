@@ -93,7 +93,8 @@ class Stages:
 def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set[str]) -> Stages:
     """Put strategy files together; MindSpore writes the same for all ranks of a stage.
 
-    Files that manifests do not name are not of these slices, where manifests name any: `saved_under` has these digests.
+    Where more than one in three of a stage's files say otherwise than the others, none is used. Nor are those used that
+    manifests do not name, where manifests name any: `saved_under` has these digests.
     """
     usable = [
         file
@@ -104,16 +105,17 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
         return Stages(problem="no strategy file states how parameters are cut")
     sizes = Counter(file.devices_per_stage for file in usable)
     (devices, most), *others = sizes.most_common()
-    if (others and others[0][1] == most) or world_size % devices:
+    if 2 * sum(count for _, count in others) > most or world_size % devices:
         what = " and ".join(str(size) for size in sorted(sizes))
         return Stages(problem=f"strategy files state {what} ranks in a stage, which does not fit {world_size} ranks")
     by_stage: dict[int, list[StrategyFile]] = defaultdict(list)
+    misfits: dict[int, list[StrategyFile]] = defaultdict(list)
     for file in usable:
         stage = file.rank // devices
         if file.devices_per_stage != devices:
             continue  # of another world: most are of this one
-        if not file.stages or stage in file.stages:
-            by_stage[stage].append(file)
+        fits = not file.stages or stage in file.stages
+        (by_stage if fits else misfits)[stage].append(file)
     layouts, paths, digests = {}, {}, {}
     for stage, held in sorted(by_stage.items()):
         kinds: list[list[StrategyFile]] = []  # scans share equal strategies, so that comparing is cheap
@@ -124,8 +126,11 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
             else:
                 same.append(file)
         kinds.sort(key=len, reverse=True)
-        if len(kinds) > 1 and len(kinds[0]) == len(kinds[1]):
-            one, other = kinds[0][0].path, kinds[1][0].path
+        against = [file for kind in kinds[1:] for file in kind] + misfits[stage]
+        if 2 * len(against) > len(kinds[0]):
+            one, other = kinds[0][0].path, against[0].path
+            if against[0] in misfits[stage]:
+                return Stages(problem=f"{one} makes ranks of one stage of {devices}, {other} is of another stage")
             return Stages(problem=f"{one} and {other} are of one stage and cut parameters differently")
         plain = min(kinds[0], key=lambda file: file.strategy.names_shapes)
         layouts[stage] = _with_split_states({layout.parameter: layout for layout in plain.strategy.layouts})

@@ -129,13 +129,13 @@ class Settlement:
             if doubt is not None:
                 return Settled(region=region, problem=doubt, disputed=True)
             return Settled(region=region, ranks=ranks, tolerated=rank_local)
-        if rank_local or tolerance.covers(name):
+        shown = parameter.is_counter or bool(members)
+        if (rank_local or tolerance.covers(name)) and (not local or shown):
             return Settled(region=region, ranks=ranks, tolerated=True)
         ballots = [index.slices[other] for side in sides.values() for other in side]
         vote = hold_vote(ballots, tolerance, (name,))
         if not (local and members):
             vote = settle_split(index.facts, ballots, vote, (name,))
-        shown = parameter.is_counter or members
         if vote.disagreement is None and (not local or (shown and any(ballot.proven for ballot in ballots))):
             winners = tuple(other for other in ranks if index.slices[other].path in vote.winners)
             return Settled(region=region, ranks=winners)
