@@ -6,7 +6,7 @@ which is cut all the same. So contents that differ are damage only where nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
@@ -35,24 +35,54 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
     return leave_open(ballots, names) if cut else vote
 
 
+def why_no_replica(facts: Facts, rank: int, source: SliceFacts, passed_over: Container[Step] = ()) -> str | None:
+    """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
+
+    They agree at no such step, and at each they list other parameters, or most of their bytes differ: damage strikes
+    one slice of one step, and in one place. Steps at which parameters were dealt out are `passed_over`.
+    """
+    shown: list[str] = []
+    for step in facts.steps:
+        if step == source.file.step or step in passed_over:
+            continue
+        theirs = next(_sound(facts, source.rank, source, step), None)
+        for mine in _sound(facts, rank, source, step) if theirs is not None else ():
+            if theirs is None or mine.file.encryption is not None or not _is_unlike(mine, theirs):
+                return None
+            shown.append(f"{mine.path} and {theirs.path}")
+    return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs" if shown else None
+
+
+def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:
+    """Whether two slices list other parameters, or differ in most of the bytes that are known."""
+    if one.listed.index.keys() != other.listed.index.keys():
+        return True
+    alike = unlike = 0
+    for parameter in one.listed:
+        mine, theirs = one.digest_of(parameter.name), other.digest_of(parameter.name)
+        if mine is not None and theirs is not None:
+            alike += parameter.nbytes if mine == theirs else 0
+            unlike += parameter.nbytes if mine != theirs else 0
+    return unlike > alike
+
+
 def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], names: Sequence[str]) -> bool:
     """Whether the slice of the rank differs at another step, too, from those of the winners, which agree there."""
     for step in facts.steps:
         if step == one.file.step:
             continue
-        for mine in _intact(facts, one, step):
-            theirs = [found for other in winners for found in _intact(facts, other, step)]
+        for mine in _sound(facts, one.rank, one, step):
+            theirs = [found for other in winners for found in _sound(facts, other.rank, one, step)]
             if any(_differs(mine, theirs, name) for name in names):
                 return True
     return False
 
 
-def _intact(facts: Facts, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
-    """Yield the slices that the same rank and run saved at another step, as far as their contents are known."""
-    for one in facts.at(step, like.rank):
+def _sound(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
+    """Yield the slices that a rank saved at a step under the prefix of another slice, if nothing is wrong with them."""
+    for one in facts.at(step, rank):
         unsound = one.file.problem or one.manifest_problem or one.content_problem
-        same = base_of(one.file.prefix) == base_of(like.file.prefix)
-        if same and one.digests is not None and not unsound and one.rank not in facts.lost:
+        if base_of(one.file.prefix) == base_of(like.file.prefix) and not unsound and rank not in facts.lost:
             yield one
 
 

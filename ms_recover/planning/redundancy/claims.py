@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -41,6 +42,8 @@ def settle_claims(
     """
     if word.groups:
         slices = [file for file in slices if file.manifest is None or file.manifest.provenance.evidence != "operator"]
+    unstated = _against_manifests(lists, slices)
+    lists = [file for file in lists if file.path not in unstated]
     alike = stages.families
     listed = (file.info.sorted_ranks for file in lists if file.info is not None)
     wrong = _contradictions(listed, stages, alike, slices)
@@ -60,7 +63,36 @@ def settle_claims(
                 f"{option} is contradicted: {why}; leave it out, because layouts say more, correct it, or name the "
                 "right --strategy if that file is of another run"
             )
-    return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=rejected)
+    return Claims(groups=add_word(word, groups), stages=stages, rejected_lists=unstated | rejected)
+
+
+def _against_manifests(lists: Sequence[GroupFile], slices: Sequence[SliceFile]) -> dict[str, str]:
+    """Return the lists that the manifests of their ranks contradict, several of them and more than agree.
+
+    Manifests of recovered slices, and those that name their own rank alone, say nothing here.
+    """
+    stated: dict[int, set[Group]] = defaultdict(set)
+    for file in slices:
+        manifest = file.manifest
+        if manifest is not None and not manifest.recovered and len(manifest.group) > 1 and manifest.rank == file.rank:
+            stated[file.rank].add(tuple(sorted(set(manifest.group))))
+    found: dict[str, str] = {}
+    verdicts: dict[Group, str | None] = {}
+    for listing in lists:
+        ranks = listing.info.sorted_ranks if listing.info is not None else ()
+        if ranks not in verdicts:
+            others = [group for rank in ranks for group in stated.get(rank, ()) if group != ranks]
+            same = sum(ranks in stated.get(rank, ()) for rank in ranks)
+            verdicts[ranks] = (
+                f"it names ranks {list(ranks)}, and {len(others)} manifests of these name others, such as "
+                f"{list(others[0])}"
+                if len(others) > max(same, 1)
+                else None
+            )
+        why = verdicts[ranks]
+        if why is not None:
+            found[listing.path] = why
+    return found
 
 
 def _outvoted(

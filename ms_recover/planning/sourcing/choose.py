@@ -14,6 +14,7 @@ from ms_recover.model.rank_local import borrowed_text, share_nothing
 from ms_recover.model.verdicts import Evidence, RankState
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import Judgement, StepJudgement
+from ms_recover.planning.judging.splits import why_no_replica
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
 from ms_recover.planning.sourcing.parameters import ParameterIndex
@@ -212,6 +213,10 @@ def _copy_within_group(
         states = ", ".join(f"rank {other} {_state(holdings[other])}" for other in others)
         return f"nobody else of its group {list(group)} has a sound slice ({states})"
     able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
+    unlike = {one.one.rank: why_no_replica(facts, rank, one.one, judgement.structure.deduplicated) for one in able}
+    able = [one for one in able if unlike[one.one.rank] is None]
+    if not able:
+        return next(why for why in unlike.values() if why is not None)
     usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
     if why is not None:
         return why
