@@ -237,6 +237,8 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
         for (other, at), theirs in tree.contents.items():
             if at != step or other <= rank or (job.stage(rank), job.stage(other)) != (stage, stage):
                 continue
+            if not (_is_committed(tree, rank, step) and _is_committed(tree, other, step)):
+                continue
             if scene.options.lost.intersection((rank, other)):
                 continue  # the operator took them out of the comparison
             for tensor in job.of_rank(rank):
@@ -247,6 +249,12 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
                 if claimed and not tensor.own and differ:
                     return True
     return False
+
+
+def _is_committed(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a slice has a manifest, or no slice of the step has one; what was not committed shows nothing."""
+    some = any(tree.manifest.get((one, step)) is not None for one in range(tree.scene.job.size))
+    return not some or tree.manifest.get((rank, step)) is not None
 
 
 def _claimed_same(tree: Tree, what: str, name: str, rank: int, other: int, there: set[int]) -> bool:

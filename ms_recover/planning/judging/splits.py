@@ -6,12 +6,14 @@ which is cut all the same. So contents that differ are damage only where nothing
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.votes import Vote, count_witnesses, leave_open, sides_of
+from ms_recover.planning.judging.votes import Vote, count_witnesses, differing, leave_open, sides_of
+from ms_recover.planning.lineage import identity_of
 from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.redundancy.manifest_check import check_header
 
 
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:
@@ -35,22 +37,33 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
     return leave_open(ballots, names) if cut else vote
 
 
-def why_no_replica(facts: Facts, rank: int, source: SliceFacts, passed_over: Container[Step] = ()) -> str | None:
+def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
 
     They agree at no such step, and at each they list other parameters, or most of their bytes differ: damage strikes
-    one slice of one step, and in one place. Steps at which parameters were dealt out are `passed_over`.
+    one slice of one step, and in one place.
     """
     shown: list[str] = []
     for step in facts.steps:
-        if step == source.file.step or step in passed_over:
-            continue
-        theirs = next(_sound(facts, source.rank, source, step), None)
-        for mine in _sound(facts, rank, source, step) if theirs is not None else ():
+        theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
+        for mine in _readable(facts, rank, source, step) if theirs is not None else ():
             if theirs is None or mine.file.encryption is not None or not _is_unlike(mine, theirs):
                 return None
             shown.append(f"{mine.path} and {theirs.path}")
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs" if shown else None
+
+
+def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozenset[str]:
+    """Return the parameters that a rank and a source do not share, by what their manifests state of another step."""
+    for step in facts.steps:
+        theirs = next((one for one in _sound(facts, source.rank, source, step) if one.manifest is not None), None)
+        if theirs is None or step == source.file.step:
+            continue
+        for mine in _sound(facts, rank, source, step):
+            if mine.manifest is not None and identity_of(mine.manifest) == identity_of(theirs.manifest):
+                shared = [name for name in mine.listed.index if name in theirs.listed.index]
+                return frozenset(differing([mine, theirs], shared))
+    return frozenset()
 
 
 def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:
@@ -80,8 +93,13 @@ def _shows_split(facts: Facts, one: SliceFacts, winners: Sequence[SliceFacts], n
 
 def _sound(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
     """Yield the slices that a rank saved at a step under the prefix of another slice, if nothing is wrong with them."""
+    return (one for one in _readable(facts, rank, like, step) if one.manifest_problem is None)
+
+
+def _readable(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator[SliceFacts]:
+    """Yield the same, also where a manifest names another place, step or group."""
     for one in facts.at(step, rank):
-        unsound = one.file.problem or one.manifest_problem or one.content_problem
+        unsound = one.file.problem or one.content_problem or check_header(one.file)
         if base_of(one.file.prefix) == base_of(like.file.prefix) and not unsound and rank not in facts.lost:
             yield one
 

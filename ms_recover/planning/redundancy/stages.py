@@ -93,7 +93,7 @@ class Stages:
 def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set[str]) -> Stages:
     """Put strategy files together; MindSpore writes the same for all ranks of a stage.
 
-    Where more than one in three of a stage's files say otherwise than the others, none is used. Nor are those used that
+    Where one in three of a stage's files or more say otherwise than the others, none is used. Nor are those used that
     manifests do not name, where manifests name any: `saved_under` has these digests.
     """
     usable = [
@@ -127,7 +127,7 @@ def find_stages(files: Iterable[StrategyFile], world_size: int, saved_under: set
                 same.append(file)
         kinds.sort(key=len, reverse=True)
         against = [file for kind in kinds[1:] for file in kind] + misfits[stage]
-        if 2 * len(against) > len(kinds[0]):
+        if 2 * len(against) >= len(kinds[0]):
             one, other = kinds[0][0].path, against[0].path
             if against[0] in misfits[stage]:
                 return Stages(problem=f"{one} makes ranks of one stage of {devices}, {other} is of another stage")

@@ -213,7 +213,7 @@ def _copy_within_group(
         states = ", ".join(f"rank {other} {_state(holdings[other])}" for other in others)
         return f"nobody else of its group {list(group)} has a sound slice ({states})"
     able.sort(key=lambda one: (one.judgement.evidence == "structure", load[one.one.rank], one.one.rank))
-    unlike = {one.one.rank: why_no_replica(facts, rank, one.one, judgement.structure.deduplicated) for one in able}
+    unlike = {one.one.rank: why_no_replica(facts, rank, one.one) for one in able}
     able = [one for one in able if unlike[one.one.rank] is None]
     if not able:
         return next(why for why in unlike.values() if why is not None)

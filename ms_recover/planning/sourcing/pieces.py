@@ -38,7 +38,7 @@ def choose_parameters(
     One rank that has everything goes first, then as few ranks as will do, then those with the lowest load, which is how
     many slices they give to already; the lowest rank among equals.
     """
-    found = [(parameter, settlement.settle(rank, parameter)) for parameter in expected]
+    found = [(parameter, settlement.settle_for(rank, parameter)) for parameter in expected]
     sources = _few_ranks([(part.ranks, parameter.nbytes) for parameter, part in found if part.ranks], rank, load)
     taken = {ranks: (_first_of(sources, ranks),) for ranks in {part.ranks for _, part in found if part.ranks}}
     return tuple(

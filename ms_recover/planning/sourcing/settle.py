@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
-from ms_recover.planning.judging.splits import settle_split
+from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.lost_names import LostNames
@@ -57,6 +57,10 @@ def why_perhaps_cut(ranks: Sequence[int]) -> str:
     return f"no layout states how it is cut, and {held}: it may be a part of their own"
 
 
+def _whole(parameter: Parameter) -> Box:
+    return tuple((0, size) for size in parameter.shape)
+
+
 class Settlement:
     """Settles, parameter by parameter, which slices of a step are right."""
 
@@ -66,6 +70,7 @@ class Settlement:
         self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._named: dict[int, bool] = {}
+        self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
@@ -77,6 +82,26 @@ class Settlement:
             self._of_block[key] = self._settle(rank, parameter)
         return self._of_block[key]
 
+    def settle_for(self, rank: int, parameter: Parameter) -> Settled:
+        """Return the same without the ranks from which the rank's own slice of another step differed there."""
+        settled = self.settle(rank, parameter)
+        if not settled.ranks or rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
+            return settled
+        left = tuple(one for one in settled.ranks if parameter.name not in self._differing(rank, one))
+        if len(left) == len(settled.ranks):
+            return settled
+        if left:
+            return replace(settled, ranks=left)
+        problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
+        gone = MissingRegion(parameter.name, settled.region or _whole(parameter), parameter.nbytes, problem)
+        return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=True)
+
+    def _differing(self, rank: int, source: int) -> frozenset[str]:
+        key = (rank, source)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = differing_elsewhere(self.index.facts, rank, self.index.slices[source])
+        return self._elsewhere[key]
+
     def settle_region(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give the region that a rank's slice should hold, that rank one among them."""
         return self._settle(rank, parameter, own_first=False)
@@ -86,7 +111,7 @@ class Settlement:
         if settled.ranks or not parameter.nbytes:
             return settled
         if settled.problem is not None or settled.region is None:
-            whole = settled.region or tuple((0, size) for size in parameter.shape)
+            whole = settled.region or _whole(parameter)
             reason = settled.problem or "no sound slice has it"
             gone = MissingRegion(parameter.name, whole, parameter.nbytes, reason)
             return replace(settled, missing=(gone,))
