@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import OlderStepError
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment, texts_of_passed_over
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import AssessedPart, choose_step
@@ -138,7 +138,7 @@ def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -
 
 def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
     facts = compared.facts
-    texts = texts_of_other_runs(facts, rejected)
+    texts = texts_of_passed_over(one for one in rejected if one.another_run)
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
@@ -150,17 +150,6 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
         texts.append(differ)
     texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
-
-
-def texts_of_other_runs(facts: Facts, rejected: Sequence[RejectedStep]) -> list[str]:
-    """Return a warning for each step of another run; where manifests name runs the newest step of each stands for all.
-
-    `facts` may be those of any part of the tree.
-    """
-    passed_over = [one for one in rejected if one.another_run]
-    if facts.lineage is not None:
-        passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
-    return [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:

@@ -43,12 +43,13 @@ def test_reshard_full_takes_the_step_of_the_run(tree, recover_ckpt, tmp_path, wo
 
 
 @pytest.mark.parametrize(("words", "number"), [((), 200), (("--run", "B"), 200), (("--run", "A"), 300)])
-def test_complete_takes_the_step_of_the_run(tree, recover_ckpt, words, number):
+def test_complete_takes_the_step_of_the_run(tree, recover_ckpt, caplog, words, number):
     made, root = tree
     done = recover_ckpt("complete", root, "0", *words)
     assert done.code == 0, done.err
     form = f"iteration_{number:08d}/" if made.iterations else f"-{Step(1, number)}.complete.ckpt"
     assert all(form in line for line in done.out.splitlines())
+    assert (ADVICE in caplog.text) == (number == 200)
 
 
 def test_load_full_takes_the_step_of_the_run_and_names_the_one_that_was_given_up(tree):
