@@ -174,7 +174,7 @@ def random_tree(source: Random) -> RunTree:
         adapter=source.random() < 0.2,
         runs=random_runs(source),
         prefixes=not iterations and source.random() < 0.6,
-        manifests=source.choice(("all", "all", "some", "none")),
+        manifests=source.choice(("all", "all", "some", "none", "none")),
     )
 
 
@@ -184,7 +184,7 @@ def strike(tree: RunTree, root: Path, source: Random) -> bool:
     files = list(scan(root).slices)
     for _ in range(source.choice((0, 1, 1, 2, 4))):
         file = source.choice(files)
-        fault = source.choice(("lose", "lose", "cut", "flip", "unsay", "half", "empty"))
+        fault = source.choice(("lose", "lose", "cut", "flip", "flip", "unsay", "half", "empty"))
         held = [file]
         if fault == "half":  # saved by some ranks only
             held = [one for one in files if one.step == file.step and source.random() < 0.6]
