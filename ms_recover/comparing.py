@@ -127,7 +127,7 @@ def complete_slices(
     That they can be composed is enough for a step: other ranks may have none.
     """
     from ms_recover.execution.compose import complete_slice
-    from ms_recover.planning.choice import choose, find_unrejected, judge_runs, refuse_empty
+    from ms_recover.planning.choice import candidates_of, choose, judge_runs, refuse_empty
     from ms_recover.planning.explain import judge_complete
 
     @cache
@@ -139,7 +139,7 @@ def complete_slices(
         return judge_complete(compare(step), step, run, rank, len(kinds))
 
     facts = TreeFacts(inventory, options)
-    choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     if not choice.found:
         why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError

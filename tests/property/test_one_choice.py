@@ -24,7 +24,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import Plan, RejectedStep
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import find_unrejected
+from ms_recover.planning.choice import candidates_of
 from ms_recover.planning.metrics import number_of
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.examples import examples
@@ -55,7 +55,7 @@ class Order:
     def __init__(self, inventory: Inventory, options: PlanOptions) -> None:
         self.reasons: dict[Step, str | None] = {
             one.step: one.reason if isinstance(one, RejectedStep) else None
-            for one in find_unrejected(TreeFacts(inventory, options))
+            for one in candidates_of(TreeFacts(inventory, options))
         }
         self.steps = list(self.reasons)
 
