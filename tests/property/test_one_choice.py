@@ -1,7 +1,7 @@
 """Every verb takes the same step of a tree, and passes over the others for the same reasons.
 
 Where a verb needs less than a plan, it may take a step that the plan passes over after judging it; that is the argument
-with which it asks, and `NEEDS_LESS` names it. It never passes over one that the plan takes.
+with which it asks, and `NEEDS_LESS` names it. It passes over one that the plan takes for the reason `NEEDS_MORE` alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ NEEDS_LESS = {
     "load_full": "every region of the named parameters has a holder: why_not=_why_lacking in loading/full.py",
     "complete": "the slice of one rank can be composed: judge_complete of planning/explain.py",
 }
+NEEDS_MORE = "no layout states how it is cut, and it differs from rank to rank"
+"""Why reshard and load_full pass over a step that a plan takes: each rank keeps its own value, and they need one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +93,19 @@ def of_reshard(inventory: Inventory, options: PlanOptions) -> Answer:
         return Answer(disputed=made.step, passed_over=made.rejected_steps)
     if made.complete:
         return Answer(step=made.step, passed_over=made.rejected_steps)
-    return Answer(passed_over=(*made.rejected_steps, RejectedStep(made.step, "something is missing")))
+    why = "; ".join(one.reason for one in made.missing)
+    return Answer(passed_over=(*made.rejected_steps, RejectedStep(made.step, why)))
 
 
 def of_load(root: Path, options: PlanOptions, names: str | None = None) -> Answer:
     others = replace(options, step=None)
     try:
         with load_full(root, names, options=others, step=options.step, verify=not options.quick) as found:
-            if found.missing or found.lost:
-                return Answer(passed_over=None)
+            lost = [*found.lost, *(one for regions in found.missing.values() for one in regions)]
+            if lost:
+                assert found.step is not None
+                why = "; ".join(one.reason for one in lost)
+                return Answer(passed_over=(*found.rejected_steps, RejectedStep(found.step, why)))
             return Answer(step=found.step, passed_over=found.rejected_steps)
     except UnrecoverableError:
         return Answer(passed_over=None)
@@ -177,6 +183,8 @@ def check(seed: int) -> str:
         for verb, call in ask.items():
             found, needs_more = call(), plans[options.quick and verb != "complete"]
             place, most = order.check(verb, found), order.check("plan", of_plan(needs_more))
+            if any(one.step == needs_more.step and NEEDS_MORE in one.reason for one in found.passed_over or ()):
+                continue
             assert found.step is not None or not needs_more.recoverable, (verb, found)
             assert place <= most, (verb, found, needs_more.step)
         return "taken" if plan.recoverable else "disputed" if plan.disagreements else "none"
