@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from ms_recover.model.contents import NOTHING_READ, Contents, Reader
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
@@ -33,6 +35,8 @@ if TYPE_CHECKING:  # what seal and complete need beside it they load when they a
     from ms_recover.model.outcome import ActionResult
     from ms_recover.model.verification import Verification
     from ms_recover.planning.choice import Judged
+
+_log = logging.getLogger(__name__)
 
 Sealer = Callable[
     [Sequence[tuple[SliceFile, Evidence]], Mapping[int, tuple[int, ...]], int, Mapping[str, Digests]], list[str]
@@ -156,7 +160,7 @@ def complete_slices(
     That they can be composed is enough for a step: other ranks may have none.
     """
     from ms_recover.execution.compose import complete_slice
-    from ms_recover.planning.choice import choose, find_unrejected, judge_runs, refuse_empty
+    from ms_recover.planning.choice import candidates_of, choose, judge_runs, refuse_empty
     from ms_recover.planning.explain import judge_complete
 
     slices = ReadSlices(inventory, options, jobs, progress, kinds)
@@ -166,11 +170,13 @@ def complete_slices(
         return judge_complete(slices.at(step), step, run, rank, len(kinds))
 
     facts = TreeFacts(inventory, options)
-    choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     if not choice.found:
         why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    for text in texts_of_passed_over(choice.rejected):
+        _log.warning("%s: %s; step %s is taken", inventory.root, text, choice.shown.step)
     found = choice.shown.value
     if is_url(inventory.root) or (output is not None and is_url(output)):
         return tuple(_complete_at_url(inventory.root, output, action, verify) for action in found)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from ms_recover.scanning.scan import scan
 
 if TYPE_CHECKING:
     from ms_recover.model.history import History, OddValues
-    from ms_recover.planning.facts import Facts
 
 
 def history(
@@ -74,12 +72,10 @@ def history(
     found = make_tree_history(facts)
     if not read:
         return found
-    return _with_values(found, facts.every(), last, jobs, progress)
+    return _with_values(found, facts, last, jobs, progress)
 
 
-def _with_values(
-    found: History, every: Sequence[Facts], last: int | None, jobs: int, progress: Progress | None
-) -> History:
+def _with_values(found: History, tree: TreeFacts, last: int | None, jobs: int, progress: Progress | None) -> History:
     """Return a history with what reading the slices of its steps shows."""
     from ms_recover.formats.finite import FLOATING
     from ms_recover.planning.history.values import ReadValues, choose_contents, find_odd_values
@@ -102,8 +98,8 @@ def _with_values(
     zeros: set[str] = set()
     unread: dict[str, str] = {}
     with open_store(found.root) as store:
-        for facts in every:
-            moments = [moment for moment in find_moments(facts) if moment.step in steps]
+        for facts in tree.every():
+            moments = [moment for moment in find_moments(facts, tree) if moment.step in steps]
             there = frozenset(file.path for file in facts.inventory.slices)
             read = ReadValues()
             while wanted := choose_contents(moments, there, FLOATING, read):

@@ -23,7 +23,7 @@ from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import Judged, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run
@@ -132,7 +132,7 @@ def plan_reshard(
         return Judged(step=step, run=run, value=plan, why=why_not(plan), disputed=bool(plan.disagreements))
 
     facts = TreeFacts(inventory, options)
-    choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     plan = choice.shown.value
     if plan is None:
         refuse_empty(facts, choice.rejected)

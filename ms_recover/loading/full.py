@@ -22,6 +22,7 @@ from ms_recover.loading.whole_checkpoint import open_whole
 from ms_recover.loading.whole_source import source_of_slices
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions, ScanOptions
+from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
@@ -130,8 +131,8 @@ def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | 
             f"{inventory.root}, step {plan.step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "
             f"recover-ckpt plan {inventory.root}"
         )
-    for one in plan.rejected_steps:
-        _log.warning("%s: step %s: %s; step %s is taken", plan.root, one.step, one.reason, plan.step)
+    for text in texts_of_passed_over(plan.rejected_steps):
+        _log.warning("%s: %s; step %s is taken", plan.root, text, plan.step)
     if (why := why_not(plan)) is not None:
         _log.warning("%s: step %s: %s; taken all the same", plan.root, plan.step, why)
     return plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -141,6 +141,17 @@ class RejectedStep:
 def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
     """Return the rejected steps that the planned run reached."""
     return tuple(one for one in rejected if not one.another_run)
+
+
+def texts_of_passed_over(rejected: Iterable[RejectedStep]) -> list[str]:
+    """Return a warning for each rejected step; the newest that another run has stands for all with the same reason."""
+    told: set[str] = set()
+    texts = []
+    for one in rejected:
+        if not one.another_run or one.reason not in told:
+            texts.append(f"step {one.step} is passed over: {one.reason}")
+        told.add(one.reason)
+    return texts
 
 
 @dataclass(frozen=True, slots=True)

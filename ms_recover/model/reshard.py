@@ -13,7 +13,7 @@ from ms_recover.model.actions import Replica
 from ms_recover.model.axes import DEFAULT_ORDER, Axes
 from ms_recover.model.compose import MissingRegion, Runs
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import RejectedStep
+from ms_recover.model.plan import RejectedStep, texts_of_passed_over
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
@@ -253,7 +253,7 @@ class ReshardPlan:
     @property
     def every_warning(self) -> tuple[str, ...]:
         """The warnings, and before them what else must not be overlooked: older steps, values of one rank."""
-        texts = [f"step {one.step} is passed over: {one.reason}" for one in self.rejected_steps]
+        texts = texts_of_passed_over(self.rejected_steps)
         if self.own:
             how = "the ranks of the target get those of one rank"
             texts.append(f"each rank had its own values of {name_some(self.own)}: {how}")

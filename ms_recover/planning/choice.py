@@ -73,7 +73,7 @@ class Choice(Generic[T]):
     rejected: tuple[RejectedStep, ...]
 
 
-def find_unrejected(facts: TreeFacts) -> Iterator[Candidate | RejectedStep]:
+def candidates_of(facts: TreeFacts) -> Iterator[Candidate | RejectedStep]:
     """Yield the candidates of a tree without those that are not clean, where the options ask for clean ones.
 
     Errors are those of `find_candidates` and `judge_clean`.
@@ -169,7 +169,7 @@ def choose_step(parts: Parts) -> Choice[AssessedStep]:
     MissingInputError
         When no step is of the run to recover.
     """
-    return choose(find_unrejected(parts.facts), partial(assess_candidate, parts), partial(_show_newest, parts))
+    return choose(candidates_of(parts.facts), partial(assess_candidate, parts), partial(_show_newest, parts))
 
 
 def _show_newest(parts: Parts, rejected: Sequence[RejectedStep]) -> Judged[AssessedStep]:

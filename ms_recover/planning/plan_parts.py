@@ -13,10 +13,11 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.planning.choice import AssessedStep, Choice, choose_step
 from ms_recover.planning.document_check import plan_documents
 from ms_recover.planning.judging.parts import Parts
-from ms_recover.planning.planner import Planned, plan_part, texts_of_other_runs
+from ms_recover.planning.planner import Planned, plan_part
 from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.tree.tree_facts import TreeFacts
 
@@ -71,7 +72,7 @@ def _join(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
         partials=() if found else tuple(action for plan in plans for action in plan.partials),
         considered=step,
         warnings=(
-            *texts_of_other_runs(planned[0].facts, choice.rejected),
+            *texts_of_passed_over(one for one in choice.rejected if one.another_run),
             *dict.fromkeys(text for plan in plans for text in plan.warnings),
             *warnings,
         ),

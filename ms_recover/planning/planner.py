@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ms_recover.errors import OlderStepError
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
+from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment, texts_of_passed_over
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import AssessedPart, choose_step
@@ -139,7 +139,7 @@ def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -
 
 def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
     facts = compared.facts
-    texts = texts_of_other_runs(facts, rejected)
+    texts = texts_of_passed_over(one for one in rejected if one.another_run)
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
@@ -172,17 +172,6 @@ def _other_runs(facts: Facts, found: StepAssessment) -> list[str]:
     proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
     alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
     return [*texts, *([alone] if alone is not None else [])]
-
-
-def texts_of_other_runs(facts: Facts, rejected: Sequence[RejectedStep]) -> list[str]:
-    """Return a warning for each step of another run; where manifests or a person name runs the newest stands for all.
-
-    `facts` may be those of any part of the tree.
-    """
-    passed_over = [one for one in rejected if one.another_run]
-    if facts.lineage is not None or facts.older_runs.chosen is not None:
-        passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
-    return [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:

@@ -6,6 +6,7 @@ import pytest
 
 from ms_recover import load_full
 from ms_recover.model.steps import Step
+from tests.support.mindformers_tree import write_health
 from tests.support.run_trees import HOUR, RunTree, SavedRun
 
 A = SavedRun(name="A", started=HOUR, steps=(100, 300))
@@ -43,12 +44,13 @@ def test_reshard_full_takes_the_step_of_the_run(tree, recover_ckpt, tmp_path, wo
 
 
 @pytest.mark.parametrize(("words", "number"), [((), 200), (("--run", "B"), 200), (("--run", "A"), 300)])
-def test_complete_takes_the_step_of_the_run(tree, recover_ckpt, words, number):
+def test_complete_takes_the_step_of_the_run(tree, recover_ckpt, caplog, words, number):
     made, root = tree
     done = recover_ckpt("complete", root, "0", *words)
     assert done.code == 0, done.err
     form = f"iteration_{number:08d}/" if made.iterations else f"-{Step(1, number)}.complete.ckpt"
     assert all(form in line for line in done.out.splitlines())
+    assert (ADVICE in caplog.text) == (number == 200)
 
 
 def test_load_full_takes_the_step_of_the_run_and_names_the_one_that_was_given_up(tree):
@@ -63,3 +65,45 @@ def test_a_run_that_was_given_up_is_chosen_by_its_name(tree, recover_ckpt):
     made, root = tree
     assert f"at step {made.step(300)}" in recover_ckpt("plan", root, "--run", "A").out
     assert f"at step {made.step(300)}" in recover_ckpt("plan", root, env={"RECOVER_CKPT_RUN": "A"}).out
+
+
+def slices_of(tmp_path, manifests="all"):
+    run = SavedRun(name="A", started=HOUR, steps=(1, 2))
+    made = RunTree(iterations=False, model_parallel=2, adapter=False, runs=(run,), manifests=manifests)
+    return made.write(tmp_path, Random(0))
+
+
+def test_a_step_of_which_lost_ranks_alone_have_slices_ends_no_search(tmp_path, recover_ckpt):
+    root = slices_of(tmp_path)
+    for rank in (1, 2, 3):
+        (root / f"rank_{rank}" / f"CKP_rank_{rank}-1_2.ckpt").unlink()
+    assert "at step 1_1" in recover_ckpt("plan", root, "--lost", "0").out
+    done = recover_ckpt("reshard", root, "-o", tmp_path / "out", "--full", "--lost", "0")
+    assert done.code == 0, done.err
+    assert "DONE: step 1_1 is cut anew" in done.out
+    assert "step 1_2 is passed over: every slice of it is of a rank that is declared lost" in done.out
+
+
+@pytest.mark.parametrize("words", [("reshard", "--full", "-o", "out"), ("complete", "0")])
+def test_where_every_step_is_unhealthy_none_is_taken(tmp_path, recover_ckpt, words):
+    root = slices_of(tmp_path)
+    write_health(tmp_path / "health_ckpts.json", {f"CKP_rank_0-1_{step}.ckpt": 1 for step in (1, 2)})
+    assert recover_ckpt("plan", root).code == 4
+    verb, *rest = words
+    done = recover_ckpt(verb, root, *rest, cwd=tmp_path)
+    assert done.code == 4
+    assert "has no step to take; step 1_2: marked unhealthy in " in done.err
+    assert recover_ckpt(verb, root, *rest, "--step", "1_2", cwd=tmp_path).code == 0
+
+
+def test_complete_goes_back_to_no_step_before_one_at_which_replicas_differ(tmp_path, recover_ckpt):
+    root = slices_of(tmp_path, "none")
+    path = root / "rank_0" / "CKP_rank_0-1_2.ckpt"
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    assert recover_ckpt("plan", root).code == 5
+    done = recover_ckpt("complete", root, "0")
+    assert done.code == 5
+    assert "no full slice for rank 0 of" in done.err
+    assert not list(root.rglob("*.complete.ckpt"))

@@ -25,7 +25,7 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import choose, find_unrejected
+from ms_recover.planning.choice import candidates_of, choose
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.training.rank_view import scan_tree
 from ms_recover.training.reshard_trees import JudgedTree, SliceTree
@@ -54,7 +54,7 @@ def test_a_rank_that_resumes_has_the_candidates_of_a_plan(seed: int) -> None:
         event("taken" if plan.recoverable else "disputed" if plan.disagreements else "none")
         order = {
             one.step: one.reason if isinstance(one, RejectedStep) else None
-            for one in find_unrejected(TreeFacts(inventory, options))
+            for one in candidates_of(TreeFacts(inventory, options))
         }
         views = [scan_tree(str(root), rank).judged(options) for rank in range(tree.ranks)]
         for view in views:

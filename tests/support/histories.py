@@ -9,8 +9,8 @@ from ms_recover.model.provenance import SAVED
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout, Strategy
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.history.make_history import make_history
+from ms_recover.planning.history.make_history import make_tree_history
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from tests.support.inventories import slice_file, tree
 
 RANKS = 8
@@ -94,4 +94,4 @@ def inventory(slices, *, groups=PAIRS, strategy=STRATEGY, orphans=()):
 
 def history(slices, options=DEFAULT_PLAN, **changes):
     """Return the history of some slices."""
-    return make_history(gather_facts(inventory(slices, **changes), options))
+    return make_tree_history(TreeFacts(inventory(slices, **changes), options))

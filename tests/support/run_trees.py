@@ -174,7 +174,7 @@ def random_tree(source: Random) -> RunTree:
         adapter=source.random() < 0.2,
         runs=random_runs(source),
         prefixes=not iterations and source.random() < 0.6,
-        manifests=source.choice(("all", "all", "some", "none")),
+        manifests=source.choice(("all", "all", "some", "none", "none")),
     )
 
 
@@ -184,21 +184,21 @@ def strike(tree: RunTree, root: Path, source: Random) -> bool:
     files = list(scan(root).slices)
     for _ in range(source.choice((0, 1, 1, 2, 4))):
         file = source.choice(files)
-        fault = source.choice(("lose", "lose", "cut", "flip", "unsay", "half", "empty"))
+        fault = source.choice(("lose", "lose", "cut", "flip", "flip", "unsay", "half", "empty"))
         held = [file]
         if fault == "half":  # saved by some ranks only
             held = [one for one in files if one.step == file.step and source.random() < 0.6]
         elif fault == "empty":
             held = [one for one in files if one.rank == file.rank]
         for one in held:
-            changed |= _strike(root / one.path, fault)
+            changed |= _strike(root / one.path, fault, source)
     if not tree.iterations and source.random() < 0.3:
         names = {f"{tree._rank_prefix(run, 0)}-{tree.step(number)}.ckpt" for run in tree.runs for number in run.steps}
         write_health(root.parent / "health_ckpts.json", {name: source.choice((0, 1)) for name in sorted(names)})
     return changed
 
 
-def _strike(path: Path, fault: str) -> bool:
+def _strike(path: Path, fault: str, source: Random) -> bool:
     if not path.exists():
         return False
     manifest = path.with_name(path.name + MANIFEST_SUFFIX)
@@ -207,7 +207,7 @@ def _strike(path: Path, fault: str) -> bool:
     elif fault in ("cut", "flip"):
         status, data = path.stat(), bytearray(path.read_bytes())
         if fault == "flip":
-            data[-3] ^= 1
+            data[source.choice((-3, -source.randrange(1, len(data) // 2)))] ^= 1
         path.chmod(0o600)
         path.write_bytes(data[: len(data) - 5 * (fault == "cut")])
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -9,7 +9,7 @@ from ms_recover.model.plan import RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import NOTHING_TIED, StepHolders, join_parts
 from ms_recover.planning.audit.holders import find_holders
-from ms_recover.planning.choice import AssessedPart, assess_candidate, find_unrejected, judge_each
+from ms_recover.planning.choice import AssessedPart, assess_candidate, candidates_of, judge_each
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.tree.candidates import Candidate
@@ -25,7 +25,7 @@ def steps_of_tree(tree: Parts) -> Iterator[StepHolders]:
     ties = NOTHING_TIED
 
     def worth_judging() -> Iterator[Candidate | RejectedStep]:
-        for one in find_unrejected(tree.facts):
+        for one in candidates_of(tree.facts):
             if isinstance(one, Candidate) and not any(_adds_nothing(newer, one.step) for newer in known):
                 yield one
 

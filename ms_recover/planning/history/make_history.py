@@ -23,9 +23,9 @@ from ms_recover.planning.tree.tree_facts import TreeFacts
 _WORST = ("clean", "uncompared", "disagreed")
 
 
-def make_history(facts: Facts) -> History:
-    """Return the history of the run that a plan would recover, by manifests alone."""
-    moments = find_moments(facts)
+def make_history(facts: Facts, tree: TreeFacts) -> History:
+    """Return the history of the run that a plan would recover, of one part of a tree, by manifests alone."""
+    moments = find_moments(facts, tree)
     shared, notes = find_shared(facts, moments)
     part = facts.inventory.part
     compared = compare_moments(moments, shared, facts.tolerance, part.name if part is not None else None)
@@ -51,7 +51,7 @@ def make_history(facts: Facts) -> History:
 
 def make_tree_history(tree: TreeFacts) -> History:
     """Return the history of a tree, over all its parts."""
-    found = [make_history(facts) for facts in tree.every()]
+    found = [make_history(facts, tree) for facts in tree.every()]
     return join_histories(tree.inventory, found) if tree.inventory.iterations else found[0]
 
 

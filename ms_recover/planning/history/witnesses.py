@@ -14,6 +14,8 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.lineage import identity_of
 from ms_recover.planning.runs import Run, find_runs
+from ms_recover.planning.tree.candidates import why_of_another_run
+from ms_recover.planning.tree.tree_facts import TreeFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,8 @@ class Moment:
         return {rank: one for rank, one in self.witnesses.items() if one.own}
 
 
-def find_moments(facts: Facts) -> tuple[Moment, ...]:
-    """Return the steps of the run that is followed, oldest first, in the order in which they were trained.
+def find_moments(facts: Facts, tree: TreeFacts) -> tuple[Moment, ...]:
+    """Return the steps of the run that is followed in a part of a tree, oldest first, as they were trained.
 
     That is the run that `plan` would recover, with those that it goes on from. Slices of ranks declared lost, renamed
     ones and those of other runs are no witnesses.
@@ -65,7 +67,7 @@ def find_moments(facts: Facts) -> tuple[Moment, ...]:
     for step in {*facts.inventory.steps, *orphans}:
         order, moment = _moment(facts, step, orphans[step], shared, places)
         known = moment is not None and moment.witnesses and facts.lineage is not None  # they are of the lineage
-        if not known and facts.counted_at(step) and facts.why_older(step) is not None:
+        if not known and facts.counted_at(step) and why_of_another_run(tree, step) is not None:
             continue
         if moment is not None:
             found.append((order, moment))

@@ -65,9 +65,14 @@ def _why_passed_over(tree: TreeFacts, step: Step) -> RejectedStep | None:
         return RejectedStep(step, f"{world.source} are of {world.ranks} ranks, not of {given}", another_run=True)
     if step == tree.options.step:
         return None
-    parts = tree.at(step)
-    older = [facts.why_older(step) for facts in parts if facts.counted_at(step)]
-    if older and older[0] is not None and None not in older:
-        return RejectedStep(step, older[0], another_run=True)
-    unhealthy = next((why for facts in parts if (why := facts.why_unhealthy(step)) is not None), None)
+    older = why_of_another_run(tree, step)
+    if older is not None:
+        return RejectedStep(step, older, another_run=True)
+    unhealthy = next((why for facts in tree.at(step) if (why := facts.why_unhealthy(step)) is not None), None)
     return RejectedStep(step, unhealthy) if unhealthy is not None else None
+
+
+def why_of_another_run(tree: TreeFacts, step: Step) -> str | None:
+    """Return the reason why no part of a step is of the run to recover; None when one is, or no slice of it counts."""
+    reasons = [facts.why_older(step) for facts in tree.at(step) if facts.counted_at(step)]
+    return reasons[0] if reasons and None not in reasons else None

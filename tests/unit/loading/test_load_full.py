@@ -175,7 +175,7 @@ def test_the_newest_step_that_is_whole_is_taken_and_said(root, arrays, caplog):
     caplog.set_level(logging.WARNING)
     with load_full(root) as found:
         assert found.step == Step(1, 8)
-        assert "step 1_9: nobody holds all of 'rows', 'columns' (" in caplog.text
+        assert "step 1_9 is passed over: nobody holds all of 'rows', 'columns' (" in caplog.text
         assert "; step 1_8 is taken" in caplog.text
         assert [str(one.step) for one in found.rejected_steps] == ["1_9"]
     for names in ("norm", ["norm", COUNTER]):

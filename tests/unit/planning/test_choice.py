@@ -8,7 +8,7 @@ from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import Judged, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.choice import Judged, candidates_of, choose, judge_runs, refuse_empty
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -100,7 +100,7 @@ def test_no_smaller_run_hides_that_replicas_of_a_larger_one_differ():
 
 def test_steps_that_are_not_clean_are_passed_over_where_clean_ones_are_wanted():
     inventory = tree([slice_file(rank, step) for rank in range(2) for step in (OLDER, STEP)], pairs(2))
-    unclean = list(find_unrejected(TreeFacts(inventory, PlanOptions(clean=True))))
+    unclean = list(candidates_of(TreeFacts(inventory, PlanOptions(clean=True))))
     assert [(one.step, one.reason) for one in unclean] == [
         (step, "not known to be clean: no slice has a manifest") for step in (STEP, OLDER)
     ]

@@ -13,6 +13,7 @@ from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
+from ms_recover.planning.choice import candidates_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike
 from ms_recover.planning.tree.tree_facts import TreeFacts
@@ -118,3 +119,14 @@ def test_the_run_of_one_part_is_looked_for_in_another():
     assert runs_alike(facts, Step(1, 8), own) == (own,)
     assert runs_alike(facts, Step(1, 8), Run(run_id="b")) == (own,)
     assert runs_alike(facts, Step(1, 8), Run(run_id="c")) == (Run(run_id="c"),)
+
+
+def test_an_iteration_of_which_one_part_alone_has_manifests_is_not_known_to_be_clean(tmp_path):
+    runs = (SavedRun(name="A", started=HOUR, steps=(1, 2)),)
+    root = RunTree(iterations=True, model_parallel=1, adapter=False, runs=runs).write(tmp_path, Random(0))
+    assert isinstance(next(candidates_of(TreeFacts(api.scan(root), PlanOptions(clean=True)))), Candidate)
+    for path in root.glob(f"iteration_00000002/*-model-*{MANIFEST_SUFFIX}"):
+        path.unlink()
+    newest, older = candidates_of(TreeFacts(api.scan(root), PlanOptions(clean=True)))
+    assert newest.reason.startswith("not known to be clean")
+    assert older.step == Step.iteration(1)
