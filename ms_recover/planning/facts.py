@@ -16,6 +16,7 @@ from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
+from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
@@ -23,7 +24,7 @@ from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
-from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
+from ms_recover.planning.runs import OlderRuns, Run, base_of, find_older_runs, find_runs, rerun_of
 from ms_recover.planning.world_size import WorldSize, find_world_size, with_word
 
 _MOST_STEPS = 8
@@ -171,9 +172,14 @@ class Facts:
         return tuple(one for step in self.steps for one in self.counted_at(step))
 
     @cached_property
+    def positions(self) -> Positions:
+        """The steps of the training that were trained when slices were saved, as far as anything states them."""
+        return find_positions([one.file for one in self.counted])
+
+    @cached_property
     def named_run(self) -> NamedRun | None:
-        """The run that every ``meta.json`` of MindFormers names."""
-        return find_named_run(self.inventory.meta_files)
+        """The run that most ``meta.json`` of MindFormers name."""
+        return find_named_run(self.inventory.meta_files, self.positions)
 
     @cached_property
     def orphans(self) -> Mapping[tuple[int, Step], Sequence[OrphanManifest]]:
@@ -200,15 +206,41 @@ class Facts:
 
     @cached_property
     def newest_first(self) -> tuple[Step, ...]:
-        """Every step, newest first; those of a run come before all steps of the runs that it goes on from."""
-        other = [step for step in self.inventory.steps if not self.generation(step)]
-        ordered: list[Step] = []
-        inside = (step for step in self.inventory.steps if self.generation(step))
-        for step in sorted(inside, key=lambda step: (self.generation(step), step), reverse=True):
-            ordered += [one for one in other if one > step]
-            other = [one for one in other if one < step]
-            ordered.append(step)
-        return (*ordered, *other)
+        """Every step, newest first."""
+        return tuple(dict.fromkeys(one.step for one in self.saved))
+
+    @cached_property
+    def saved(self) -> tuple[Saved, ...]:
+        """The slices of every step, by the time of the training at which they were saved, newest first.
+
+        Those of a run come before all that the runs saved which it goes on from. Two runs may give one name to slices
+        of different times.
+        """
+        items = []
+        for step in self.inventory.steps:
+            generation, times = self.generation(step), self._times(step)
+            for files in times:
+                items.append(
+                    Saved(
+                        step=step,
+                        trained=self.positions.of_all(files),
+                        generation=generation,
+                        rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
+                        paths=frozenset(file.path for file in files) if len(times) > 1 else None,
+                    )
+                )
+        return newest_first(items)
+
+    def _times(self, step: Step) -> list[list[SliceFile]]:
+        """Return the slices of a step by the time of the training at which they were saved, newest first.
+
+        A lineage has slices of one run alone for each step.
+        """
+        files = [one.file for one in self.counted_at(step)]
+        if self.lineage is not None or not self.positions.known:
+            return [files]
+        present = [file for file in files if base_of(file.prefix) in self.older_runs.present]
+        return self.positions.apart(present or files)
 
     def generation(self, step: Step) -> int:
         """Return the place in the lineage of the last run that has slices of a step, 0 without one."""
@@ -217,31 +249,54 @@ class Facts:
         orders = (self.lineage.order(one.file) for one in self.counted_at(step))
         return max((order[0] for order in orders if order is not None), default=0)
 
-    def why_older(self, step: Step) -> str | None:
-        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+    def files_at(self, step: Step, saved: Saved | None = None) -> list[SliceFile]:
+        """Return the slices of a step, or those saved at one time, without those of ranks declared lost."""
         files = [one.file for one in self.counted_at(step)]
+        return files if saved is None or saved.paths is None else [file for file in files if file.path in saved.paths]
+
+    def why_older(self, step: Step, saved: Saved | None = None) -> str | None:
+        """Return the reason why the slices of a step, or those saved at one time, are not of the present run.
+
+        None when some may be.
+        """
+        files = self.files_at(step, saved)
         if self.lineage is not None and files:
             return self.lineage.why_outside(files) if not self.generation(step) else None
-        named = self.named_run
-        return self.older_runs.why_older(files) or (named.why_abandoned(files, step) if named is not None else None)
+        why = self.older_runs.why_older(files)
+        if why is not None or self.named_run is None:
+            return why
+        return self.named_run.why_abandoned(files, step, self.positions.of_all(files))
 
-    def why_unhealthy(self, step: Step) -> str | None:
+    def why_unhealthy(self, step: Step, saved: Saved | None = None) -> str | None:
         """Return why a step is not to be resumed from although its slices may be sound; None when nothing says so."""
-        return why_unhealthy((one.file for one in self.counted_at(step)), self.inventory.unhealthy, step)
+        return why_unhealthy(self.files_at(step, saved), self.inventory.unhealthy, step)
 
-    def runs(self, step: Step) -> tuple[Run, ...]:
-        """Return the runs that saved slices of a step, the best first; where one is in the lineage, that one alone."""
-        return self._find_runs(step, self.lineage)
+    def runs(self, step: Step, saved: Saved | None = None) -> tuple[Run, ...]:
+        """Return the runs that saved slices of a step, the best first; where one is in the lineage, that one alone.
+
+        Of those saved at all times of the training, the newest first, or at the one that is given.
+        """
+        return self._find_runs(step, self.lineage, saved)
 
     def every_run(self, step: Step) -> tuple[Run, ...]:
         """Return the same runs, and behind them those that have no part in the lineage."""
         return tuple(dict.fromkeys((*self.runs(step), *self._find_runs(step, None))))
 
-    def _find_runs(self, step: Step, lineage: Lineage | None) -> tuple[Run, ...]:
-        files = [one.file for one in self.counted_at(step)]
+    def _find_runs(self, step: Step, lineage: Lineage | None, saved: Saved | None = None) -> tuple[Run, ...]:
         named = self.named_run.prefix if self.named_run is not None else None
         present, newest = self.older_runs.present, self.options.newest
-        return find_runs(files, present, newest=newest, named=named, lineage=lineage)
+        times = self._times(step)
+        runs: list[Run] = []
+        for files in times:
+            found = find_runs(files, present, newest=newest, named=named, lineage=lineage)
+            if len(times) > 1:
+                trained, own = self.positions.of_all(files), {file.path for file in files}
+                if saved is not None and not own & (saved.paths or own):
+                    continue
+                apart = frozenset(file.path for files in times for file in files) - own
+                found = tuple(replace(run, trained=trained, apart=apart) for run in found)
+            runs += found
+        return tuple(runs)
 
 
 def gather_facts(

@@ -24,6 +24,7 @@ from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_withou
 from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import find_run_records, texts_of_aside
+from ms_recover.planning.positions import Saved
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
@@ -77,16 +78,18 @@ def plan_facts(facts: Facts) -> Planned:
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
-    for step in (options.step,) if options.step is not None else facts.newest_first:
-        older = None if options.step is not None else facts.why_older(step)
+    asked = [Saved(step=options.step)] if options.step is not None else facts.saved
+    for saved in asked:
+        step = saved.step
+        older = None if options.step is not None else facts.why_older(step, saved)
         if older is not None:
             rejected.append(RejectedStep(step, older, another_run=True))
             continue
-        unfit = None if options.step is not None else facts.why_unhealthy(step) or why_unclean(step)
+        unfit = None if options.step is not None else facts.why_unhealthy(step, saved) or why_unclean(step)
         if unfit is not None:
             rejected.append(RejectedStep(step, unfit))
             continue
-        tried = try_step(compared, step)
+        tried = try_step(compared, step, facts.runs(step, saved))
         found = tried.found
         shown = tried.shown if tried.undecided else shown or tried.shown
         if tried.rejected is not None:
@@ -229,7 +232,7 @@ def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
 
 def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
     text = why_unrecoverable(assessment.ranks)
-    return f"run {run.run_id or run.prefix or run.base}: {text}" if run is not None else text
+    return f"{run.text}: {text}" if run is not None else text
 
 
 def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:

@@ -31,7 +31,8 @@ class Run:
     The run id is that of manifests, None when none names a run; with the time of its start where manifests state it,
     because a launcher may give one id to several starts. The base is the prefix without rerun suffix, None when
     prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
-    where they have slices of both formats.
+    where they have slices of both formats. Where slices of one name were saved at several times of the training,
+    `apart` has the paths of the others, and `trained` the steps before these.
     """
 
     run_id: str | None = None
@@ -39,6 +40,8 @@ class Run:
     base: str | None = None
     prefix: str | None = None
     ending: str | None = None
+    trained: int | None = None
+    apart: frozenset[str] = frozenset()
 
     def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
@@ -55,7 +58,16 @@ class Run:
             return f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
         if self.ending is not None and ending_of(file.path) != self.ending:
             return f"is no {self.ending} file, and those of the step were chosen"
+        if self.apart and file.path in self.apart:
+            return f"was saved at another time of the training than {self.text}"
         return None
+
+    @property
+    def text(self) -> str:
+        """The run, for messages; with the time of the training where one name was given at several."""
+        name = self.run_id or self.prefix or self.base
+        when = "at a time that nothing states" if self.trained is None else f"after {self.trained} steps in all"
+        return f"run {name}, {when}" if self.apart else f"run {name}"
 
 
 @lru_cache(maxsize=256)
