@@ -10,7 +10,7 @@ one of that name which begins anew with each resume.
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -75,8 +75,7 @@ def _choose(slices: Sequence[SliceFile]) -> list[SliceFile]:
     """Return the slices to ask: none where the names of one run order its steps, or manifests count all of them."""
     if not slices or slices[0].step.is_iteration:
         return []
-    alike = len({file.prefix for file in slices}) == 1 or len({file.step for file in slices}) == 1
-    if alike and not any(file.name_has_rank for file in slices):
+    if not any(file.name_has_rank for file in slices) and _are_ordered(slices):
         return []
     by_step: dict[tuple[str, Step], list[SliceFile]] = defaultdict(list)
     for file in slices:
@@ -85,6 +84,14 @@ def _choose(slices: Sequence[SliceFile]) -> list[SliceFile]:
         return []
     sound = ([one for one in held if one.problem is None and one.encryption is None] for held in by_step.values())
     return [one for held in sound for one in _spread(held)]
+
+
+def _are_ordered(slices: Sequence[SliceFile]) -> bool:
+    """Whether the names of MindSpore's slices order them: no second prefix is that of a run, but of a stray slice."""
+    if len({file.prefix for file in slices}) == 1:
+        return True
+    several = {(file.prefix, file.rank) for file in slices}
+    return sum(count > 1 for count in Counter(prefix for prefix, _ in several).values()) < 2
 
 
 def _is_counted(files: Sequence[SliceFile]) -> bool:
