@@ -116,7 +116,7 @@ class MetaWrite:
 
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
-    """A step newer than the planned one, and why it cannot be recovered."""
+    """A step newer than the planned one, or one that may be, and why it is not taken."""
 
     step: Step
     reason: str
@@ -124,6 +124,8 @@ class RejectedStep:
     """Only an older run has slices of it: the planned run never reached it."""
     ranks: tuple[int, ...] = ()
     """The ranks without a source at it, where its best run is known."""
+    may_be_newer: bool = False
+    """It is of a later run than the planned step, and nothing states which of both was trained longer."""
 
 
 def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
@@ -196,6 +198,8 @@ class Plan:
     """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
     strategy_files: tuple[StrategyWrite, ...] = ()
     """By rank."""
+    cumulative_step: int | None = None
+    """Steps that were trained before `step`, since the very beginning; None where nothing states it."""
 
     @property
     def changes_anything(self) -> bool:
@@ -206,6 +210,11 @@ class Plan:
     def given_up(self) -> tuple[RejectedStep, ...]:
         """Steps of the planned run that are newer than the planned one."""
         return of_this_run(self.rejected_steps)
+
+    @property
+    def not_newest(self) -> tuple[RejectedStep, ...]:
+        """Steps for which the planned one may not be the newest: those given up, or undecided."""
+        return self.given_up or tuple(one for one in self.rejected_steps if one.may_be_newer)
 
     @property
     def recoverable(self) -> bool:

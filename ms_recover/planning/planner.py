@@ -25,6 +25,7 @@ from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import find_run_records, texts_of_aside
 from ms_recover.planning.positions import Saved
+from ms_recover.planning.reruns import given_up_slices, later_reruns, why_given_up
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
@@ -78,6 +79,7 @@ def plan_facts(facts: Facts) -> Planned:
     rejected: list[RejectedStep] = []
     found: StepAssessment | None = None
     shown: StepAssessment | None = None
+    chosen: Saved | None = None
     asked = [Saved(step=options.step)] if options.step is not None else facts.saved
     for saved in asked:
         step = saved.step
@@ -95,6 +97,7 @@ def plan_facts(facts: Facts) -> Planned:
         if tried.rejected is not None:
             rejected.append(tried.rejected)
         if found is not None or tried.undecided:
+            chosen = saved
             break
     if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
         shown = try_step(compared, passed[0]).shown
@@ -102,7 +105,9 @@ def plan_facts(facts: Facts) -> Planned:
         aside = facts.lineage.set_aside_texts(_NO_STEP) if facts.lineage is not None else []
         hint = "; ".join(aside) or "name a step with --step"
         raise MissingInputError(f"{inventory.root} holds no slice of the present run; {hint}")
-    plan = make_plan(compared, found, found or shown, tuple(rejected))
+    if found is not None and chosen is not None and options.step is None:
+        rejected += later_reruns(facts, chosen)
+    plan = make_plan(compared, found, found or shown, tuple(rejected), chosen)
     return Planned(plan=plan, compared=compared)
 
 
@@ -171,8 +176,12 @@ def make_plan(
     found: StepAssessment | None,
     shown: StepAssessment,
     rejected: tuple[RejectedStep, ...] = (),
+    saved: Saved | None = None,
 ) -> Plan:
-    """Return the plan for the step that was found, or one without actions that shows the ranks of another."""
+    """Return the plan for the step that was found, or one without actions that shows the ranks of another.
+
+    `saved` has the time of the training at which its slices were saved.
+    """
     facts = compared.facts
     actions = found.actions if found else ()
     lists = _group_writes(facts, found)
@@ -193,7 +202,8 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        warnings=_warnings(compared, found, rejected),
+        warnings=_warnings(compared, found, rejected, saved),
+        cumulative_step=saved.trained if saved is not None and found is not None else None,
         hints=_hints(facts, found, shown, rejected),
     )
 
@@ -209,11 +219,13 @@ def _hints(
 
 def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
     """Raise OlderStepError when a plan goes back behind a newer step that was given up."""
-    if plan.recoverable and plan.given_up:
-        newest = plan.given_up[0]
+    if plan.recoverable and plan.not_newest:
+        newest = plan.not_newest[0]
+        why = f"step {newest.step} {'may be newer' if newest.may_be_newer else 'cannot be recovered'} ({newest.reason})"
+        mend = "choose the run" if newest.may_be_newer else "mend the newer step"
         raise OlderStepError(
-            f"{plan.root}: step {newest.step} cannot be recovered ({newest.reason}), and going back to step "
-            f"{plan.step} is refused: mend the newer step, or plan without require_newest",
+            f"{plan.root}: {why}, and going back to step {plan.step} is refused: {mend}, or plan without "
+            "require_newest",
             plan,
             explanation,
         )
@@ -243,12 +255,17 @@ def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
     return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
 
 
-def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+def _warnings(
+    compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep], saved: Saved | None
+) -> tuple[str, ...]:
     facts = compared.facts
     passed_over = [one for one in rejected if one.another_run]
     if facts.lineage is not None:  # the newest step of each other run stands for all
         passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
-    texts = [f"step {one.step} is passed over: {one.reason}" for one in passed_over]
+    texts = [
+        f"step {one.step} {'may be newer' if one.may_be_newer else 'is passed over'}: {one.reason}"
+        for one in passed_over
+    ]
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
@@ -258,6 +275,8 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
+    if saved is not None and (given_up := why_given_up(given_up_slices(facts, saved, found.ranks))):
+        texts.append(given_up)
     texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
@@ -296,7 +315,8 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             notes.append(Note(path, text))
     for step, ranks in facts.steps.items():
         for rank, held in ranks.items():
-            if len(held) > 1:
-                names = list_some(one.path for one in held)
-                notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
+            for files in facts.positions.apart([one.file for one in held]) if len(held) > 1 else ():
+                if len(files) > 1:
+                    names = list_some(file.path for file in files)
+                    notes.append(Note(files[0].path, f"rank {rank} has {len(files)} slices for step {step}: {names}"))
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

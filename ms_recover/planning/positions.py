@@ -55,6 +55,11 @@ class Positions:
         unknown = held.pop(None, [])
         return [held[one] + unknown for one in sorted(one for one in held if one is not None)[::-1]] or [unknown]
 
+    @property
+    def every(self) -> tuple[Position, ...]:
+        """Every position, in order."""
+        return tuple(sorted(self.known.values(), key=lambda one: (one.cumulative_step, one.prefix)))
+
     def first_of(self, prefix: str) -> int | None:
         """Return the position of the first slice of a prefix, None where nothing states any."""
         return min((one.cumulative_step for (own, _), one in self.known.items() if own == prefix), default=None)

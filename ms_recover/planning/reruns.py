@@ -1,0 +1,90 @@
+"""Later reruns that a plan goes behind: those that may be newer, and the slices of those that are given up.
+
+MindSpore appends ``_N`` to the prefix of a rerun, one more than the highest in the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ms_recover.file_names import last_named_rank
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.plan import RankVerdict, RejectedStep
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.positions import Saved
+from ms_recover.planning.runs import base_of, rerun_of
+
+
+def later_reruns(facts: Facts, found: Saved) -> tuple[RejectedStep, ...]:
+    """Return the newest step of each later rerun that stands behind the planned one in the order, with the reason.
+
+    Nothing states whether it is newer, or it is of a training that went back. Where manifests state when runs began,
+    these decide.
+    """
+    chosen = facts.files_at(found.step, found)
+    if facts.lineage is not None or not chosen:
+        return ()
+    bases, written = {base_of(file.prefix) for file in chosen}, max(file.mtime_ns for file in chosen)
+    passed, known = [], {file.prefix for file in chosen}
+    for saved in facts.saved[_place(facts, found) + 1 :]:
+        files = [file for file in facts.files_at(saved.step, saved) if base_of(file.prefix) in bases]
+        later = {file.prefix for file in files if rerun_of(file.prefix) > found.rerun} - known
+        if later and max(file.mtime_ns for file in files if file.prefix in later) > written:
+            known |= later
+            prefix = max(later, key=rerun_of)
+            ranks = tuple(sorted({file.rank for file in files if file.prefix == prefix}))
+            reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
+            passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
+    return tuple(passed)
+
+
+def _place(facts: Facts, found: Saved) -> int:
+    """Return the place of a step in the order: that of the newest one of its name where no time is given."""
+    named = (place for place, one in enumerate(facts.saved) if one.step == found.step)
+    return next(place for place in named if found.paths in (None, facts.saved[place].paths))
+
+
+def _why_undecided(prefix: str, saved: Saved, found: Saved, ranks: Sequence[int]) -> str:
+    many = f"rank {ranks[0]} has" if len(ranks) == 1 else f"{len(ranks)} ranks have"
+    begin = f"{many} it of the later run {prefix!r}, written after step {found.step}"
+    if saved.trained is None or found.trained is None:
+        return f"{begin}, and nothing states which of both was trained longer"
+    return f"{begin}, as step {saved.trained} of the training, not {found.trained}: training seems to have gone back"
+
+
+def given_up_slices(facts: Facts, found: Saved, ranks: Iterable[RankVerdict]) -> tuple[SliceFile, ...]:
+    """Return the slices of later reruns that a plan gives up, by path, in a tree that MindFormers wrote.
+
+    They are of no step of which every rank has a slice. MindSpore would name the next run's slices by them, on some
+    ranks and not on others, and MindFormers then finds no step of one name on all ranks.
+    """
+    verdicts = list(ranks)
+    named = all(last_named_rank((one.path or "").rpartition("/")[2]) for one in verdicts)
+    if facts.lineage is not None or not (named and verdicts):
+        return ()
+    bases = {base_of(file.prefix) for file in facts.files_at(found.step, found)}
+    later: dict[str, list[SliceFile]] = {}
+    for one in facts.counted:
+        if base_of(one.file.prefix) in bases and rerun_of(one.file.prefix) > found.rerun:
+            later.setdefault(one.file.prefix, []).append(one.file)
+    newer = {file.prefix for saved in facts.saved[: _place(facts, found)] for file in facts.files_at(saved.step, saved)}
+    given_up = []
+    for prefix, files in later.items():
+        steps = {file.step for file in files}
+        whole = any(len({file.rank for file in files if file.step == step}) == facts.world.ranks for step in steps)
+        if prefix in newer and not whole:
+            given_up += files
+    return tuple(sorted(given_up, key=lambda file: (file.rank, file.path)))
+
+
+def why_given_up(files: Sequence[SliceFile]) -> str | None:
+    """Return the warning about slices of reruns that are given up, None without one."""
+    if not files:
+        return None
+    steps = ", ".join(sorted({f"{file.prefix}-{file.step}" for file in files}))
+    ranks = sorted({file.rank for file in files})
+    where = f"rank {ranks[0]} alone has" if len(ranks) == 1 else f"only ranks {ranks} have"
+    return (
+        f"{where} slices of a rerun that is given up ({steps}): MindSpore would name the next run's slices differently "
+        "on different ranks, and MindFormers would not resume from these"
+    )
