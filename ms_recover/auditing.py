@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ms_recover.model.contents import Contents, Reader
+from ms_recover.model.contents import Reader
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_AUDIT, DEFAULT_PLAN, AuditOptions, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
@@ -56,13 +56,12 @@ def audit(
         return audit_claims(inventory, options, topology, wanted)
     from ms_recover.evidence import plan_with_evidence
 
-    planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
-    return audit_planned(planned, contents, inventory, options, topology, wanted)
+    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    return audit_planned(planned, inventory, options, topology, wanted)
 
 
 def audit_planned(
     planned: Planned,
-    contents: Contents,
     inventory: Inventory,
     options: PlanOptions = DEFAULT_PLAN,
     topology: Topology | None = None,
@@ -72,8 +71,8 @@ def audit_planned(
 
     Parameters
     ----------
-    planned, contents
-        The result of `ms_recover.evidence.plan_with_evidence` for this inventory and these options.
+    planned
+        The plan of `ms_recover.evidence.plan_with_evidence` for this inventory and these options.
     inventory, options, topology, wanted
         As for `audit`.
 
@@ -85,9 +84,8 @@ def audit_planned(
     from ms_recover.planning.audit.findings import Case, find_findings
     from ms_recover.planning.audit.make_audit import make_audit
     from ms_recover.planning.audit.shards import find_sharding
-    from ms_recover.planning.audit.steps import steps_of_parts, steps_of_tree
-    from ms_recover.planning.plan_parts import Parts
-    from ms_recover.planning.planner import why_unrecoverable
+    from ms_recover.planning.audit.steps import steps_of_tree
+    from ms_recover.planning.tree.rank_verdicts import why_unrecoverable
 
     plan, facts = planned.plan, planned.facts
     findings: tuple[Finding, ...] = ()
@@ -95,10 +93,7 @@ def audit_planned(
         why = "; ".join(plan.disagreements) or why_unrecoverable(plan.ranks)
         evidence, steps = "", []
     else:
-        if inventory.iterations:
-            steps = list(steps_of_parts(Parts(inventory, options, contents)))
-        else:
-            steps = list(steps_of_tree(planned.compared))
+        steps = list(steps_of_tree(planned.tree))
         why, evidence = "", evidence_of(inventory, options)
         dealt = steps[0].step in planned.compared.structure.deduplicated
         case = Case(facts=facts, held=steps[0], dealt=dealt, topology=topology, sharding=find_sharding(facts))

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, UnrecoverableError
+from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
 from ms_recover.file_names import WeightKind
 from ms_recover.model.contents import Contents, Reader
 from ms_recover.model.inventory import Inventory, SliceFile
@@ -18,9 +18,11 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
-from ms_recover.planning.facts import check_kind_of_step, gather_facts
-from ms_recover.planning.judging.judge import compare_slices
+from ms_recover.planning.choice import Judged, Parts, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.facts import check_kind_of_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
 
@@ -83,11 +85,7 @@ def compare_known(
     inventory: Inventory, options: PlanOptions, contents: Contents, kinds: Sequence[WeightKind | None] = ()
 ) -> list[Comparison]:
     """Compare slices by what was read of them, as `compare_read` does."""
-    if not inventory.iterations:
-        return [compare_slices(gather_facts(inventory, options, contents))]
-    from ms_recover.planning.plan_parts import Parts  # which other trees need not load
-
-    return Parts(inventory, options, contents).every(kinds)
+    return Parts(TreeFacts(inventory, options, contents)).every(kinds)
 
 
 def seal_read(
@@ -127,22 +125,33 @@ def complete_slices(
     verify: bool,
     progress: Progress | None,
 ) -> tuple[ActionResult, ...]:
-    """Write full slices of a rank, of some parts or of a tree without; arguments and errors as for `ms_recover.api`."""
-    from ms_recover.execution.compose import complete_slice
-    from ms_recover.planning.explain import find_complete_slices
+    """Write full slices of a rank, of some parts or of a tree without; arguments and errors as for `ms_recover.api`.
 
-    why = f"{inventory.root} holds no slice"
-    for candidate in [options.step] if options.step is not None else inventory.steps:
-        parts, _ = compare_read(inventory, replace(options, step=candidate), jobs, progress, kinds=kinds)
-        found = find_complete_slices(parts, candidate, rank, len(kinds))
-        if not isinstance(found, str):
-            if is_url(inventory.root) or (output is not None and is_url(output)):
-                return tuple(_complete_at_url(inventory.root, output, action, verify) for action in found)
-            targets = [action.target if output is None else os.path.abspath(output) for action in found]
-            actions = [replace(action, target=target) for action, target in zip(found, targets, strict=True)]
-            return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
-        why = f"step {candidate}: {found}"
-    raise UnrecoverableError(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    That they can be composed is enough for a step: other ranks may have none.
+    """
+    from ms_recover.execution.compose import complete_slice
+    from ms_recover.planning.explain import judge_complete
+
+    @cache
+    def compare(step: Step) -> list[Comparison]:
+        contents = read_files(inventory, files_of(inventory, step, kinds), jobs, progress)
+        return Parts(TreeFacts(inventory, options, contents)).at(step, kinds)
+
+    def judge(step: Step, run: Run) -> Judged[tuple[ComposeAction, ...]]:
+        return judge_complete(compare(step), step, run, rank, len(kinds))
+
+    facts = TreeFacts(inventory, options)
+    choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    if not choice.found:
+        why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
+        kind = VerificationError if choice.shown.disputed else UnrecoverableError
+        raise kind(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    found = choice.shown.value
+    if is_url(inventory.root) or (output is not None and is_url(output)):
+        return tuple(_complete_at_url(inventory.root, output, action, verify) for action in found)
+    targets = [action.target if output is None else os.path.abspath(output) for action in found]
+    actions = [replace(action, target=target) for action, target in zip(found, targets, strict=True)]
+    return tuple(complete_slice(inventory.root, action, verify=verify) for action in actions)
 
 
 def _complete_at_url(root: str, output: str | None, action: ComposeAction, verify: bool) -> ActionResult:

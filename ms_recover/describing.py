@@ -46,10 +46,10 @@ def describe(
     topology : Topology, optional
         Where ranks live.
     """
-    planned, contents = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
 
     most = min(max(MOST_CELLS // max(planned.plan.world_size, 1), LEAST_STEPS), MOST_STEPS)
-    steps = judge_every_step(inventory, options, planned, contents, most)
+    steps = judge_every_step(planned, most)
     missing: list[str] = []
     return Report(
         inventory=inventory,
@@ -59,9 +59,7 @@ def describe(
         steps_left_out=len(inventory.steps) - len(steps),
         groups=number_groups(planned),
         topology=topology,
-        audit=_unless_impossible(
-            lambda: audit_planned(planned, contents, inventory, options, topology), "audit", missing
-        ),
+        audit=_unless_impossible(lambda: audit_planned(planned, inventory, options, topology), "audit", missing),
         history=_unless_impossible(lambda: history(inventory, options), "history", missing),
         missing=tuple(missing),
     )

@@ -18,8 +18,8 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
-from ms_recover.planning.facts import gather_facts
-from ms_recover.planning.history.make_history import make_history
+from ms_recover.planning.choice import history_of
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.scan import scan
 
 if TYPE_CHECKING:
@@ -70,19 +70,11 @@ def history(
             f"{inventory.root} holds no slice and no manifest: name another folder, or describe the file names with "
             "--pattern"
         )
-    if not inventory.iterations:
-        every = [gather_facts(inventory, options)]
-        found = make_history(every[0])
-    else:
-        from ms_recover.model.contents import NOTHING_READ
-        from ms_recover.planning.plan_parts import Parts  # which other trees need not load
-
-        parts = Parts(inventory, options, NOTHING_READ)
-        every = [compared.facts for compared in parts.every()]
-        found = parts.history()
+    facts = TreeFacts(inventory, options)
+    found = history_of(facts)
     if not read:
         return found
-    return _with_values(found, every, last, jobs, progress)
+    return _with_values(found, facts.every(), last, jobs, progress)
 
 
 def _with_values(

@@ -54,7 +54,7 @@ def measure(
 
     inventory = tree if isinstance(tree, Inventory) else api.scan(tree, replace(layout, crc=False))
     options = replace(options, step=None, quick=True, require_newest=False)
-    planned, contents = plan_with_evidence(inventory, options)
+    planned, _ = plan_with_evidence(inventory, options)
     plan = planned.plan
     newest = newest_step(plan)
     shown = plan
@@ -64,5 +64,5 @@ def measure(
     if options.clean:  # a loss may cost less at a step that is not clean
         costs = audit(inventory, replace(options, clean=False), topology, wanted)
     else:
-        costs = audit_planned(planned, contents, inventory, options, topology, wanted)
+        costs = audit_planned(planned, inventory, options, topology, wanted)
     return make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))

@@ -11,21 +11,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ms_recover.comparing import check_step_there, compare_known, files_of, read_files
-from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.comparing import files_of, read_files
+from ms_recover.errors import UsageError
 from ms_recover.formats.cast import check_castable
 from ms_recover.model.contents import NOTHING_READ
-from ms_recover.model.inventory import Inventory
+from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
-from ms_recover.model.plan import RejectedStep
 from ms_recover.model.progress import Progress
+from ms_recover.model.steps import Step
+from ms_recover.planning.choice import Judged, Parts, choose, find_unrejected, judge_runs, refuse_empty
 from ms_recover.planning.resharding.actions import paths_taken
-from ms_recover.planning.resharding.step_plan import plan_step, steps_to_try, why_incomplete
+from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.naming import Pattern
 from ms_recover.scanning.progress_values import read_progress
 from ms_recover.scanning.target_files import read_target
@@ -66,11 +69,12 @@ def plan_reshard(
     *,
     jobs: int = 1,
     progress: Progress | None = None,
+    why_not: Callable[[ReshardPlan], str | None] = why_incomplete,
 ) -> ReshardPlan:
     """Plan the slices of a step for other ranks, or whole parameters in one checkpoint. Changes nothing.
 
     By default it is the newest step of the present run of which every region has a sound holder; without one the plan
-    is for the newest step and says what is missing.
+    is for the newest step and says what is missing. One at which sources differ is the last that is tried.
 
     Parameters
     ----------
@@ -81,6 +85,8 @@ def plan_reshard(
         The folder to write: none, an empty one, or one that the same plan has begun.
     wanted : ReshardOptions
         How the output is cut, and its form.
+    why_not : callable
+        Says why the plan of a step is not enough, None where it is; by default everything must have a source.
 
     Raises
     ------
@@ -101,10 +107,9 @@ def plan_reshard(
         raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
     if wanted.pattern is not None:
         _check_pattern(wanted.pattern)
-    shown: ReshardPlan | None = None
-    rejected: list[RejectedStep] = []
-    candidates = [options.step] if options.step is not None else list(steps_to_try(inventory, options))
-    for step in candidates:
+    slices = _Slices(inventory, options, jobs, progress)
+
+    def judge(step: Step, run: Run) -> Judged[ReshardPlan]:
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
         make = partial(
             plan_step,
@@ -114,21 +119,21 @@ def plan_reshard(
             output=folder,
             inventory=inventory,
             values=values,
+            run=run,
         )
-        plan, parts = _plan_read(inventory, replace(options, step=step), make, jobs, progress)
+        plan, parts = _plan_read(slices, step, make)
         if plan.overlaps:
             from ms_recover.execution.reshard_overlaps import find_unequal
 
             unequal = find_unequal(plan)
             if unequal:
                 plan = make(parts, unequal=unequal)
-        if plan.complete or plan.disagreements:
-            return replace(plan, rejected_steps=tuple(rejected))
-        shown = shown or plan
-        rejected.append(RejectedStep(step, why_incomplete(plan)))
-    if shown is None:
-        raise MissingInputError(f"{inventory.root} holds no slice of the present run: name a step with --step")
-    return replace(shown, rejected_steps=tuple(one for one in rejected if one.step != shown.step))
+        return Judged(step=step, run=run, value=plan, why=why_not(plan), disputed=bool(plan.disagreements))
+
+    facts = TreeFacts(inventory, options)
+    choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
+    plan = choice.shown.value
+    return replace(plan, rejected_steps=tuple(one for one in choice.rejected if one.step != plan.step))
 
 
 def _check_pattern(pattern: str) -> None:
@@ -138,28 +143,43 @@ def _check_pattern(pattern: str) -> None:
         raise UsageError(f"pattern {pattern!r} has a hidden name, which no scan takes for a slice")
 
 
-def _plan_read(
-    inventory: Inventory, options: PlanOptions, make: Callable[..., ReshardPlan], jobs: int, progress: Progress | None
-) -> tuple[ReshardPlan, list[Comparison]]:
+class _Slices:
+    """The slices of a tree, compared by what was read of them so far."""
+
+    def __init__(self, inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None) -> None:
+        self.inventory, self.options = inventory, options
+        self._jobs, self._progress = jobs, progress
+        self.contents = NOTHING_READ
+
+    def read(self, files: Sequence[SliceFile]) -> None:
+        """Read slices, if they were not read before."""
+        unread = [file for file in files if not self.contents.knows(file)]
+        self.contents = self.contents.merged(read_files(self.inventory, unread, self._jobs, self._progress))
+
+    def at(self, step: Step) -> list[Comparison]:
+        """Return the parts of a step, compared."""
+        return Parts(TreeFacts(self.inventory, self.options, self.contents)).at(step)
+
+
+def _plan_read(slices: _Slices, step: Step, make: Callable[..., ReshardPlan]) -> tuple[ReshardPlan, list[Comparison]]:
     """Return the plan of a step, and what it was made from; read as `plan_reshard` says.
 
     Where every slice has a manifest that is a verdict, replicas that give nothing need not be read: their contents
     decide nothing while those that give something are right.
     """
-    check_step_there(inventory, options.step)
-    contents, files = NOTHING_READ, files_of(inventory, options.step)
-    if not options.quick and not all(one.manifest is not None and one.manifest.provenance.proven for one in files):
-        contents = read_files(inventory, files, jobs, progress)
+    files, quick = files_of(slices.inventory, step), slices.options.quick
+    if not quick and not all(one.manifest is not None and one.manifest.provenance.proven for one in files):
+        slices.read(files)
     while True:
-        parts = compare_known(inventory, options, contents)
+        parts = slices.at(step)
         plan = make(parts)
-        unread = [file for file in files if not contents.knows(file)]
+        unread = [file for file in files if not slices.contents.knows(file)]
         if plan.complete:
             taken = paths_taken(plan)
             unread = [file for file in unread if file.path in taken]
-        if options.quick or not unread:
+        if quick or not unread:
             return plan, parts
-        contents = contents.merged(read_files(inventory, unread, jobs, progress))
+        slices.read(unread)
 
 
 def reshard(

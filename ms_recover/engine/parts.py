@@ -10,7 +10,7 @@ from ms_recover.model.actions import FileState
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.iterations import Document
 from ms_recover.model.plan import Action, DocumentWrite, Plan, RankVerdict
-from ms_recover.planning.plan_parts import join_verdicts
+from ms_recover.planning.tree.rank_verdicts import join_verdicts
 
 
 @dataclass(frozen=True, kw_only=True)

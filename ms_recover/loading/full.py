@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 from ms_recover import api, resharding
@@ -21,12 +22,10 @@ from ms_recover.loading.whole_checkpoint import open_whole
 from ms_recover.loading.whole_source import source_of_slices
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions, ScanOptions
-from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import name_some
 from ms_recover.planning.resharding.source import EVERY_PARAMETER
-from ms_recover.planning.resharding.step_plan import steps_to_try
 from ms_recover.scanning.whole_files import has_whole_files
 from ms_recover.stores.urls import open_store, shown_url
 
@@ -124,34 +123,34 @@ def _has_whole_files(root: str | os.PathLike[str]) -> bool:
 
 def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | None) -> ReshardPlan:
     """Plan the newest step of which the wanted parameters are whole, or the newest where none is."""
-    shown: ReshardPlan | None = None
-    rejected: list[RejectedStep] = []
-    for step in [options.step] if options.step is not None else list(steps_to_try(inventory, options)):
-        plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, replace(options, step=step))
-        if plan.disagreements:
-            raise VerificationError(
-                f"{inventory.root}, step {step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "
-                f"recover-ckpt plan {inventory.root}"
-            )
-        known = {one.name for one in plan.parameters} | {one.parameter for one in plan.missing}
-        unknown = [name for name in wanted or () if name not in known]
-        if unknown and not any(one.parameter.startswith(EVERY_PARAMETER) for one in plan.missing):
-            has = f"step {step} of {inventory.root} has no {name_some(unknown)}; it has {name_some(sorted(known))}"
-            raise UsageError(f"names: {has}")
-        lost = [one for one in plan.missing if wanted is None or one.parameter in wanted]
-        if not unknown and not lost:
-            shown = replace(plan, rejected_steps=tuple(rejected))
-            break
-        shown = shown or plan
-        gone = list(dict.fromkeys([*(one.parameter for one in lost), *unknown]))
-        why = lost[0].reason if lost else plan.missing[0].reason
-        rejected.append(RejectedStep(step, f"nobody holds all of {name_some(gone)} ({why})"))
-    if shown is None:
-        raise MissingInputError(f"{inventory.root} holds no slice of the present run: name a step with step=")
-    for one in rejected:
-        what = "taken all the same" if one.step == shown.step else f"step {shown.step} is taken"
-        _log.warning("%s: step %s: %s; %s", shown.root, one.step, one.reason, what)
-    return shown
+    why_not = partial(_why_lacking, wanted=wanted)
+    plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, options, why_not=why_not)
+    if plan.disagreements:
+        raise VerificationError(
+            f"{inventory.root}, step {plan.step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "
+            f"recover-ckpt plan {inventory.root}"
+        )
+    for one in plan.rejected_steps:
+        _log.warning("%s: step %s: %s; step %s is taken", plan.root, one.step, one.reason, plan.step)
+    if (why := why_not(plan)) is not None:
+        _log.warning("%s: step %s: %s; taken all the same", plan.root, plan.step, why)
+    return plan
+
+
+def _why_lacking(plan: ReshardPlan, wanted: tuple[str, ...] | None) -> str | None:
+    """Return why the wanted parameters of a step are not whole; None where they are."""
+    if plan.disagreements:
+        return plan.disagreements[0]
+    known = {one.name for one in plan.parameters} | {one.parameter for one in plan.missing}
+    unknown = [name for name in wanted or () if name not in known]
+    if unknown and not any(one.parameter.startswith(EVERY_PARAMETER) for one in plan.missing):
+        has = f"step {plan.step} of {plan.root} has no {name_some(unknown)}; it has {name_some(sorted(known))}"
+        raise UsageError(f"names: {has}")
+    lost = [one for one in plan.missing if wanted is None or one.parameter in wanted]
+    if not unknown and not lost:
+        return None
+    gone = list(dict.fromkeys([*(one.parameter for one in lost), *unknown]))
+    return f"nobody holds all of {name_some(gone)} ({(lost or plan.missing)[0].reason})"
 
 
 def _names(names: Any) -> tuple[str, ...] | None:

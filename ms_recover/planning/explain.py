@@ -9,6 +9,7 @@ from ms_recover.model.compose import ComposeAction
 from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
+from ms_recover.planning.choice import Judged
 from ms_recover.planning.facts import check_rank
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
@@ -20,6 +21,7 @@ from ms_recover.planning.sourcing.expected_parameters import NotComposableError,
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
 from ms_recover.planning.sourcing.settle import Settlement
+from ms_recover.planning.tree.candidates import runs_alike
 
 _UNKNOWN = "unknown"
 
@@ -30,16 +32,14 @@ def explain_planned(planned: Planned, rank: int) -> Explanation:
     step = planned.plan.considered
     assert step is not None  # plans of trees are of a step
     parts = planned.parts or (planned,)
-    return join_explanations([explain_rank(one.compared, step, rank, one.plan.run_id) for one in parts])
+    return join_explanations([_explain_rank(one.compared, step, rank, one.run) for one in parts])
 
 
-def explain_rank(compared: Comparison, step: Step, rank: int, run_id: str | None = None) -> Explanation:
+def _explain_rank(compared: Comparison, step: Step, rank: int, run: Run) -> Explanation:
     """Return for each parameter of a rank's slice who holds it and what it would be taken from.
 
-    The slice need not be there. The slices of the run `run_id` count; by default those of the best run.
+    The slice need not be there.
     """
-    runs = compared.facts.runs(step)
-    run = next((run for run in runs if run_id is not None and run.run_id == run_id), runs[0])
     settlement = _settlement(compared, step, run)
     index = settlement.index
     unknown = index.stages.why_unknown(rank)
@@ -73,24 +73,37 @@ def join_explanations(parts: Sequence[Explanation]) -> Explanation:
     )
 
 
-def find_complete_slice(compared: Comparison, step: Step, rank: int) -> Composition:
-    """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed."""
-    return complete_slice(_settlement(compared, step, compared.facts.runs(step)[0]), rank)
+def find_complete_slice(compared: Comparison, step: Step, run: Run, rank: int) -> Composition:
+    """Return how a slice with every parameter of a rank's stage, as ``remove_redundancy`` leaves none, is composed.
+
+    Where it cannot be, replicas that differ with nothing to settle who is right are a dispute about it.
+    """
+    settlement = _settlement(compared, step, run)
+    found = complete_slice(settlement, rank)
+    differ = next(iter(settlement.index.judgement.disagreements.values()), None)
+    return found if found.action is not None else replace(found, dispute=found.dispute or differ)
 
 
-def find_complete_slices(parts: Sequence[Comparison], step: Step, rank: int, wanted: int) -> list[ComposeAction] | str:
-    """Return how the files of a rank's slice are composed with every parameter, or why one of them cannot be.
+def judge_complete(
+    parts: Sequence[Comparison], step: Step, run: Run, rank: int, wanted: int
+) -> Judged[tuple[ComposeAction, ...]]:
+    """Judge how the files of a rank's slice of a step are composed with every parameter, as slices of one run.
 
-    A UsageError when the rank is not in the world.
+    Raises
+    ------
+    UsageError
+        When the rank is not in the world.
     """
     actions: list[ComposeAction] = []
-    for compared in parts:
+    for place, compared in enumerate(parts):
         check_rank(rank, compared.facts.world)
-        found = find_complete_slice(compared, step, rank)
+        own = runs_alike(compared.facts, step, run)[0] if place else run
+        found = find_complete_slice(compared, step, own, rank)
         if not isinstance(found.action, ComposeAction):
-            return found.reason
+            return Judged(step=step, run=run, value=(), why=found.reason, disputed=found.dispute is not None)
         actions.append(found.action)
-    return actions if len(actions) == wanted else "not all of its files are there"
+    why = None if len(actions) == wanted else "not all of its files are there"
+    return Judged(step=step, run=run, value=tuple(actions), why=why)
 
 
 def _settlement(compared: Comparison, step: Step, run: Run) -> Settlement:

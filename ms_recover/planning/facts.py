@@ -205,11 +205,6 @@ class Facts:
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
 
     @cached_property
-    def newest_first(self) -> tuple[Step, ...]:
-        """Every step, newest first."""
-        return tuple(dict.fromkeys(one.step for one in self.saved))
-
-    @cached_property
     def saved(self) -> tuple[Saved, ...]:
         """The slices of every step, by the time of the training at which they were saved, newest first.
 
@@ -288,15 +283,19 @@ class Facts:
         times = self._times(step)
         runs: list[Run] = []
         for files in times:
+            own = frozenset(file.path for file in files) if len(times) > 1 else None
+            if saved is not None and saved.paths not in (None, own):
+                continue
+            trained = self.positions.of_all(files)
+            apart = frozenset() if own is None else frozenset(file.path for held in times for file in held) - own
             found = find_runs(files, present, newest=newest, named=named, lineage=lineage)
-            if len(times) > 1:
-                trained, own = self.positions.of_all(files), {file.path for file in files}
-                if saved is not None and not own & (saved.paths or own):
-                    continue
-                apart = frozenset(file.path for files in times for file in files) - own
-                found = tuple(replace(run, trained=trained, apart=apart) for run in found)
-            runs += found
+            runs += [replace(run, trained=trained, apart=apart) for run in found]
         return tuple(runs)
+
+    def saved_as(self, step: Step, run: Run) -> Saved:
+        """Return the slices of a step that were saved when a run of it did."""
+        held = (one for one in self.saved if one.step == step)
+        return next(one for one in held if one.paths is None or one.paths.isdisjoint(run.apart))
 
 
 def gather_facts(

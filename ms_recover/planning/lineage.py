@@ -7,7 +7,7 @@ taken for the present one, however far it came.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -71,11 +71,13 @@ class Member:
 class Lineage:
     """A run, and those that it goes on from, the last one first; `others` are the runs that have no part in it.
 
-    It is `chosen` where a person named the run; otherwise `last` is the run that was started last.
+    It is `chosen` where a person named the run; otherwise `last` is the run that was started last. `parents` are the
+    runs of the members after the first, as far as anything is left of them.
     """
 
     last: RunRecord
     members: tuple[Member, ...]
+    parents: tuple[RunRecord, ...] = ()
     others: tuple[RunRecord, ...] = ()
     chosen: bool = False
 
@@ -96,11 +98,25 @@ class Lineage:
     def why_outside(self, files: Iterable[SliceFile]) -> str:
         """Return the reason why slices that have no part in the lineage are passed over, and how to take them."""
         ids = {identity_of(file.manifest) for file in files}
-        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=_age, reverse=True)
         last = f"{self.last.text} was {'chosen' if self.chosen else 'started later'}"
-        if not runs:
-            return f"its slices are of a run that no manifest names, and {last}"
-        return f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
+        reasons = [
+            f"its slices are of {parent.text}, and were given up when {heir.text}{',' if heir.started else ''} went on "
+            f"from step {until}; {self.advice(parent)}"
+            for parent, until, heir in self._given_up()
+            if (parent.run_id, parent.started) in ids
+        ]
+        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=_age, reverse=True)
+        if runs:
+            reasons.append(
+                f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
+            )
+        return "; ".join(reasons) or f"its slices are of a run that no manifest names, and {last}"
+
+    def _given_up(self) -> Iterator[tuple[RunRecord, Step, RunRecord]]:
+        """Yield each run that another one went on from, the step at which, and the other one."""
+        for parent, member, heir in zip(self.parents, self.members[1:], (self.last, *self.parents), strict=False):
+            if member.until is not None:
+                yield parent, member.until, heir
 
     def advice(self, run: RunRecord) -> str:
         """Return how another run is chosen."""
@@ -109,7 +125,7 @@ class Lineage:
 
     def name(self, run: RunRecord) -> str:
         """Return the name by which a run is chosen: its id, with its start where another has the same id."""
-        return _name(run, (self.last, *self.others))
+        return _name(run, (self.last, *self.parents, *self.others))
 
     def is_later(self, manifest: Manifest | None) -> bool:
         """Whether a slice is of a run that was started later than the last one of the lineage."""
@@ -117,8 +133,9 @@ class Lineage:
         return started is not None and self.last.started is not None and started > self.last.started
 
     def newer_texts(self, step: Step) -> list[str]:
-        """Return a warning for each other run of which slices are newer than a step."""
-        newer = (one for one in self.others if one.newest is not None and one.newest > step)
+        """Return a warning for each other run, or given-up part of one, of which slices are newer than a step."""
+        left = (one for one, until, _ in self._given_up() if one.newest is not None and one.newest > until)
+        newer = (one for one in (*self.others, *left) if one.newest is not None and one.newest > step)
         return [f"step {one.newest} of {one.text} is newer: {self.advice(one)}" for one in newer]
 
     def set_aside_texts(self, step: Step) -> list[str]:
@@ -230,21 +247,22 @@ def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> L
     if last is None or (chosen is None and any(_may_follow(one, last) for one in records)):
         return None
     members = [Member(last.run_id, last.started)]
-    seen, run = {last}, last
+    parents: list[RunRecord] = []
+    run = last
     while (before := run.resumed_from) is not None:
         parent = next((one for one in records if (one.run_id, one.started) == (before.run_id, before.started)), None)
-        if parent in seen:
+        if parent == last or parent in parents:
             break
         members.append(Member(before.run_id, before.started, before.step))
         if parent is None:
             break
-        seen.add(parent)
+        parents.append(parent)
         run = parent
     if run.resumed_from is None and run.begun is not None:
         members.append(Member(None, None, run.begun))
     ids = {(one.run_id, one.started) for one in members}
     others = tuple(one for one in records if (one.run_id, one.started) not in ids)
-    return Lineage(last=last, members=tuple(members), others=others, chosen=chosen is not None)
+    return Lineage(last=last, members=tuple(members), parents=tuple(parents), others=others, chosen=chosen is not None)
 
 
 def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:

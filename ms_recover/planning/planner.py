@@ -1,53 +1,49 @@
 """The plan: the newest step that every rank can be brought to.
 
-The way of data: ``Inventory -> Facts -> Comparison -> StepJudgement -> StepAssessment -> Plan``. Each stage is a pure
-function of frozen values and returns one; nothing calls back up.
+The way of data: ``Inventory -> Facts -> Candidate -> Comparison -> StepJudgement -> StepAssessment -> Choice -> Plan``.
+Each stage is a pure function of frozen values and returns one; nothing calls back up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ms_recover.errors import MissingInputError, OlderStepError
-from ms_recover.file_names import RESHARDED_FOLDER
-from ms_recover.model.inventory import Inventory, Note
-from ms_recover.model.options import PlanOptions
-from ms_recover.model.plan import Action, GroupWrite, Plan, RankVerdict, RejectedStep, StepAssessment
+from ms_recover.errors import OlderStepError
+from ms_recover.model.inventory import Note
+from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.facts import Facts, check_kind_of_step, check_rank
+from ms_recover.planning.choice import AssessedPart, Parts, choose_step
+from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.hints import hints_for
-from ms_recover.planning.history.make_history import judge_clean, make_history
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
-from ms_recover.planning.judging.judge import compare_slices, judge_step
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.lineage import find_run_records, texts_of_aside
-from ms_recover.planning.positions import Saved
 from ms_recover.planning.reruns import given_up_slices, later_reruns, why_given_up
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.strategy_writes import plan_strategy_files
+from ms_recover.planning.tree.tree_facts import TreeFacts
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
 
-_MOST_NAMED = 8
 _NO_STEP = Step(0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan, and what it was made from: the facts about the tree, and what its slices show about each other."""
+    """A plan, and what it was made from: the tree, and what the slices of the step show about each other as one run."""
 
     plan: Plan
+    tree: Parts
     compared: Comparison
+    run: Run
     parts: tuple[Planned, ...] = ()
     """In a tree of iterations, the parts of the planned step, model files first; `compared` is then of the first."""
 
@@ -58,10 +54,7 @@ class Planned:
 
 
 def plan_facts(facts: Facts) -> Planned:
-    """Find the newest step at which every rank has a sound slice or can get one.
-
-    A step at which replicas differ with nothing to settle who is right ends the search: going back further would hide
-    it.
+    """Find the newest step at which every rank has a sound slice or can get one, in a tree without iterations.
 
     Raises
     ------
@@ -70,118 +63,31 @@ def plan_facts(facts: Facts) -> Planned:
     UsageError
         When a requested rank is not in the world.
     """
-    options, inventory = facts.options, facts.inventory
-    for rank in sorted(options.ranks or ()):
+    for rank in sorted(facts.options.ranks or ()):
         check_rank(rank, facts.world)
-    _check_steps(inventory, options)
-    compared = compare_slices(facts, all_read=options.quick)
-    why_unclean = judge_clean(options, lambda: make_history(facts))
-    rejected: list[RejectedStep] = []
-    found: StepAssessment | None = None
-    shown: StepAssessment | None = None
-    chosen: Saved | None = None
-    asked = [Saved(step=options.step)] if options.step is not None else facts.saved
-    for saved in asked:
-        step = saved.step
-        older = None if options.step is not None else facts.why_older(step, saved)
-        if older is not None:
-            rejected.append(RejectedStep(step, older, another_run=True))
-            continue
-        unfit = None if options.step is not None else facts.why_unhealthy(step, saved) or why_unclean(step)
-        if unfit is not None:
-            rejected.append(RejectedStep(step, unfit))
-            continue
-        tried = try_step(compared, step, facts.runs(step, saved))
-        found = tried.found
-        shown = tried.shown if tried.undecided else shown or tried.shown
-        if tried.rejected is not None:
-            rejected.append(tried.rejected)
-        if found is not None or tried.undecided:
-            chosen = saved
-            break
-    if shown is None and (passed := [one.step for one in rejected if not one.another_run]):
-        shown = try_step(compared, passed[0]).shown
-    if shown is None:
-        aside = facts.lineage.set_aside_texts(_NO_STEP) if facts.lineage is not None else []
-        hint = "; ".join(aside) or "name a step with --step"
-        raise MissingInputError(f"{inventory.root} holds no slice of the present run; {hint}")
-    if found is not None and chosen is not None and options.step is None:
-        rejected += later_reruns(facts, chosen)
-    plan = make_plan(compared, found, found or shown, tuple(rejected), chosen)
-    return Planned(plan=plan, compared=compared)
+    tree = Parts(TreeFacts.of(facts), all_read=facts.options.quick)
+    choice = choose_step(tree)
+    (part,) = choice.shown.value.parts
+    return plan_part(tree, part, choice.rejected, found=choice.found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TriedStep:
-    """A step as the best run that can be recovered; without one the assessment to show, and why it is rejected.
-
-    It is `undecided` when replicas differ with nothing to settle who is right. `run` is the run that `shown` is of.
-    """
-
-    found: StepAssessment | None
-    shown: StepAssessment
-    run: Run
-    rejected: RejectedStep | None = None
-    undecided: bool = False
-
-
-def try_step(compared: Comparison, step: Step, runs: Sequence[Run] | None = None) -> TriedStep:
-    """Assess a step as each of some runs, by default as those that saved it, the best first."""
-    tried = _try_runs(compared, step, runs or compared.facts.runs(step))
-    options = compared.facts.options
-    for run, one in tried:
-        if _is_enough(one, options) and not one.disagreements:
-            return TriedStep(found=one, shown=one, run=run)
-    reasons = [_why_rejected(one, run if len(tried) > 1 else None) for run, one in tried]
-    lost = tuple(rank.rank for rank in tried[0][1].ranks if rank.verdict == "unrecoverable")
-    rejected = RejectedStep(step, "; ".join(reasons), ranks=lost)
-    run, shown = next(((run, one) for run, one in tried if one.disagreements), tried[0])
-    return TriedStep(found=None, shown=shown, run=run, rejected=rejected, undecided=bool(shown.disagreements))
-
-
-def _try_runs(compared: Comparison, step: Step, runs: Sequence[Run]) -> list[tuple[Run, StepAssessment]]:
-    """Assess a step as each run that saved it, until one has replicas that differ: no smaller run may hide that."""
-    tried = []
-    for run in runs:
-        tried.append((run, assess_step(compared, step, run)))
-        if tried[-1][1].disagreements:
-            break
-    return tried
-
-
-def assess_step(compared: Comparison, step: Step, run: Run | None = None) -> StepAssessment:
-    """Judge every rank at a step, by default as of the best run, and choose a source for each that needs one."""
-    run = run if run is not None else compared.facts.runs(step)[0]
-    return choose_sources(compared.facts, judge_step(compared, step, run))
-
-
-def _check_steps(inventory: Inventory, options: PlanOptions) -> None:
-    if not inventory.steps:
-        raise MissingInputError(
-            f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
-            "or describe the file names with --pattern"
-            + "".join(f"; {text}" for text in texts_of_aside(find_run_records((), inventory.set_aside)))
-            + "".join(
-                f"; {note.path}: {note.reason}" for note in inventory.notes if note.path.startswith(RESHARDED_FOLDER)
-            )
-        )
-    check_kind_of_step(inventory, options.step)
-    if options.step is not None and options.step not in inventory.steps:
-        have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
-        raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
+def plan_part(tree: Parts, part: AssessedPart, rejected: tuple[RejectedStep, ...] = (), *, found: bool) -> Planned:
+    """Return the plan of one part of a step, without actions where it is not `found`."""
+    facts, step = part.compared.facts, part.assessment.step
+    if found and facts.options.step is None:
+        rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run)))
+    plan = make_plan(part.compared, part.assessment if found else None, part.assessment, part.run, rejected)
+    return Planned(plan=plan, tree=tree, compared=part.compared, run=part.run)
 
 
 def make_plan(
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
+    run: Run,
     rejected: tuple[RejectedStep, ...] = (),
-    saved: Saved | None = None,
 ) -> Plan:
-    """Return the plan for the step that was found, or one without actions that shows the ranks of another.
-
-    `saved` has the time of the training at which its slices were saved.
-    """
+    """Return the plan for the step that was found, as one of a run, or one without actions that shows another."""
     facts = compared.facts
     actions = found.actions if found else ()
     lists = _group_writes(facts, found)
@@ -202,8 +108,8 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        warnings=_warnings(compared, found, rejected, saved),
-        cumulative_step=saved.trained if saved is not None and found is not None else None,
+        warnings=_warnings(compared, found, run, rejected),
+        cumulative_step=run.trained if found else None,
         hints=_hints(facts, found, shown, rejected),
     )
 
@@ -233,52 +139,42 @@ def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> Non
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = make_plan(compared, assessment, assessment, ())
+    run = compared.facts.runs(assessment.step)[0]
+    plan = make_plan(compared, assessment, assessment, run)
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
 
 
-def _is_enough(assessment: StepAssessment, options: PlanOptions) -> bool:
-    wanted = range(len(assessment.ranks)) if options.ranks is None else options.ranks
-    return all(assessment.ranks[rank].verdict != "unrecoverable" for rank in wanted)
-
-
-def _why_rejected(assessment: StepAssessment, run: Run | None) -> str:
-    text = why_unrecoverable(assessment.ranks)
-    return f"{run.text}: {text}" if run is not None else text
-
-
-def why_unrecoverable(ranks: Iterable[RankVerdict]) -> str:
-    """Return the reasons of the first ranks that cannot be recovered, and which others there are."""
-    bad = [rank for rank in ranks if rank.verdict == "unrecoverable"]
-    text = "; ".join(f"rank {rank.rank}: {rank.reason}" for rank in bad[:_MOST_NAMED])
-    rest = [str(rank.rank) for rank in bad[_MOST_NAMED:]]
-    return f"{text}; and {len(rest)} more ranks: {', '.join(rest)}" if rest else text
-
-
 def _warnings(
-    compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep], saved: Saved | None
+    compared: Comparison, found: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
 ) -> tuple[str, ...]:
     facts = compared.facts
-    passed_over = [one for one in rejected if one.another_run]
-    if facts.lineage is not None:  # the newest step of each other run stands for all
-        passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
-    texts = [
-        f"step {one.step} {'may be newer' if one.may_be_newer else 'is passed over'}: {one.reason}"
-        for one in passed_over
-    ]
+    texts = texts_of_other_runs(facts, rejected)
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is None:
         return tuple(texts)
-    if (unhealthy := facts.why_unhealthy(found.step)) is not None:
+    saved = facts.saved_as(found.step, run)
+    if (unhealthy := facts.why_unhealthy(found.step, saved)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
-    if saved is not None and (given_up := why_given_up(given_up_slices(facts, saved, found.ranks))):
+    if given_up := why_given_up(given_up_slices(facts, saved, found.ranks)):
         texts.append(given_up)
     texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
+
+
+def texts_of_other_runs(facts: Facts, rejected: Sequence[RejectedStep]) -> list[str]:
+    """Return a warning for each step of another run; where manifests name runs the newest step of each stands for all.
+
+    `facts` may be those of any part of the tree.
+    """
+    passed_over = [one for one in rejected if one.another_run]
+    if facts.lineage is not None:
+        passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
+    verdicts = {False: "is passed over", True: "may be newer"}
+    return [f"step {one.step} {verdicts[one.may_be_newer]}: {one.reason}" for one in passed_over]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:

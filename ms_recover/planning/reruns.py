@@ -22,7 +22,7 @@ def later_reruns(facts: Facts, found: Saved) -> tuple[RejectedStep, ...]:
     these decide.
     """
     chosen = facts.files_at(found.step, found)
-    if facts.lineage is not None or not chosen:
+    if facts.lineage is not None or facts.inventory.part is not None or not chosen:
         return ()
     bases, written = {base_of(file.prefix) for file in chosen}, max(file.mtime_ns for file in chosen)
     passed, known = [], {file.prefix for file in chosen}

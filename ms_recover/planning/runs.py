@@ -31,8 +31,8 @@ class Run:
     The run id is that of manifests, None when none names a run; with the time of its start where manifests state it,
     because a launcher may give one id to several starts. The base is the prefix without rerun suffix, None when
     prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
-    where they have slices of both formats. Where slices of one name were saved at several times of the training,
-    `apart` has the paths of the others, and `trained` the steps before these.
+    where they have slices of both formats. `trained` are the steps since the beginning of the training, where anything
+    states them; where slices of one name were saved at several times, `apart` has the paths of the others.
     """
 
     run_id: str | None = None
@@ -64,10 +64,15 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The run, for messages; with the time of the training where one name was given at several."""
+        """The run, for messages; with the step of the training where one name was given to several."""
         name = self.run_id or self.prefix or self.base
-        when = "at a time that nothing states" if self.trained is None else f"after {self.trained} steps in all"
-        return f"run {name}, {when}" if self.apart else f"run {name}"
+        return f"run {name} at step {self.trained} of the training" if self.apart else f"run {name}"
+
+    def may_be(self, other: Run) -> bool:
+        """Whether files of two parts of a tree may be of one run, as far as both state it."""
+        ours = (self.run_id, self.started, self.base, self.prefix)
+        theirs = (other.run_id, other.started, other.base, other.prefix)
+        return all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.manifest import Digests
 from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, RankVerdict, StrategyWrite
 from ms_recover.model.steps import Step
-from ms_recover.planning.plan_parts import join_verdicts
+from ms_recover.planning.tree.rank_verdicts import join_verdicts
 
 _T = TypeVar("_T")
 _Small = GroupFile | StrategyFile | MetaFile

@@ -196,8 +196,8 @@ def _look(job: TrainingJob, search: Search) -> RankView:
         if any(count for (count,) in job.gather([brought])):
             view = job.run_together("scanning the tree", scan)
             runs = gather_runs(job, view.runs)
-    view = job.run_together("judging the slices", lambda: view.judged(search.judging, runs, search.rank_local))
-    return view if search.step is None else view.narrowed(search.step)
+    judging = (search.judging, runs, search.rank_local, search.step)
+    return job.run_together("judging the slices", lambda: view.judged(*judging))
 
 
 def _folders(view: RankView) -> set[str]:

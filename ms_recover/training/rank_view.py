@@ -20,13 +20,15 @@ from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
+from ms_recover.planning.choice import assess_step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import Lineage, RunRecord, find_run_records
-from ms_recover.planning.planner import assess_step
 from ms_recover.planning.required_reads import required_reads_of_rank
 from ms_recover.planning.sourcing.lent_values import lost_values, text_of_kept
+from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
@@ -169,40 +171,39 @@ class RankView:
         return RunStep(self.assessments[step].run_id or "", step, run.started)
 
     def judged(
-        self, judging: PlanOptions, runs: tuple[RunRecord, ...] = (), rank_local: RankLocalChoice = "refuse"
+        self,
+        judging: PlanOptions,
+        runs: tuple[RunRecord, ...] = (),
+        rank_local: RankLocalChoice = "refuse",
+        only: Step | None = None,
     ) -> RankView:
         """Return the view in which the scan is judged with these options, and with the runs that some rank sees.
 
-        Raises what `ms_recover.planning.facts.gather_facts` and `compare_slices` raise.
+        With `only` no other step is available. Raises what `ms_recover.planning.facts.gather_facts` and
+        `compare_slices` raise.
         """
         if self.seen is None:
             return replace(self, known_runs=runs)
         if not self.seen.slices:  # what a start left that saved nothing states no number of ranks
             judging = replace(judging, world_size=None)
         compared = compare_slices(gather_facts(self.seen, judging, NOTHING_READ, runs))
-        facts, steps = compared.facts, self.seen.steps
-        reasons = {step: facts.why_older(step) or facts.why_unhealthy(step) for step in steps}
-        older = {step: why for step, why in reasons.items() if why is not None}
+        assessments: dict[Step, StepAssessment] = {}
+        passed_over: dict[Step, str] = {}
+        for one in find_candidates(TreeFacts.of(compared.facts), only) if self.seen.slices else ():
+            if isinstance(one, Candidate):
+                assessments[one.step] = _assess(compared, one, self.rank)
+            else:
+                passed_over[one.step] = one.reason
+        if only is not None and self.seen.slices and only not in self.seen.steps:
+            passed_over[only] = "there is no slice of it"
         return replace(
             self,
             comparison=compared,
             known_runs=runs,
             rank_local=rank_local,
-            assessments={step: _assess(compared, step, self.rank) for step in steps if step not in older},
-            withdrawn=older,
+            assessments=assessments,
+            withdrawn=passed_over,
         )
-
-    def narrowed(self, step: Step) -> RankView:
-        """Return the view in which no other step is available."""
-        if not self.has_slices:
-            return self
-        why = f"step {step} was chosen"
-        reasons = {one: why for one in (*self.assessments, *self.withdrawn) if one != step}
-        reasons[step] = self.withdrawn.get(step, "there is no slice of it")
-        if step not in self.assessments or step in self.withdrawn:
-            return replace(self, assessments={}, withdrawn=reasons)
-        del reasons[step]
-        return replace(self, assessments={step: self.assessments[step]}, withdrawn=reasons)
 
     def withdraw(self, step: Step, reason: str, *, outdated: bool = False) -> RankView:
         """Return the view in which a step is not available."""
@@ -224,7 +225,8 @@ class RankView:
             )
             options = view.compared.facts.options
             compared = compare_slices(gather_facts(view.inventory, options, contents, view.known_runs))
-            assessments = {**view.assessments, step: _assess(compared, step, view.rank)}
+            own_step = candidate_at(TreeFacts.of(compared.facts), step)
+            assessments = {**view.assessments, step: _assess(compared, own_step, view.rank)}
             view = replace(view, comparison=compared, contents=contents, assessments=assessments)
         if view.verdict(step).verdict == "keep":
             view = replace(view, keeping=keeping)
@@ -262,9 +264,9 @@ def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> Ran
     return RankView(rank=rank, seen=inventory, scanning=scanning, overlooked=overlooked)
 
 
-def _assess(compared: Comparison, step: Step, rank: int) -> StepAssessment:
+def _assess(compared: Comparison, candidate: Candidate, rank: int) -> StepAssessment:
     """Judge every rank at a step: as of the best run, or of another set of its slices if this rank has one there."""
-    first, *others = compared.facts.runs(step)
+    step, (first, *others) = candidate.step, candidate.runs
     assessed = assess_step(compared, step, first)
     for run in others:
         if assessed.disagreements or assessed.ranks[rank].verdict != "unrecoverable":

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError
+from ms_recover.errors import MsRecoverError, UnrecoverableError, UsageError, VerificationError
+from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.choice import judge_each
 from ms_recover.planning.lineage import RunRecord, follow_choice
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import Candidate
 from ms_recover.stores.http_access import Access
 from ms_recover.stores.sources import Source
 from ms_recover.training.held_directories import at_end, hold_directories
@@ -26,10 +30,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class ChosenTree:
-    """A step of a tree that every rank can put its slice together from."""
+    """A step of a tree, as slices of a run, that every rank can put its slice together from."""
 
     judged: JudgedTree
     step: Step
+    run: Run
 
     @property
     def in_place(self) -> bool:
@@ -46,22 +51,39 @@ class _Candidates:
     passed_over: dict[Step, str] = field(default_factory=dict)
 
     def newest(self, bound: Place | None, without: set[Place]) -> tuple[Place, ChosenTree] | None:
-        """Return the newest place up to a bound that can be had, None when there is none."""
-        for place, judged in self._places():
-            if (bound is not None and place > bound) or place in without:
+        """Return the newest place up to a bound that can be had, None when there is none.
+
+        Raises
+        ------
+        VerificationError
+            When replicas of a step differ, and nothing shows which is right.
+        """
+        for one in judge_each(self._places(bound, without), lambda found: found[0].judge(found[1])):
+            if isinstance(one, RejectedStep):
                 continue
-            step = place[1]
-            why = judged.why_not(step)
-            if why is None:
-                return place, ChosenTree(judged, step)
-            _log.warning("step %s of %s is passed over: %s", step, judged.tree.name, why)
-            self.passed_over[step] = f"{judged.tree.name}: {why}"
+            judged, step = one.value, one.step
+            if one.why is None:
+                return judged.place(step), ChosenTree(judged, step, one.run)
+            if one.disputed:
+                raise VerificationError(
+                    f"step {step} of {judged.tree.name}: {one.why}: nothing shows which is right; remove the wrong "
+                    "slice, or name the parameters that may differ with tolerate"
+                )
+            _log.warning("step %s of %s is passed over: %s", step, judged.tree.name, one.why)
+            self.passed_over[step] = f"{judged.tree.name}: {one.why}"
         return None
 
-    def _places(self) -> Iterator[tuple[Place, JudgedTree]]:
-        found = [(place, judged) for judged in self.trees for place in judged.places()]
-        found = [one for one in found if self.step in (None, one[0][1])]
-        yield from sorted(found, key=lambda one: one[0], reverse=True)  # stable: the tree in place first
+    def _places(self, bound: Place | None, without: set[Place]) -> list[tuple[JudgedTree, Candidate]]:
+        """Return the candidates of all trees up to a bound."""
+        found = []
+        for judged in self.trees:
+            for one in judged.candidates(self.step):
+                if isinstance(one, RejectedStep):
+                    self.passed_over.setdefault(one.step, f"{judged.tree.name}: {one.reason}")
+                elif (place := judged.place(one.step)) not in without and (bound is None or place <= bound):
+                    found.append((place, judged, one))
+        found.sort(key=lambda one: one[0], reverse=True)  # stable: the tree in place first
+        return [(judged, one) for _, judged, one in found]
 
 
 class TreeChoice:
@@ -87,7 +109,7 @@ class TreeChoice:
 
     def give_up(self, chosen: ChosenTree, why: str) -> None:
         """Do not choose a step again."""
-        self._without.add((chosen.judged.facts.generation(chosen.step), chosen.step))
+        self._without.add(chosen.judged.place(chosen.step))
         self._candidates.passed_over[chosen.step] = why
 
     def newest(self) -> ChosenTree | None:
@@ -176,7 +198,7 @@ def _judge(trees: Sequence[SliceTree], search: Search, runs: tuple[RunRecord, ..
 
 def _numbers(found: tuple[Place, ChosenTree]) -> list[int]:
     (generation, step), chosen = found
-    return [generation, step.epoch, step.step, chosen.judged.fingerprint(step)]
+    return [generation, step.epoch, step.step, chosen.judged.fingerprint(chosen.run)]
 
 
 def _why_none(job: TrainingJob, search: Search, candidates: _Candidates, ranks: Sequence[int]) -> str:

@@ -18,14 +18,19 @@ from ms_recover.errors import MissingInputError, MsRecoverError, UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.plan import RejectedStep
 from ms_recover.model.reshard import ReshardOptions, ReshardPlan
 from ms_recover.model.steps import Step
+from ms_recover.planning.choice import Judged, judge_runs
 from ms_recover.planning.facts import Facts, gather_facts
 from ms_recover.planning.judging.judge import compare_slices
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.lineage import RunRecord, find_run_records
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.resharding.target import Target
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import Candidate, find_candidates
+from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.planning.union import unite
 from ms_recover.scanning.read import read_store
 from ms_recover.scanning.served import inventory_of
@@ -166,11 +171,13 @@ class JudgedTree:
         """Number of ranks that saved it."""
         return self.facts.world.ranks
 
-    def places(self) -> Iterator[Place]:
-        """Yield the steps that may be resumed from, newest first."""
-        for step in self.facts.newest_first:
-            if self.facts.why_older(step) is None and self.facts.why_unhealthy(step) is None:
-                yield self.facts.generation(step), step
+    def candidates(self, only: Step | None) -> Iterator[Candidate | RejectedStep]:
+        """Yield the steps that may be resumed from, or that one alone, newest first, and those that are passed over."""
+        return find_candidates(TreeFacts.of(self.facts), only)
+
+    def place(self, step: Step) -> Place:
+        """Return the place of a step in the lineage."""
+        return self.facts.generation(step), step
 
     def compared(self, step: Step) -> Comparison:
         """Compare the slices of a step; those without a manifest are read."""
@@ -184,21 +191,23 @@ class JudgedTree:
             self.facts = gather_facts(self.tree.inventory, self.options, self.contents, self.runs)
         return compare_slices(self.facts)
 
-    def plan(self, step: Step, target: Target | None) -> ReshardPlan:
+    def plan(self, step: Step, run: Run, target: Target | None) -> ReshardPlan:
         """Plan a step for a target, or without one for whole parameters; errors as for `plan_step`."""
         wanted = ReshardOptions(full=True) if target is None else ReshardOptions(strategy=target.source)
-        return plan_step([self.compared(step)], step, target, wanted, "")
+        return plan_step([self.compared(step)], step, target, wanted, "", run=run)
 
-    def why_not(self, step: Step) -> str | None:
-        """Return why a step cannot be had whole; None when every region of every parameter has a holder."""
+    def judge(self, candidate: Candidate) -> Judged[JudgedTree]:
+        """Judge whether every region of every parameter of a step has a holder."""
+        return judge_runs(candidate, self._judge)
+
+    def _judge(self, step: Step, run: Run) -> Judged[JudgedTree]:
         try:
-            plan = self.plan(step, None)
+            plan = self.plan(step, run, None)
         except MsRecoverError as error:
-            return str(error)
-        return None if plan.complete else why_incomplete(plan)
+            return Judged(step=step, run=run, value=self, why=str(error))
+        return Judged(step=step, run=run, value=self, why=why_incomplete(plan), disputed=bool(plan.disagreements))
 
-    def fingerprint(self, step: Step) -> int:
+    def fingerprint(self, run: Run) -> int:
         """Return a number that differs between runs and numbers of ranks."""
-        run = self.facts.runs(step)[0]
         text = f"{run.run_id}@{run.started}/{self.ranks}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big", signed=True)

@@ -105,7 +105,7 @@ class Resharded:
     def _like_this_rank(self) -> list[SliceFile]:
         """Return the slices of the step: that of this rank modulo the ranks before first, then the others."""
         judged, step = self.chosen.judged, self.chosen.step
-        run = judged.facts.runs(step)[0]
+        run = self.chosen.run
         files = [one.file for one in judged.facts.counted_at(step)]
         files = [one for one in files if identity_of(one.manifest) == (run.run_id or "", run.started)] or files
         like = self.job.rank % judged.ranks
@@ -184,7 +184,7 @@ class Resharded:
         target = target_of(self.job, cell, self.stated, self._files.strategy, uncut=uncut)
         judged = self.chosen.judged
         self._fits = self.chosen.in_place and is_cut_like(self.job, target.target, judged.facts.stages, judged.ranks)
-        plan = judged.plan(self.chosen.step, target.target)
+        plan = judged.plan(self.chosen.step, self.chosen.run, target.target)
         if not plan.complete:
             raise InputError(f"{self.own}: {why_incomplete(plan)}")
         self._values = self._composed(plan, target)
@@ -223,7 +223,7 @@ class Resharded:
         if not aside:
             return
         judged, step = self.chosen.judged, self.chosen.step
-        run = judged.facts.runs(step)[0]
+        run = self.chosen.run
         before = RunStep(run.run_id or "", step, run.started)
         if self.job.holds_everywhere(self._fits):  # as it shows behind the compile
             for path, data in self._files.files.items():

@@ -68,7 +68,7 @@ def check(root, tree, *, thorough=THOROUGH):
     if not found.plan.recoverable:
         return 0
     level = Level.of_topology(tree.topology(), 0)
-    book = Losses(list(steps_of_tree(found.compared)), level, level, None)
+    book = Losses(list(steps_of_tree(found.tree)), level, level, None)
     losses = [one for lost in (1, 2, 3) for one in combinations(range(len(level.domains)), lost)]
     chosen = some(losses, Random(tree.seed), thorough)
     for number, places in enumerate(chosen):

@@ -19,6 +19,7 @@ from ms_recover.planning.redundancy.regions import cover, intersect, volume
 from ms_recover.planning.resharding.grid import Grid
 from ms_recover.planning.resharding.source_lists import stated_lists
 from ms_recover.planning.resharding.source_parameters import Source, SourceParameter, lost_parameter
+from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.expected_parameters import merge_orders
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
@@ -31,7 +32,7 @@ EVERY_PARAMETER = "every parameter of stage"
 _NOBODY = "no sound slice has it"
 
 
-def find_source(parts: Sequence[tuple[Comparison, Step, str | None]]) -> Source:
+def find_source(parts: Sequence[tuple[Comparison, Step, Run]]) -> Source:
     """Find the regions that the sound slices of a step hold; each part of the tree with its step and run.
 
     Raises
@@ -39,7 +40,7 @@ def find_source(parts: Sequence[tuple[Comparison, Step, str | None]]) -> Source:
     MissingInputError
         When nothing states how the parameters are cut.
     """
-    finders = [_Part(compared, step, run_id) for compared, step, run_id in parts]
+    finders = [_Part(compared, step, run) for compared, step, run in parts]
     slices: list[ReshardSource] = []
     parameters: dict[str, SourceParameter] = {}
     for finder in finders:
@@ -67,11 +68,9 @@ def find_source(parts: Sequence[tuple[Comparison, Step, str | None]]) -> Source:
 class _Part:
     """One part of the tree: a tree of slices as they are, or the model files or optimizer files of an iteration."""
 
-    def __init__(self, compared: Comparison, step: Step, run_id: str | None) -> None:
+    def __init__(self, compared: Comparison, step: Step, run: Run) -> None:
         self.facts: Facts = compared.facts
         self.step = step
-        runs = self.facts.runs(step)
-        run = next((one for one in runs if run_id is not None and one.run_id == run_id), runs[0])
         judgement = judge_step(compared, step, run)
         self.index = ParameterIndex(self.facts, judgement, sound_slices(self.facts, judgement))
         self.settlement = Settlement(self.index)

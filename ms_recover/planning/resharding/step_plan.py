@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -11,13 +11,12 @@ from types import MappingProxyType
 from ms_recover.errors import MissingInputError, UsageError
 from ms_recover.file_names import format_of
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.options import PlanOptions
 from ms_recover.model.reshard import CAST_TYPES, FLOATS, CastType, OutputFormat, ReshardOptions, ReshardPlan
 from ms_recover.model.shard_metadata import NEVER_SAVED
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.model.texts import list_some, name_some
-from ms_recover.planning.facts import Facts, gather_facts
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.resharding.axes import target_of_axes
 from ms_recover.planning.resharding.iteration import common_of, prefix_of, split_parameters
@@ -27,19 +26,10 @@ from ms_recover.planning.resharding.rename import rename_all
 from ms_recover.planning.resharding.source import disputed, find_source
 from ms_recover.planning.resharding.source_parameters import Source
 from ms_recover.planning.resharding.target import FULL, Target, TargetCuts
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import runs_alike
 
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
-
-
-def steps_to_try(inventory: Inventory, options: PlanOptions) -> Iterator[Step]:
-    """Yield the steps of the present run, newest first; errors as for `gather_facts`."""
-    if inventory.iterations:
-        yield from inventory.steps
-        return
-    facts = gather_facts(inventory, options)
-    for step in facts.newest_first:
-        if facts.why_older(step) is None and facts.why_unhealthy(step) is None:
-            yield step
 
 
 def plan_step(
@@ -51,8 +41,11 @@ def plan_step(
     inventory: Inventory | None = None,
     values: Mapping[str, float] = NO_VALUES,
     unequal: Collection[str] = (),
+    run: Run | None = None,
 ) -> ReshardPlan:
     """Plan one step; without a target it follows from the axes that are wanted, or is the full checkpoint.
+
+    Slices count as those of a run, by default of the best one.
 
     For an output in MindFormers' format, `inventory` is the whole tree, and `values` what its slices hold of the
     progress of training, by name. `unequal` are parameters of which stages were found to hold different contents.
@@ -73,8 +66,8 @@ def plan_step(
     files = [one.file for compared in held for one in compared.facts.counted_at(step)]
     if not files:
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
-    run = facts.runs(step)[0]
-    source = find_source([(compared, step, run.run_id) for compared in held])
+    run = run if run is not None else facts.runs(step)[0]
+    source = find_source([(one, step, run if one is held[0] else runs_alike(one.facts, step, run)[0]) for one in held])
     if unequal:
         source = disputed(source, unequal)
     maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]
@@ -128,8 +121,10 @@ def casts_of(source: Source, dtype: CastType) -> dict[str, str]:
     }
 
 
-def why_incomplete(plan: ReshardPlan) -> str:
-    """Return what a plan lacks, as one clause."""
+def why_incomplete(plan: ReshardPlan) -> str | None:
+    """Return what a plan lacks, as one clause; None for a complete one."""
+    if plan.complete:
+        return None
     if plan.disagreements:
         return plan.disagreements[0]
     names = list(dict.fromkeys(one.parameter for one in plan.missing))

@@ -7,9 +7,9 @@ import pytest
 from ms_recover.model.manifest import Digests, TrainingRecord
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.rank_local import RESUME_CHOICE
+from ms_recover.planning.choice import assess_step
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.judge import compare_slices
-from ms_recover.planning.planner import assess_step
 from ms_recover.planning.sourcing.lent_values import lost_values
 from ms_recover.reporting.plan_text import plan_text
 from tests.support.inventories import STEP, slice_file, tree
@@ -111,7 +111,7 @@ def test_own_values_may_have_another_shape_or_be_missing():
 )
 def test_the_values_that_a_resume_must_ask_about(slices, options, lost):
     compared = compare_slices(gather_facts(tree(slices, BOTH), PlanOptions(**options)))
-    assert lost_values(compared.facts, assess_step(compared, STEP), 1) == lost
+    assert lost_values(compared.facts, assess_step(compared, STEP, compared.facts.runs(STEP)[0]), 1) == lost
 
 
 def test_ranks_that_differ_in_every_parameter_are_no_replicas():

@@ -138,7 +138,7 @@ def test_a_complete_slice_lacks_what_a_lost_slice_had_and_nothing_where_all_are_
     slices = [slice_file(rank, names=names) for rank, names in enumerate((FIRST, SECOND)[:there])]
     inventory = replace(tree(slices, {0: [0, 1]}, ranks=range(2)), strategy_files=strategies((*ALL, "buffer")))
     compared = compare_slices(gather_facts(inventory, PlanOptions(world_size=2, quick=True)))
-    missing = [one.parameter for one in find_complete_slice(compared, STEP, 0).missing]
+    missing = [one.parameter for one in find_complete_slice(compared, STEP, compared.facts.runs(STEP)[0], 0).missing]
     assert missing == (["b", "buffer", "moment1.b"] if there == 1 else [])
 
 

@@ -1,0 +1,271 @@
+"""Which step is taken: the candidates, and lazily what judging them shows.
+
+Every verb asks here. They differ in an argument alone: the function that judges a candidate, which says what is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, NoReturn, TypeVar
+
+from ms_recover.errors import MissingInputError
+from ms_recover.file_names import WeightKind
+from ms_recover.model.history import History
+from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.history.make_history import join_histories, judge_clean, make_history
+from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.runs import Run
+from ms_recover.planning.sourcing.choose import choose_sources
+from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_alike
+from ms_recover.planning.tree.rank_verdicts import join_ranks, why_unrecoverable
+from ms_recover.planning.tree.tree_facts import TreeFacts
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+_MOST_NAMED = 8
+_NO_STEP = Step(0, 0)
+
+
+class Parts:
+    """The parts of a tree, each compared when it is needed; a tree without iterations is one part.
+
+    Unless `all_read`, a comparison may name slices that must be read first; see `compare_slices`.
+    """
+
+    def __init__(self, facts: TreeFacts, *, all_read: bool = True) -> None:
+        self.facts, self._all_read = facts, all_read
+        self._compared: dict[int, Comparison] = {}
+
+    def at(self, step: Step, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
+        """Return the parts of a step, or those of some kinds; model files first."""
+        return [self._compare(facts) for facts in self.facts.at(step, kinds)]
+
+    def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
+        """Return all parts, or those of some kinds, that the step in the options leaves; newest first."""
+        return [self._compare(facts) for facts in self.facts.every(kinds)]
+
+    def _compare(self, facts: Facts) -> Comparison:
+        if id(facts) not in self._compared:
+            self._compared[id(facts)] = compare_slices(facts, all_read=self._all_read)
+        return self._compared[id(facts)]
+
+
+def kind_of(compared: Comparison) -> WeightKind | None:
+    """Return the part of a tree that is compared; None where a slice is one file."""
+    part = compared.facts.inventory.part
+    return part.name if part is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Generic[T]):
+    """A step as slices of one run.
+
+    Parameters
+    ----------
+    step, run
+        The step and the run.
+    value
+        The result of judging.
+    why : str or None
+        Why it is not taken; None where it is.
+    disputed : bool
+        Replicas differ with nothing to settle who is right: no older step is tried, because that would hide it.
+    lacking : tuple of int
+        The ranks without a source.
+    """
+
+    step: Step
+    run: Run
+    value: T
+    why: str | None = None
+    disputed: bool = False
+    lacking: tuple[int, ...] = ()
+
+    @property
+    def rejected(self) -> RejectedStep:
+        """The step among those that are passed over."""
+        why = f"{self.run.text}: {self.why}" if self.run.apart else self.why or ""
+        return RejectedStep(self.step, why, ranks=self.lacking)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Generic[T]):
+    """The step that is taken, or the one to show where none is: at which replicas differ, else the newest judged.
+
+    `rejected` are the steps that were passed over, newest first; where none is taken, the one to show among them.
+    """
+
+    shown: Judged[T]
+    found: bool
+    rejected: tuple[RejectedStep, ...]
+
+
+def find_unrejected(facts: TreeFacts) -> Iterator[Candidate | RejectedStep]:
+    """Yield the candidates of a tree without those that are not clean, where the options ask for clean ones.
+
+    Errors are those of `find_candidates` and `judge_clean`.
+    """
+    why_unclean = judge_clean(facts.options, lambda: history_of(facts))
+    for one in find_candidates(facts):
+        why = why_unclean(one.step) if isinstance(one, Candidate) else None
+        yield RejectedStep(one.step, why) if why is not None else one
+
+
+def history_of(facts: TreeFacts) -> History:
+    """Return the history of a tree, over all its parts."""
+    found = [make_history(one) for one in facts.every()]
+    return join_histories(facts.inventory, found) if facts.inventory.iterations else found[0]
+
+
+def judge_each(
+    candidates: Iterable[C | RejectedStep], judge: Callable[[C], Judged[T]]
+) -> Iterator[Judged[T] | RejectedStep]:
+    """Yield each candidate judged, up to the first at which replicas differ, and the steps passed over between."""
+    for one in candidates:
+        if isinstance(one, RejectedStep):
+            yield one
+            continue
+        judged = judge(one)
+        yield judged
+        if judged.disputed:
+            return
+
+
+def choose(
+    candidates: Iterable[C | RejectedStep],
+    judge: Callable[[C], Judged[T]],
+    show: Callable[[Sequence[RejectedStep]], Judged[T]],
+) -> Choice[T]:
+    """Choose the first candidate that is enough; `show` judges a step where there is no candidate, or raises."""
+    rejected: list[RejectedStep] = []
+    shown: Judged[T] | None = None
+    for one in judge_each(candidates, judge):
+        if isinstance(one, RejectedStep):
+            rejected.append(one)
+            continue
+        if one.why is None:
+            return Choice(shown=one, found=True, rejected=tuple(rejected))
+        rejected.append(one.rejected)
+        shown = one if one.disputed else shown or one
+    return Choice(shown=shown or show(rejected), found=False, rejected=tuple(rejected))
+
+
+def judge_runs(candidate: Candidate, judge: Callable[[Step, Run], Judged[T]]) -> Judged[T]:
+    """Judge a step as each of its runs, the best first, up to the first that is enough.
+
+    One whose replicas differ ends the search as well: no smaller run may hide that.
+    """
+    tried: list[Judged[T]] = []
+    for run in candidate.runs:
+        one = judge(candidate.step, run)
+        if one.why is None:
+            return one
+        tried.append(one)
+        if one.disputed:
+            break
+    if len(tried) == 1:
+        return tried[0]
+    why = "; ".join(f"{one.run.text}: {one.why}" for one in tried)
+    shown = tried[-1] if tried[-1].disputed else tried[0]
+    return replace(shown, why=why, lacking=tried[0].lacking)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssessedPart:
+    """One part of a step as the slices of one run."""
+
+    compared: Comparison
+    run: Run
+    assessment: StepAssessment
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssessedStep:
+    """The parts of one step, and the verdict on each rank."""
+
+    parts: tuple[AssessedPart, ...]
+    ranks: tuple[RankVerdict, ...]
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that it is of; None when no manifest says so."""
+        return next((one.assessment.run_id for one in self.parts if one.assessment.run_id is not None), None)
+
+
+def choose_step(parts: Parts) -> Choice[AssessedStep]:
+    """Choose the newest step that every rank that needs a slice can be brought to.
+
+    Where every step is passed over before it is judged, the newest of the run is shown.
+
+    Raises
+    ------
+    MissingInputError
+        When no step is of the run to recover.
+    """
+    return choose(find_unrejected(parts.facts), partial(assess_candidate, parts), partial(_show_newest, parts))
+
+
+def _show_newest(parts: Parts, rejected: Sequence[RejectedStep]) -> Judged[AssessedStep]:
+    newest = next((one.step for one in rejected if not one.another_run), None)
+    if newest is None:
+        refuse_empty(parts.facts, rejected)
+    return assess_candidate(parts, candidate_at(parts.facts, newest))
+
+
+def refuse_empty(facts: TreeFacts, rejected: Sequence[RejectedStep]) -> NoReturn:
+    """Raise the MissingInputError of a tree without candidates, with the reasons."""
+    lineage = next((one.lineage for one in facts.every() if one.lineage is not None), None)
+    hints = lineage.set_aside_texts(_NO_STEP) if lineage is not None else []
+    hints = hints or [*(f"step {one.step}: {one.reason}" for one in rejected[:_MOST_NAMED]), "name a step with --step"]
+    has = "has no step to take" if any(not one.another_run for one in rejected) else "holds no slice of the present run"
+    raise MissingInputError(f"{facts.inventory.root} {has}; {'; '.join(hints)}")
+
+
+def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]:
+    """Judge every rank at a step, and choose a source for each that needs one."""
+    return judge_runs(candidate, partial(_assess_run, parts))
+
+
+def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
+    assessed: list[AssessedPart] = []
+    for compared in parts.at(step):
+        runs = runs_alike(compared.facts, step, run) if assessed else (run,)
+        judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
+        assessed.append(judged.value)
+    ranks = join_ranks({kind_of(one.compared): one.assessment.ranks for one in assessed})
+    worlds = {len(one.assessment.ranks) for one in assessed}
+    differ = [text for one in assessed for text in one.assessment.disagreements]
+    enough = len(worlds) == 1 and 0 not in worlds and all(map(_is_enough, assessed))
+    return Judged(
+        step=step,
+        run=run,
+        value=AssessedStep(parts=tuple(assessed), ranks=ranks),
+        why=None if enough else why_unrecoverable(ranks) or "; ".join(differ) or "it has no file",
+        disputed=bool(differ),
+        lacking=() if enough else tuple(one.rank for one in ranks if one.verdict == "unrecoverable"),
+    )
+
+
+def _assess_part(compared: Comparison, step: Step, run: Run) -> Judged[AssessedPart]:
+    part = AssessedPart(compared=compared, run=run, assessment=assess_step(compared, step, run))
+    why = None if _is_enough(part) else ""
+    return Judged(step=step, run=run, value=part, why=why, disputed=bool(part.assessment.disagreements))
+
+
+def _is_enough(part: AssessedPart) -> bool:
+    """Whether each rank that needs a slice keeps its own or gets one, of a part of which something is known."""
+    one = part.assessment
+    ranks = part.compared.facts.options.ranks
+    wanted = range(len(one.ranks)) if ranks is None else ranks
+    return not one.disagreements and all(one.ranks[rank].verdict != "unrecoverable" for rank in wanted)
+
+
+def assess_step(compared: Comparison, step: Step, run: Run) -> StepAssessment:
+    """Judge every rank at a step as the slices of one run, and choose a source for each rank that needs one."""
+    return choose_sources(compared.facts, judge_step(compared, step, run))

@@ -1,0 +1,73 @@
+"""The steps that may be taken, newest first, and why the others are passed over: by the facts alone.
+
+Every choice of a step begins here; see `ms_recover.planning.choice` for what judging adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ms_recover.model.plan import RejectedStep
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts
+from ms_recover.planning.positions import Saved
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.tree_facts import TreeFacts, check_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A step that may be taken, as slices of one of some runs, the best first."""
+
+    step: Step
+    runs: tuple[Run, ...]
+    """Those of one time of the training: a name that two runs gave to different steps makes two candidates."""
+
+
+def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candidate | RejectedStep]:
+    """Yield the steps of the run to recover, newest first, and between them each one that is passed over.
+
+    With `only` every other step is passed over. A step that the options name is a candidate whatever speaks against it,
+    but for a number of ranks that is not its own; no other is then looked at.
+
+    Raises
+    ------
+    MissingInputError, UsageError
+        As for `check_steps`.
+    """
+    check_steps(tree.inventory, tree.options)
+    asked = tree.options.step
+    for saved in tree.saved:
+        if asked not in (None, saved.step):
+            continue
+        if only not in (None, saved.step):
+            yield RejectedStep(saved.step, f"step {only} was chosen")
+        else:
+            yield _why_passed_over(tree, saved) or candidate_at(tree, saved.step, saved)
+
+
+def candidate_at(tree: TreeFacts, step: Step, saved: Saved | None = None) -> Candidate:
+    """Return a step with the runs that saved slices of it, or those of one time, whatever speaks against it."""
+    parts = tree.at(step)
+    return Candidate(step=step, runs=parts[0].runs(step, saved) if parts else (Run(),))
+
+
+def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
+    """Return the runs of another part of a step that may be this one, as far as both state it."""
+    return tuple(other for other in facts.runs(step) if run.may_be(other)) or (run,)
+
+
+def _why_passed_over(tree: TreeFacts, saved: Saved) -> RejectedStep | None:
+    step = saved.step
+    given, world = tree.options.world_size, tree.world(step)
+    if given not in (None, world.ranks):
+        return RejectedStep(step, f"{world.source} are of {world.ranks} ranks, not of {given}", another_run=True)
+    if step == tree.options.step:
+        return None
+    parts = tree.at(step)
+    older = next((why for facts in parts if (why := facts.why_older(step, saved)) is not None), None)
+    if older is not None:
+        return RejectedStep(step, older, another_run=True)
+    unhealthy = next((why for facts in parts if (why := facts.why_unhealthy(step, saved)) is not None), None)
+    return RejectedStep(step, unhealthy) if unhealthy is not None else None

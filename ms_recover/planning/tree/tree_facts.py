@@ -1,0 +1,151 @@
+"""The facts about each part of a tree: one without iterations is one part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ms_recover.errors import MissingInputError, UsageError
+from ms_recover.file_names import RESHARDED_FOLDER, WeightKind
+from ms_recover.model.contents import NOTHING_READ, Contents
+from ms_recover.model.inventory import Inventory
+from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
+from ms_recover.model.steps import Step
+from ms_recover.planning.facts import Facts, check_kind_of_step, check_rank, gather_facts
+from ms_recover.planning.lineage import RunRecord, find_run_records, texts_of_aside
+from ms_recover.planning.positions import Saved
+from ms_recover.planning.world_size import WorldSize
+
+_MOST_NAMED = 8
+_NO_WORLD = WorldSize(ranks=0, source="nothing", rejected_lists={})
+
+
+class TreeFacts:
+    """The facts about each part of a tree, gathered when they are asked for.
+
+    Parameters
+    ----------
+    inventory, options, contents
+        As for `gather_facts`.
+    parts : sequence of Inventory, optional
+        The result of `split_parts` of a tree of iterations, where it is known.
+
+    Raises
+    ------
+    UsageError
+        When the world size that is given is that of no iteration, or a rank is not in the world of the newest one, or
+        of the step that is asked for.
+    MissingInputError
+        When there is no iteration of that step.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        options: PlanOptions = DEFAULT_PLAN,
+        contents: Contents = NOTHING_READ,
+        parts: Sequence[Inventory] = (),
+    ) -> None:
+        self.inventory, self.options, self.contents = inventory, options, contents
+        self._parts = parts or (inventory,)
+        self._known: dict[int, Facts] = {}
+        self._runs: tuple[RunRecord, ...] = ()
+        if inventory.iterations:
+            if not parts:
+                from ms_recover.planning.parts import split_parts  # which other trees need not load
+
+                self._parts = split_parts(inventory)
+            counted = [file for file in inventory.slices if file.rank not in options.lost]
+            self._runs = find_run_records(counted, inventory.set_aside)
+            self._check()
+
+    @classmethod
+    def of(cls, facts: Facts) -> TreeFacts:
+        """Return the facts about a tree of one part, which are known."""
+        made = cls(facts.inventory, facts.options)
+        made._known[0] = facts
+        return made
+
+    def _check(self) -> None:
+        inventory, options = self.inventory, self.options
+        check_steps(inventory, options)
+        worlds = {step: self.world(step) for step in inventory.steps}
+        given = options.world_size
+        if given is not None and all(given != world.ranks for world in worlds.values()):
+            first = worlds[inventory.steps[0]]
+            raise UsageError(f"the world size is given as {given}, but {first.source} are of {first.ranks} ranks")
+        newest = next((step for step in inventory.steps if given in (None, worlds[step].ranks)), inventory.steps[0])
+        world = worlds[options.step or newest]
+        for rank in sorted(options.lost):
+            check_rank(rank, world, "declared lost")
+        for rank in sorted(options.ranks or ()):
+            check_rank(rank, world)
+
+    @property
+    def saved(self) -> tuple[Saved, ...]:
+        """Every step, newest first: the number of an iteration counts from the beginning of the training."""
+        if self.inventory.iterations:
+            return tuple(Saved(step=step) for step in self.inventory.steps)
+        return self._facts(0).saved
+
+    def world(self, step: Step) -> WorldSize:
+        """Return the number of ranks at a step."""
+        if not self.inventory.iterations:
+            return self._facts(0).world
+        claims = [part.part for part in self._parts if part.part is not None and step in part.part.steps]
+        best = max(claims, key=lambda one: one.world_size, default=None)
+        return _NO_WORLD if best is None else WorldSize(ranks=best.world_size, source=best.source, rejected_lists={})
+
+    def at(self, step: Step, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
+        """Return the facts about the parts of a step, or those of some kinds; model files first."""
+        return self._of(step, kinds)
+
+    def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
+        """Return the facts about all parts, or those of some kinds, that the step in the options leaves."""
+        return self._of(self.options.step, kinds)
+
+    def _of(self, step: Step | None, kinds: Sequence[WeightKind | None]) -> list[Facts]:
+        return [
+            self._facts(number)
+            for number, claims in enumerate(part.part for part in self._parts)
+            if claims is None or (step in (None, *claims.steps) and (not kinds or claims.name in kinds))
+        ]
+
+    def _facts(self, number: int) -> Facts:
+        if number not in self._known:
+            part, options = self._parts[number], self.options
+            if part.part is not None:
+                world = range(part.part.world_size)
+                options = replace(
+                    options,
+                    world_size=None,
+                    lost=frozenset(options.lost.intersection(world)),
+                    ranks=None if options.ranks is None else frozenset(options.ranks.intersection(world)),
+                )
+            self._known[number] = gather_facts(part, options, self.contents, self._runs)
+        return self._known[number]
+
+
+def check_steps(inventory: Inventory, options: PlanOptions) -> None:
+    """Check that there is a slice, of the step in the options if they name one.
+
+    Raises
+    ------
+    MissingInputError
+        When there is none.
+    UsageError
+        When the step is an iteration and the tree has steps of epochs, or the other way round.
+    """
+    if not inventory.steps:
+        raise MissingInputError(
+            f"{inventory.root} holds directories of {len(inventory.ranks)} ranks but no slice: name another folder, "
+            "or describe the file names with --pattern"
+            + "".join(f"; {text}" for text in texts_of_aside(find_run_records((), inventory.set_aside)))
+            + "".join(
+                f"; {note.path}: {note.reason}" for note in inventory.notes if note.path.startswith(RESHARDED_FOLDER)
+            )
+        )
+    check_kind_of_step(inventory, options.step)
+    if options.step is not None and options.step not in inventory.steps:
+        have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
+        raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
