@@ -34,6 +34,12 @@ COMPLETE_MARK = ".complete"
 SUPERSEDED_SUFFIX = ".superseded"
 """Behind the name of a slice that is newer than the step that training resumed from."""
 
+OUTVOTED_SUFFIX = ".outvoted"
+"""Behind the name of a slice that another one has replaced, though nothing proves it damaged."""
+
+BESIDE_SLICE = (MANIFEST_SUFFIX, STATE_SUFFIX)
+"""Behind the name of a slice, also of one that is set aside: what goes where it goes."""
+
 TEMPORARY_SUFFIX = ".ms_recover.tmp"
 """Behind the name of a file that ms_recover has not finished; such names begin with a dot."""
 
@@ -146,6 +152,11 @@ def marked(path: str, mark: str) -> str:
     """Return the path of a slice with `PARTIAL_MARK` or `COMPLETE_MARK` before its ending."""
     stem, dot, ending = path.rpartition(".")
     return f"{stem}{mark}{dot}{ending}"
+
+
+def aside_name(path: str, suffix: str, number: int = 1) -> str:
+    """Return the path of a slice that is set aside: that of the first one, or of a later one where names are taken."""
+    return f"{path}{suffix}" if number == 1 else f"{path}.{number}{suffix}"
 
 
 def temporary_name(name: str) -> str:

@@ -52,4 +52,5 @@ def joined(plan: Plan, planned: Sequence[Action], outcomes: Sequence[Outcome], v
         rejected_steps=plan.rejected_steps,
         meta_files=tuple(sorted(path for outcome in outcomes for path in outcome.meta_files)),
         strategy_files=tuple(sorted(path for outcome in outcomes for path in outcome.strategy_files)),
+        set_aside=tuple(sorted({path for outcome in outcomes for path in outcome.set_aside})),
     )

@@ -60,7 +60,10 @@ def part_of(plan: Plan, node: int, actions: Sequence[Action], layout: Layout, *,
     def adapt(action: Action) -> Action:
         """Let it replace what this node has under its target's name, whatever other nodes have."""
         elsewhere = layout.holders.get(action.target, node) != node
-        return replace(action, replaces=states.get(action.target)) if elsewhere else action
+        if not elsewhere:
+            return action
+        there = states.get(action.target)
+        return replace(action, replaces=there, set_aside=action.set_aside if there is not None else None)
 
     own = [adapt(action) for action in actions if here(action.rank)]
     return replace(
@@ -70,6 +73,7 @@ def part_of(plan: Plan, node: int, actions: Sequence[Action], layout: Layout, *,
         group_files=tuple(write for write in plan.group_files if last and here(write.rank)),
         meta_files=tuple(write for write in plan.meta_files if last and here(write.rank)),
         strategy_files=tuple(write for write in plan.strategy_files if last and here(write.rank)),
+        set_aside=tuple(replace(one, state=states[one.path]) for one in plan.set_aside if last and one.path in states),
         documents=(),
     )
 

@@ -241,8 +241,14 @@ class SpreadTree:
         outcomes: list[Outcome] = []
         waves = waves_of(planned) or ((),)
         for number, wave in enumerate(waves):
-            outcomes += self._apply_wave(plan, wave, layout, jobs, verify, progress, last=number == len(waves) - 1)
+            outcomes += self._apply_wave(
+                replace(plan, set_aside=()), wave, layout, jobs, verify, progress, last=number == len(waves) - 1
+            )
         made = joined(plan, planned, outcomes, verify)
+        if plan.set_aside and not made.failed:
+            aside = replace(plan, group_files=(), meta_files=(), strategy_files=())
+            outcomes += self._apply_wave(aside, (), layout, jobs, verify, progress, last=True)
+            made = joined(plan, planned, outcomes, verify)
         if made.exit_code == 0 and plan.step is not None:
             made = self._with_documents(made, plan, layout)
         return made
@@ -262,7 +268,8 @@ class SpreadTree:
         started: list[tuple[Node, Plan, Future[Outcome]]] = []
         for index, node in enumerate(scanned.nodes):
             part = part_of(plan, index, wave, layout, last=last)
-            if not (part.actions or part.partials or part.group_files or part.meta_files or part.strategy_files):
+            small = part.group_files or part.meta_files or part.strategy_files or part.set_aside
+            if not (part.actions or part.partials or small):
                 continue
             away = {path: scanned.nodes[held] for path, held in sources_of(part, index, layout.holders).items()}
             future = self._submit(

@@ -20,15 +20,27 @@ from ms_recover.execution.journal import Journal
 from ms_recover.execution.lock import lock_tree
 from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
+from ms_recover.execution.set_aside import give_up
 from ms_recover.execution.strategy_files import write_strategy_file
+from ms_recover.execution.targets import check_place
 from ms_recover.formats.plan_paths import check_names
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.outcome import ActionResult, Outcome
-from ms_recover.model.plan import Action, DocumentWrite, GroupWrite, MetaWrite, Plan, StrategyWrite, waves_of
+from ms_recover.model.plan import (
+    Action,
+    DocumentWrite,
+    GivenUpSlice,
+    GroupWrite,
+    MetaWrite,
+    Plan,
+    StrategyWrite,
+    waves_of,
+)
 from ms_recover.model.steps import Step
 from ms_recover.stores.atomic import leftovers, remove_unlocked
 from ms_recover.stores.directories import DirectorySyncs
 from ms_recover.stores.local import StoppedError
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.store import Store, never
 from ms_recover.stores.threads import in_threads
 from ms_recover.stores.urls import is_url, open_store
@@ -126,6 +138,10 @@ def apply_plan(
         )
         others += wrong
         others += [Problem(str(error), error.exit_code) for error in syncs.sync_all(jobs)]
+        aside: list[str] = []
+        if not failed and not others and plan.step is not None:
+            own = [one for one in plan.set_aside if ranks is None or one.rank in ranks]
+            aside, others = set_aside(own, lambda one: _give_up(plan.root, one), jobs)
         documents: list[str] = []
         if not failed and not others and ranks is None:
             documents, others = write_documents(plan.documents, lambda one: write_document(plan.root, one))
@@ -133,7 +149,7 @@ def apply_plan(
             for folder in sorted(_folders(plan, actions)):
                 _remove_leftovers(folder)
             context.journal.close(complete=not failed and not others)
-    return finish_outcome(plan, step, results, problems, others, written, documents, renewed, copied, verify)
+    return finish_outcome(plan, step, results, problems, others, written, documents, renewed, copied, aside, verify)
 
 
 def finish_outcome(
@@ -146,6 +162,7 @@ def finish_outcome(
     documents: Sequence[str],
     meta_files: Sequence[str],
     strategy_files: Sequence[str],
+    aside: Sequence[str],
     verified: bool,
 ) -> Outcome:
     """Return what was done, with the gravest exit code."""
@@ -160,6 +177,7 @@ def finish_outcome(
         documents=tuple(documents),
         meta_files=tuple(meta_files),
         strategy_files=tuple(strategy_files),
+        set_aside=tuple(aside),
         verified=verified,
         errors=tuple(problem.text for problem in others),
         exit_code=max(codes, default=0),
@@ -276,6 +294,29 @@ def write_documents(
             code = getattr(error, "exit_code", MsRecoverError.exit_code)
             return written, [Problem(f"writing {write.target}: {error}", code)]
     return written, []
+
+
+def set_aside(
+    slices: Sequence[GivenUpSlice], rename: Callable[[GivenUpSlice], str | None], jobs: int
+) -> tuple[list[str], list[Problem]]:
+    """Rename slices of steps that are given up, in threads; return their paths now, and the problems."""
+
+    def attempt(one: GivenUpSlice) -> str | Problem | None:
+        try:
+            path = rename(one)
+        except (MsRecoverError, OSError) as error:
+            return Problem(f"rank {one.rank}: {error}", getattr(error, "exit_code", MsRecoverError.exit_code))
+        if path is not None:
+            _log.warning("rank %d: %s is set aside as %s: %s", one.rank, one.path, path, one.reason)
+        return path
+
+    ends = in_threads(jobs, attempt, slices)
+    return [end for end in ends if isinstance(end, str)], [end for end in ends if isinstance(end, Problem)]
+
+
+def _give_up(root: str, one: GivenUpSlice) -> str | None:
+    check_place(root, one.path, one.rank)
+    return give_up(LocalStore(root), one)
 
 
 def _remove_leftovers(folder: str) -> None:

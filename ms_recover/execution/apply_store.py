@@ -16,13 +16,22 @@ from dataclasses import replace
 import xxhash
 
 from ms_recover.errors import MissingInputError, StorageError, UsageError, VerificationError
-from ms_recover.execution.apply import check_recoverable, finish_outcome, run_all, run_one, write_documents, write_small
+from ms_recover.execution.apply import (
+    check_recoverable,
+    finish_outcome,
+    run_all,
+    run_one,
+    set_aside,
+    write_documents,
+    write_small,
+)
 from ms_recover.execution.compose import complete_slice
 from ms_recover.execution.context import ActionContext
 from ms_recover.execution.documents import write_document
 from ms_recover.execution.manifests import manifest_in
 from ms_recover.execution.meta_files import write_meta
 from ms_recover.execution.rank_lists import write_planned
+from ms_recover.execution.set_aside import give_up, keep_outvoted
 from ms_recover.execution.strategy_files import write_strategy_file
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, STRATEGY_NAME
 from ms_recover.formats.plan_paths import check_names
@@ -107,12 +116,18 @@ def apply_at_url(
             jobs,
         )
         others += wrong
+        aside: list[str] = []
+        if not failed and not others and plan.step is not None:
+            own = [one for one in plan.set_aside if ranks is None or one.rank in ranks]
+            aside, others = set_aside(own, lambda one: give_up(store, one), jobs)
         documents: list[str] = []
         if not failed and not others and ranks is None:
             documents, others = write_documents(
                 plan.documents, lambda one: made(one.target, (), lambda root: write_document(root, one))
             )
-        return finish_outcome(plan, step, results, problems, others, groups, documents, metas, strategies, verify)
+        return finish_outcome(
+            plan, step, results, problems, others, groups, documents, metas, strategies, aside, verify
+        )
 
 
 def complete_in_store(store: Store, target: Store, path: str, action: ComposeAction, *, verify: bool) -> ActionResult:
@@ -188,8 +203,10 @@ def _run_in_scratch(action: Action, shared: ActionContext, store: Store, scratch
             _bring(store, action.target + MANIFEST_SUFFIX, root)
         _bring(store, os.path.join(os.path.dirname(action.target), STRATEGY_NAME), root)
         os.makedirs(os.path.dirname(os.path.join(root, action.target)), exist_ok=True)
-        result = run_one(replace(action, replaces=None), replace(shared, root=root))
+        result = run_one(replace(action, replaces=None, set_aside=None), replace(shared, root=root))
         _check_target(store, action.target, action.replaces, _state(store, action.target))
+        if action.set_aside is not None:
+            result = replace(result, set_aside=keep_outvoted(store, action.target))
         _send(store, root, action.target, shared.verify)
         for beside in (STATE_SUFFIX, MANIFEST_SUFFIX):
             if os.path.exists(os.path.join(root, action.target) + beside):

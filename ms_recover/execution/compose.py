@@ -64,7 +64,7 @@ def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult
     if digest is not None:
         context.progress(action.bytes)
         sources = ", ".join(source.path for source in action.sources)
-        return result_of(action, None, sources, "already there", 0, digest)
+        return result_of(action, None, sources, "already there", 0, digest, context.kept_before(action))
     return _compose(action, context)
 
 
@@ -83,12 +83,11 @@ def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
             _check(file, image, digests, action, context)
             reader.check_unchanged()
             there = action.kind != "complete" and _is_there(file.target, action, image.size, digests.file, context)
-            if not there:
-                context.commit(file)
+            kept = context.kept_before(action) if there else context.commit(file, action)
         status: ActionStatus = "already there" if there else "composed"
         if action.kind == "compose":
             _write_manifest(action, image, digests, context)
-        result = result_of(action, None, ", ".join(reader.used), status, 0 if there else image.size, digests.file)
+        result = result_of(action, None, ", ".join(reader.used), status, 0 if there else image.size, digests.file, kept)
         return replace(result, dropped=tuple(reader.dropped))
 
 

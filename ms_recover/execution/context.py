@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ms_recover.execution.set_aside import keep_outvoted
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
@@ -60,16 +61,34 @@ class ActionContext:
             make_directory(os.path.dirname(path), like if os.path.isdir(like) else self.root, self.root, self.syncs)
         return AtomicFile(path)
 
-    def commit(self, file: AtomicFile) -> None:
-        """Give a durable file its final name."""
+    def commit(self, file: AtomicFile, action: Action | None = None) -> str | None:
+        """Give a durable file its final name; return where the slice is kept that an action sets aside before."""
+        kept = None
+        if action is not None and action.set_aside is not None:
+            kept = keep_outvoted(LocalStore(self.root), action.target)
         with explained("committing", file.target):
             file.commit(self.syncs)
+        return kept
+
+    def kept_before(self, action: Action) -> str | None:
+        """Return where the slice lies that an action has set aside, whose target was found there."""
+        kept = action.set_aside
+        return kept if kept is not None and os.path.lexists(self.path(kept)) else None
 
 
 def result_of(
-    action: Action, source_rank: int | None, source: str, status: ActionStatus, size: int, digest: str
+    action: Action,
+    source_rank: int | None,
+    source: str,
+    status: ActionStatus,
+    size: int,
+    digest: str,
+    kept: str | None = None,
 ) -> ActionResult:
-    """Return the result of an action that wrote `size` bytes, or found its target there."""
+    """Return the result of an action that wrote `size` bytes, or found its target there.
+
+    `kept` is the path of the slice that it set aside.
+    """
     return ActionResult(
         rank=action.rank,
         source_rank=source_rank,
@@ -79,4 +98,5 @@ def result_of(
         bytes=size,
         digest=digest,
         borrowed=action.borrowed,
+        set_aside=kept,
     )

@@ -62,7 +62,8 @@ def copy_slice(action: CopyAction, context: ActionContext) -> ActionResult:
     digest = context.journal.proven_digest(action, context.stop) if context.journal is not None else None
     if digest is not None and action.replica.digest in (None, digest):
         context.progress(action.bytes)
-        return result_of(action, action.replica.rank, action.replica.path, "already there", 0, digest)
+        kept = context.kept_before(action)
+        return result_of(action, action.replica.rank, action.replica.path, "already there", 0, digest, kept)
     dropped: list[str] = []
     last: MsRecoverError | None = None
     for replica in action.replicas:
@@ -88,8 +89,10 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
         with blaming_source():
             manifest = manifest_in(source, replica.path)
         there = _digest_there(opened, target, action, replica, context)
-        digest = _write(opened, manifest, action, replica, context) if there is None else there
-        if there is not None:
+        if there is None:
+            digest, kept = _write(opened, manifest, action, replica, context)
+        else:
+            digest, kept = there, context.kept_before(action)
             context.progress(opened.size)
     origin = ProvenanceSource(replica.rank, replica.path, source.host)
     own = replica.rank == action.rank and source.url != context.root
@@ -98,7 +101,7 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
     if context.journal is not None:
         context.journal.finished(action, digest)
     status: ActionStatus = "copied" if there is None else "already there"
-    return result_of(action, replica.rank, replica.path, status, opened.size if there is None else 0, digest)
+    return result_of(action, replica.rank, replica.path, status, opened.size if there is None else 0, digest, kept)
 
 
 def _digest_there(
@@ -129,14 +132,14 @@ def _digest_there(
 
 def _write(
     opened: OpenFile, manifest: Manifest | None, action: CopyAction, replica: Replica, context: ActionContext
-) -> str:
+) -> tuple[str, str | None]:
+    """Write the target; return its digest, and where the slice is kept that was there."""
     with context.new_file(action.target, replica.path) as file:
         digest = _fill(file, opened, manifest, action, replica, context)
         with blaming_source():
             opened.check_unchanged()
         check_target(file.target, action.replaces)
-        context.commit(file)
-    return digest
+        return digest, context.commit(file, action)
 
 
 def _fill(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ms_recover.formats.codec import (
+    UNSET,
     Count,
     Digest,
     Extent,
@@ -15,8 +16,10 @@ from ms_recover.formats.codec import (
     Positive,
     Rank,
     Size,
+    UnsetType,
     fill,
     make_with,
+    unless_empty,
 )
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, Piece, Runs
@@ -59,6 +62,7 @@ class CopyFields(Fields, tag_field="kind", tag="copy"):
     group: tuple[Rank, ...]
     alternatives: tuple[ReplicaFields, ...]
     borrowed: tuple[str, ...]
+    set_aside: Path | UnsetType = UNSET
 
 
 class PieceFields(Fields):
@@ -91,6 +95,7 @@ class ComposeFields(Fields, tag_field="kind", tag="compose"):
     group: tuple[Rank, ...]
     borrowed: tuple[str, ...]
     parameters: tuple[ComposedFields, ...]
+    set_aside: Path | UnsetType = UNSET
 
 
 class PartialFields(ComposeFields, tag_field="kind", tag="partial"):
@@ -114,13 +119,20 @@ def copy_fields(action: CopyAction) -> CopyFields:
         source_mtime_ns=action.replica.state.mtime_ns,
         source_digest=action.replica.digest,
         alternatives=_replica_fields(action.alternatives),
+        set_aside=unless_empty(action.set_aside),
     )
 
 
 def compose_fields(action: ComposeAction, kind: type[_ComposeT]) -> _ComposeT:
     """Return the fields of a compose action, or of a partial one, as `kind`."""
     parameters = tuple(_composed_fields(item) for item in action.parameters)
-    return fill(kind, action, sources=_replica_fields(action.sources), parameters=parameters)
+    return fill(
+        kind,
+        action,
+        sources=_replica_fields(action.sources),
+        parameters=parameters,
+        set_aside=unless_empty(action.set_aside),
+    )
 
 
 def read_copy(fields: CopyFields) -> CopyAction:
@@ -135,6 +147,7 @@ def read_copy(fields: CopyFields) -> CopyAction:
         replica=Replica(fields.source_rank, fields.source, state, fields.source_digest),
         replaces=_read_state(fields.replaces),
         alternatives=_read_replicas(fields.alternatives),
+        set_aside=fields.set_aside or None,
     )
 
 
@@ -150,6 +163,7 @@ def read_compose(fields: ComposeFields) -> ComposeAction:
         parameters=tuple(_read_composed(item, sources) for item in fields.parameters),
         replaces=_read_state(fields.replaces),
         kind="partial" if isinstance(fields, PartialFields) else "compose",
+        set_aside=fields.set_aside or None,
     )
 
 

@@ -47,6 +47,7 @@ from ms_recover.model.plan import (
     PLAN_VERSION,
     Action,
     DocumentWrite,
+    GivenUpSlice,
     GroupWrite,
     MetaWrite,
     Plan,
@@ -126,6 +127,15 @@ class MetaWriteFields(Fields):
     reason: str
 
 
+class GivenUpFields(Fields):
+    """A slice of a step that is given up, renamed with what lies beside it so that a training can resume."""
+
+    rank: Rank
+    path: Path
+    state: StateFields | None
+    reason: str
+
+
 class RankFields(Fields):
     """The state of one rank at one step, and the plan for it."""
 
@@ -177,6 +187,7 @@ class PlanFields(Fields, kw_only=True):
     meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
     strategy_files: tuple[StrategyWriteFields, ...] | UnsetType = UNSET
     cumulative_step: Count | UnsetType = UNSET
+    set_aside: tuple[GivenUpFields, ...] | UnsetType = UNSET
 
 
 class MissingPartFields(Fields):
@@ -232,6 +243,7 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             meta_files=plan.meta_files or UNSET,
             strategy_files=plan.strategy_files or UNSET,
             cumulative_step=UNSET if plan.cumulative_step is None else plan.cumulative_step,
+            set_aside=plan.set_aside or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
     )
@@ -303,6 +315,7 @@ def _plan(fields: PlanFields) -> Plan:
         meta_files=make(tuple[MetaWrite, ...], fields.meta_files or ()),
         strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
         cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
+        set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
         rejected_steps=tuple(
             make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
         ),
@@ -360,8 +373,12 @@ def _check(plan: Plan) -> None:
         for action in wave:
             if any(one.path in replaced and one.path != action.target for one in action.replicas):
                 raise ValueError(f"a source of {action.target!r} is the target of another action, and needs its target")
-    if plan.meta_files and plan.step is None:
-        raise ValueError("it writes meta.json but has no step")
+    if (plan.meta_files or plan.set_aside) and plan.step is None:
+        raise ValueError("it writes meta.json or sets slices aside, but has no step")
+    if any(action.set_aside is not None and action.replaces is None for action in every):
+        raise ValueError("an action sets a slice aside and replaces none")
+    if len({one.path for one in plan.set_aside}) != len(plan.set_aside):
+        raise ValueError("it sets a slice aside twice")
     if every and (plan.step if plan.actions else plan.considered) is None:
         raise ValueError("it has actions but no step")
     for write in plan.group_files:

@@ -16,9 +16,12 @@ from ms_recover.file_names import (
     GROUP_INFO_NAME,
     META_NAME,
     METADATA_NAME,
+    OUTVOTED_SUFFIX,
     PARTIAL_MARK,
     STRATEGY_NAME,
     TRACKER_NAME,
+    aside_name,
+    ending_of,
     last_named_rank,
     marked,
     named_iteration,
@@ -50,6 +53,7 @@ def check_names(plan: Plan, where: str = "the plan") -> None:
 
 def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
     """Yield the use of each path, the path, and its problem."""
+    yield from _names_aside(plan)
     step = plan.step if plan.step is not None else plan.considered
     if step is not None and step.is_iteration:
         yield from _names_of_iteration(plan, step)
@@ -84,6 +88,24 @@ def _names(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
             yield use, meta.target, f"is not called {META_NAME}"
         yield use, meta.target, name_problem(meta.target, meta.rank, None)
         yield use, meta.file, name_problem(f"{folder}/{meta.file}", meta.rank, step)
+
+
+def _names_aside(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the same for the slices that are set aside: none that another one may need."""
+    for action in (*plan.actions, *plan.partials):
+        kept = action.set_aside
+        if kept is not None and kept != aside_name(action.target, OUTVOTED_SUFFIX):
+            yield f"set {action.target!r} aside", kept, f"does not end in {OUTVOTED_SUFFIX} behind that name"
+    needed = {part.path for verdict in plan.ranks for part in verdict.files}
+    for action in plan.actions:
+        needed |= {action.target, *(replica.path for replica in action.replicas)}
+    for one in plan.set_aside:
+        use = f"set a slice of rank {one.rank} aside"
+        if not ending_of(one.path):
+            yield use, one.path, "is no name of a slice"
+        if one.path in needed:
+            yield use, one.path, "is a slice that the plan keeps, writes or reads"
+        yield use, one.path, name_problem(one.path, one.rank, None)
 
 
 def _names_of_iteration(plan: Plan, step: Step) -> Iterator[tuple[str, str, str | None]]:

@@ -191,6 +191,7 @@ class ResultFields(Fields):
     error: str | None
     dropped: tuple[str, ...]
     borrowed: tuple[str, ...] | UnsetType = UNSET
+    set_aside: str | UnsetType = UNSET
 
 
 class OutcomeFields(Fields):
@@ -209,6 +210,7 @@ class OutcomeFields(Fields):
     documents: tuple[str, ...] | UnsetType = UNSET
     meta_files: tuple[str, ...] | UnsetType = UNSET
     strategy_files: tuple[str, ...] | UnsetType = UNSET
+    set_aside: tuple[str, ...] | UnsetType = UNSET
 
 
 class BackupFields(Fields):
@@ -346,6 +348,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         rejected_steps=rejected,
         meta_files=metas,
         strategy_files=outcome.strategy_files or UNSET,
+        set_aside=outcome.set_aside or UNSET,
     )
     if not outcome.step.is_iteration:
         fields.documents = UNSET
@@ -358,7 +361,7 @@ def result_to_json(result: ActionResult) -> dict[str, Any]:
 
 
 def _result_fields(result: ActionResult) -> ResultFields:
-    return fill(ResultFields, result, borrowed=unless_empty(result.borrowed))
+    return fill(ResultFields, result, borrowed=unless_empty(result.borrowed), set_aside=unless_empty(result.set_aside))
 
 
 def started_to_json(

@@ -47,6 +47,8 @@ class CopyAction:
     """Where to copy from when the source fails, in this order."""
     borrowed: tuple[str, ...] = ()
     """Parameters that may differ between peers, so that their values come from the source's rank."""
+    set_aside: str | None = None
+    """Where the slice that is replaced is kept, relative to the root, because nothing proves it damaged."""
 
     @property
     def bytes(self) -> int:

@@ -118,6 +118,8 @@ class ComposeAction:
     """``"compose"`` for a whole slice under its own name, ``"partial"`` for those of its parameters that survive,
     ``"complete"`` for all parameters of the stage.
     """
+    set_aside: str | None = None
+    """As for `ms_recover.model.actions.CopyAction`."""
 
     def because(self, reason: str) -> ComposeAction:
         """Return the action with another reason."""

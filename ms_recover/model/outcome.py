@@ -33,6 +33,8 @@ class ActionResult:
     """Sources that proved damaged and were passed over, and why."""
     borrowed: tuple[str, ...] = ()
     """Parameters of which each rank has its own values, and the slice now has those of another rank."""
+    set_aside: str | None = None
+    """Where the slice that lay there is kept, because nothing proves it damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,13 @@ class Outcome:
     """``meta.json`` of MindFormers that were written, relative to the root."""
     strategy_files: tuple[str, ...] = ()
     """Strategy files that were written, relative to the root."""
+    set_aside: tuple[str, ...] = ()
+    """Slices of steps that were given up, by their names now, relative to the root."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that the plan had to do was not done."""
+        return bool(self.errors) or any(result.status == "failed" for result in self.results)
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

@@ -114,6 +114,18 @@ class MetaWrite:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUpSlice:
+    """Rename a slice of a step that is given up, with what lies beside it: ``.superseded`` is appended."""
+
+    rank: int
+    path: str
+    """Relative to the root."""
+    state: FileState | None
+    """The state it must still have; None where only what lies beside it is there."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
     """A step newer than the planned one, or one that may be, and why it is not taken."""
@@ -200,11 +212,16 @@ class Plan:
     """By rank."""
     cumulative_step: int | None = None
     """Steps that were trained before `step`, since the very beginning; None where nothing states it."""
+    set_aside: tuple[GivenUpSlice, ...] = ()
+    """Slices that would keep a training from resuming from the planned step, by rank and path; once every rank has its
+    slice.
+    """
 
     @property
     def changes_anything(self) -> bool:
         """Whether applying it would write something; a plan without a step is not applied."""
-        return self.step is not None and bool(self.actions or self.group_files or self.meta_files or self.documents)
+        files = self.actions or self.group_files or self.meta_files or self.documents
+        return self.step is not None and bool(files or self.set_aside)
 
     @property
     def given_up(self) -> tuple[RejectedStep, ...]:

@@ -61,6 +61,7 @@ def _join(tree: Parts, choice: Choice[AssessedStep]) -> Planned:
         actions=tuple(actions) if found else (),
         group_files=(),
         strategy_files=(),
+        set_aside=tuple(one for plan in plans for one in plan.set_aside) if found else (),
         ranks=shown.ranks,
         rejected_steps=choice.rejected,
         notes=tuple(sorted(notes, key=lambda note: (note.path, note.reason))),

@@ -20,7 +20,7 @@ from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.reruns import given_up_slices, later_reruns, why_given_up
+from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.lent_values import name_lent_values
@@ -108,6 +108,7 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
+        set_aside=given_up_slices(facts, facts.saved_as(found.step, run), found.ranks) if found else (),
         warnings=_warnings(compared, found, run, rejected),
         cumulative_step=run.trained if found else None,
         hints=_hints(facts, found, shown, rejected),
@@ -141,7 +142,7 @@ def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -
     """Return the plan that brings one rank alone to an assessed step."""
     run = compared.facts.runs(assessment.step)[0]
     plan = make_plan(compared, assessment, assessment, run)
-    return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank))
+    return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank), set_aside=())
 
 
 def _warnings(
@@ -159,8 +160,6 @@ def _warnings(
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
-    if given_up := why_given_up(given_up_slices(facts, saved, found.ranks)):
-        texts.append(given_up)
     texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 

@@ -5,11 +5,15 @@ MindSpore appends ``_N`` to the prefix of a rerun, one more than the highest in 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ms_recover.file_names import last_named_rank
-from ms_recover.model.inventory import SliceFile
-from ms_recover.model.plan import RankVerdict, RejectedStep
+from ms_recover.model.actions import FileState
+from ms_recover.model.inventory import OrphanManifest, SliceFile
+from ms_recover.model.plan import GivenUpSlice, RankVerdict, RejectedStep
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.positions import Saved
 from ms_recover.planning.runs import base_of, rerun_of
@@ -52,39 +56,43 @@ def _why_undecided(prefix: str, saved: Saved, found: Saved, ranks: Sequence[int]
     return f"{begin}, as step {saved.trained} of the training, not {found.trained}: training seems to have gone back"
 
 
-def given_up_slices(facts: Facts, found: Saved, ranks: Iterable[RankVerdict]) -> tuple[SliceFile, ...]:
-    """Return the slices of later reruns that a plan gives up, by path, in a tree that MindFormers wrote.
+def given_up_slices(facts: Facts, found: Saved, ranks: Sequence[RankVerdict]) -> tuple[GivenUpSlice, ...]:
+    """Return the slices of later reruns that a plan of a tree of MindFormers gives up, by rank and path.
 
-    They are of no step of which every rank has a slice. MindSpore would name the next run's slices by them, on some
-    ranks and not on others, and MindFormers then finds no step of one name on all ranks.
+    They are newer than the step, and of no step of which every rank has a slice. MindSpore would name the next run's
+    slices by them, on some ranks and not on others.
     """
-    verdicts = list(ranks)
-    named = all(last_named_rank((one.path or "").rpartition("/")[2]) for one in verdicts)
-    if facts.lineage is not None or not (named and verdicts):
+    named = all(last_named_rank((one.path or "").rpartition("/")[2]) for one in ranks)
+    if facts.lineage is not None or facts.options.ranks is not None or not named:
         return ()
     bases = {base_of(file.prefix) for file in facts.files_at(found.step, found)}
-    later: dict[str, list[SliceFile]] = {}
-    for one in facts.counted:
-        if base_of(one.file.prefix) in bases and rerun_of(one.file.prefix) > found.rerun:
-            later.setdefault(one.file.prefix, []).append(one.file)
-    newer = {file.prefix for saved in facts.saved[: _place(facts, found)] for file in facts.files_at(saved.step, saved)}
-    given_up = []
-    for prefix, files in later.items():
-        steps = {file.step for file in files}
-        whole = any(len({file.rank for file in files if file.step == step}) == facts.world.ranks for step in steps)
-        if prefix in newer and not whole:
-            given_up += files
-    return tuple(sorted(given_up, key=lambda file: (file.rank, file.path)))
+    later: dict[str, list[SliceFile | OrphanManifest]] = defaultdict(list)
+    every: tuple[SliceFile | OrphanManifest, ...] = (*facts.inventory.slices, *facts.inventory.orphans)
+    for file in every:
+        if base_of(file.prefix) in bases and rerun_of(file.prefix) > found.rerun:
+            later[file.prefix].append(file)
+    before = facts.saved[: _place(facts, found)] if later else ()
+    newer = {file.prefix for saved in before for file in facts.files_at(saved.step, saved)}
+    partly = {prefix: files for prefix, files in later.items() if prefix in newer and not _is_whole(facts, files)}
+    given_up = [_given_up(file, files) for prefix, files in partly.items() for file in files]
+    return tuple(sorted(given_up, key=lambda one: (one.rank, one.path)))
 
 
-def why_given_up(files: Sequence[SliceFile]) -> str | None:
-    """Return the warning about slices of reruns that are given up, None without one."""
-    if not files:
-        return None
-    steps = ", ".join(sorted({f"{file.prefix}-{file.step}" for file in files}))
-    ranks = sorted({file.rank for file in files})
-    where = f"rank {ranks[0]} alone has" if len(ranks) == 1 else f"only ranks {ranks} have"
-    return (
-        f"{where} slices of a rerun that is given up ({steps}): MindSpore would name the next run's slices differently "
-        "on different ranks, and MindFormers would not resume from these"
+def _is_whole(facts: Facts, files: Iterable[SliceFile | OrphanManifest]) -> bool:
+    """Whether there is a step of which every rank has a slice."""
+    ranks: dict[Step, set[int]] = defaultdict(set)
+    for file in files:
+        if isinstance(file, SliceFile):
+            ranks[file.step].add(file.rank)
+    return any(len(held) >= facts.world.ranks for held in ranks.values())
+
+
+def _given_up(file: SliceFile | OrphanManifest, files: Iterable[SliceFile | OrphanManifest]) -> GivenUpSlice:
+    ranks = sorted({one.rank for one in files})
+    have = f"rank {ranks[0]} alone has" if len(ranks) == 1 else f"only ranks {list_some(ranks)} have"
+    reason = (
+        f"{have} slices of the rerun {file.prefix!r}: MindSpore would name the next run's slices by them, differently "
+        "from rank to rank, and MindFormers would not resume from those"
     )
+    state = FileState(file.size, file.mtime_ns) if isinstance(file, SliceFile) else None
+    return GivenUpSlice(rank=file.rank, path=file.path, state=state, reason=reason)

@@ -121,8 +121,10 @@ def _why_written(meta: MetaFile | None, file: str, step: Step) -> str | None:
         return meta.problem
     if meta.step == step and meta.file == file:
         return None
+    if meta.file.rpartition("-")[0] != file.rpartition("-")[0]:
+        return f"names {meta.file}"
     if meta.step > step:
         return f"names step {meta.step}, training resumes from {step}"
     if meta.step < step:
         return f"names the older step {meta.step}"
-    return f"names {meta.file}"
+    return f"names {meta.file}"  # of the other format

@@ -59,7 +59,7 @@ class Run:
         if self.ending is not None and ending_of(file.path) != self.ending:
             return f"is no {self.ending} file, and those of the step were chosen"
         if self.apart and file.path in self.apart:
-            return f"was saved at another time of the training than {self.text}"
+            return "is of another step of the training that has the same name"
         return None
 
     @property

@@ -238,6 +238,7 @@ def cut_down(
                 if isinstance(file, StrategyFile) and file.digest and posixpath.basename(file.path) == STRATEGY_NAME
             ),
         ),
+        set_aside=tuple(one for one in plan.set_aside if one.path not in union.holders),
         ranks=tuple(verdicts),
         documents=_documents(plan, union, names),
     )
@@ -271,7 +272,7 @@ def _on_this_node(action: Action, union: Union) -> Action:
     """Return an action that replaces the file of this node under the target's name, not that of another node."""
     if action.target not in union.holders:
         return action
-    return replace(action, replaces=union.replaced.get(action.target))
+    return replace(action, replaces=union.replaced.get(action.target), set_aside=None)
 
 
 def _bring(verdict: RankVerdict, file: SliceFile, union: Union, host: str, read: Digests | None) -> CopyAction:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
 from ms_recover.model.texts import list_some
 from ms_recover.reporting.figures import work_line
-from ms_recover.reporting.plan_text import given_up_lines, going_back
+from ms_recover.reporting.plan_text import given_up_lines, going_back, outvoted_lines
 from ms_recover.reporting.tables import page, section, size_text
 
 _MOST_NAMED = 8
@@ -25,7 +26,13 @@ def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = No
     lines += section("", ("rank", "status", "slice", "digest or error"), rows, width)
     title = "Sources that proved damaged and were passed over; run the command again to repair them"
     lines += section(title, ("for rank", "source"), dropped, width, right=("for rank",))
+    lines += outvoted_lines(((one.rank, one.target, one.set_aside) for one in outcome.results), width)
+    if any(one.set_aside is not None for one in outcome.results):
+        command = shlex.join(["recover-ckpt", "plan", outcome.root])
+        lines.append(f"{command} names the commands that take them back or remove them")
     lines += given_up_lines(outcome.given_up, outcome.step, width)
+    if outcome.set_aside:
+        lines += ["", f"Slices that were given up, renamed: {list_some(outcome.set_aside, _MOST_NAMED)}"]
     if outcome.group_files:
         lines += ["", f"Rank lists written again: {', '.join(outcome.group_files)}"]
     if outcome.strategy_files:
@@ -75,12 +82,15 @@ def _headline(outcome: Outcome) -> str:
             f"PARTIAL: the surviving parameters of {len(outcome.results)} slices of step {outcome.step} are written "
             "beside them; none of them is whole"
         )
+    kept, renamed = sum(one.set_aside is not None for one in outcome.results), len(outcome.set_aside)
+    aside = f"; {kept} that {'were' if kept > 1 else 'was'} replaced set aside" if kept else ""
+    aside += f"; {renamed} slice{'s' * (renamed > 1)} of steps that were given up set aside" if renamed else ""
     if not written:
-        return f"DONE: every rank already had its slice of step {outcome.step}"
+        return f"DONE: every rank already had its slice of step {outcome.step}{aside}"
     total = size_text(sum(result.bytes for result in written))
     how = " and ".join(f"{count} {status}" for status, count in Counter(one.status for one in written).items())
     read_back = ", each read back and compared" if outcome.verified else ""
-    return f"DONE: every rank has its slice of step {outcome.step}; {how} ({total}){read_back}"
+    return f"DONE: every rank has its slice of step {outcome.step}; {how} ({total}){read_back}{aside}"
 
 
 def _held(outcome: Outcome) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ms_recover.file_names import SUPERSEDED_SUFFIX
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
@@ -12,7 +13,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
 from ms_recover.reporting.pieces import missing_lines
 from ms_recover.reporting.rank_map import rank_map, states_of_plan
-from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
+from ms_recover.reporting.tables import first_rows, note_lines, page, ranks_text, section, size_text, table_lines
 
 _MOST_ROWS = 32
 """Ranks up to which every rank has a row, also the ones that keep their slice."""
@@ -46,6 +47,8 @@ def plan_text(
     title = f"Ranks at step {plan.step or plan.considered}"
     picture = rank_map(states_of_plan(plan), topology, width, title=title, ascii_only=ascii_only)
     lines += ["", *picture.split("\n"), "", *_rank_table(plan, width), *missing_lines(plan, width)]
+    lines += outvoted_lines(((one.rank, one.target, one.set_aside) for one in plan.actions), width)
+    lines += _given_up_lines(plan, width)
     if plan.group_files:
         written = ", ".join(write.target for write in plan.group_files)
         lines += ["", f"Lost rank lists that will be written again: {written}"]
@@ -63,6 +66,19 @@ def plan_text(
     if plan.changes_anything and next_command and not refused:
         lines += ["", f"Next: {next_command}"]
     return page(lines)
+
+
+def outvoted_lines(slices: Iterable[tuple[int, str, str | None]], width: int | None) -> list[str]:
+    """Return the slices that another one replaces, by rank and path, and where each is kept; None for no place."""
+    rows = [(str(rank), path, kept) for rank, path, kept in slices if kept is not None]
+    title = "Replaced slices that nothing proves damaged, and where they are kept"
+    return section(title, ("rank", "slice", "kept as"), first_rows(rows, _MOST_ROWS, 1), width)
+
+
+def _given_up_lines(plan: Plan, width: int | None) -> list[str]:
+    rows = [(str(one.rank), one.path, one.reason) for one in plan.set_aside]
+    title = f"Slices that are given up, to be renamed with their manifests and states ({SUPERSEDED_SUFFIX} is appended)"
+    return section(title, ("rank", "slice", "why"), first_rows(rows, _MOST_ROWS, 1), width)
 
 
 def going_back(given_up: Sequence[RejectedStep], step: Step) -> str:
@@ -125,7 +141,7 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
         count = len(plan.actions)
         work = f"{count} slice{'s' * (count > 1)} to {_how(plan)} ({size_text(plan.bytes_to_copy)})"
         kept = f"{sum(len(rank.files) for rank in plan.ranks) - count} kept"
-        work += _and_documents(plan)
+        work += _and_others(plan)
         return [f"RECOVERABLE at step {plan.step}{known}: {work}, {kept}{_guess(plan)}{back}"]
     small = _small_files(plan)
     if plan.world_size_guessed:
@@ -138,12 +154,19 @@ def _small_files(plan: Plan) -> str:
     documents = len(plan.documents)
     texts = [f"{lists} rank list{'s' * (lists > 1)}"] * (lists > 0) + [f"{metas} meta.json"] * (metas > 0)
     texts += [f"{documents} document{'s' * (documents > 1)}"] * (documents > 0)
-    return f"{' and '.join(texts)} to write" if texts else ""
+    return ", ".join([f"{' and '.join(texts)} to write"] * bool(texts) + _given_up(plan))
 
 
-def _and_documents(plan: Plan) -> str:
-    count = len(plan.documents)
-    return f", {count} document{'s' * (count > 1)} to write" if count else ""
+def _and_others(plan: Plan) -> str:
+    count, kept = len(plan.documents), sum(action.set_aside is not None for action in plan.actions)
+    texts = [f"{count} document{'s' * (count > 1)} to write"] * (count > 0)
+    texts += [f"{kept} that {'are' if kept > 1 else 'is'} replaced set aside"] * (kept > 0)
+    return "".join(f", {text}" for text in [*texts, *_given_up(plan)])
+
+
+def _given_up(plan: Plan) -> list[str]:
+    count = len(plan.set_aside)
+    return [f"{count} slice{'s' * (count > 1)} given up to set aside"] * (count > 0)
 
 
 def _document_lines(plan: Plan, width: int | None) -> list[str]:

@@ -37,7 +37,7 @@ from ms_recover.scanning.counters import read_numbers
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree
-from ms_recover.scanning.walk import iterations_in
+from ms_recover.scanning.walk import iterations_in, note_unused
 from ms_recover.stores.store import never
 
 _T = TypeVar("_T")
@@ -90,7 +90,7 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
     if own is not None:
         names = _names(tree, "")
         if METADATA_NAME in names or any(map(weights_name, names)):
-            _take(found, reader, notes, Step.iteration(own), "", names)
+            _take(tree, found, reader, notes, Step.iteration(own), "", names)
             return found
     taken = ""
     for container in ITERATION_CONTAINERS:
@@ -105,7 +105,7 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
         tree.list_ahead(f"{ahead}{name}" for _, name in named)
         for number, name in sorted(named, reverse=True):
             directory = f"{ahead}{name}"
-            _take(found, reader, notes, Step.iteration(number), directory, _names(tree, directory))
+            _take(tree, found, reader, notes, Step.iteration(number), directory, _names(tree, directory))
         found.tracker = reader.read(f"{ahead}{TRACKER_NAME}", reader.tracker)
         for name in HUGGING_FACE_NAMES:
             if tree.kind(f"{ahead}{name}") is not None:
@@ -114,7 +114,13 @@ def walk_iterations(tree: Tree, notes: Notes) -> FoundIterations:
 
 
 def _take(
-    found: FoundIterations, reader: _DocumentReader, notes: Notes, step: Step, directory: str, names: Sequence[str]
+    tree: Tree,
+    found: FoundIterations,
+    reader: _DocumentReader,
+    notes: Notes,
+    step: Step,
+    directory: str,
+    names: Sequence[str],
 ) -> None:
     """Sort the files of one iteration out."""
     ahead = f"{directory}/" if directory else ""
@@ -127,7 +133,7 @@ def _take(
         if _TEMPORARY.match(name):
             notes.add(f"{ahead}{name}", "left over from an interrupted save", "unfinished save")
         elif (unused := why_unused(name)) is not None:
-            notes.add(f"{ahead}{name}", unused.reason, unused.kind)
+            note_unused(tree, notes, f"{ahead}{name}", unused, there)
         elif (read := weights_name(name)) is not None:
             weights[name] = read
         elif name.endswith(MANIFEST_SUFFIX):

@@ -9,6 +9,8 @@ again: ``llama_rank_0_1-2_100.ckpt``. Strategy files are ``strategy.ckpt``, ``st
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -16,14 +18,14 @@ from typing import Literal
 
 from ms_recover.errors import UsageError
 from ms_recover.file_names import (
+    BESIDE_SLICE,
     COMPLETE_MARK,
     FOREIGN_TEMPORARY_SUFFIX,
     GRAPH_SUFFIX,
-    MANIFEST_SUFFIX,
+    OUTVOTED_SUFFIX,
     PARTIAL_MARK,
     SLICE_ENDINGS,
     SLICE_FORMATS,
-    STATE_SUFFIX,
     SUPERSEDED_SUFFIX,
     TEMPORARY_SUFFIX,
     WeightKind,
@@ -40,7 +42,8 @@ _FIELDS["prefix"] = r"(?P<prefix>[^/]+)"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _RANK_PLACE = "\0"  # in a name: the place of the rank
 _STRATEGY = re.compile(rf"(?:ckpt_)?strategy((?:_rank_{_NUMBER})*)\.(?:ckpt|json)", re.ASCII)
-_SET_ASIDE = re.compile(rf"(?:\.[1-9]\d*)?{re.escape(SUPERSEDED_SUFFIX)}\Z", re.ASCII)
+_ASIDE = (SUPERSEDED_SUFFIX, OUTVOTED_SUFFIX)
+_SET_ASIDE = re.compile(rf"(?:\.[1-9]\d*)?(?:{'|'.join(map(re.escape, _ASIDE))})\Z", re.ASCII)
 _PARTIAL = tuple(marked(ending, PARTIAL_MARK) for ending in SLICE_ENDINGS)
 _COMPLETE = tuple(marked(ending, COMPLETE_MARK) for ending in SLICE_ENDINGS)
 _SLICE = re.compile(
@@ -48,8 +51,11 @@ _SLICE = re.compile(
     re.ASCII | re.DOTALL,
 )
 
+OUTVOTED = "kept when apply put another slice in its place, because nothing proved it damaged"
+"""Why a file that was outvoted is no slice."""
+
 UnusedKind = Literal[
-    "temporary", "unfinished save", "superseded", "graph", "breakpoint", "partial", "complete", "other rank"
+    "temporary", "unfinished save", "superseded", "outvoted", "graph", "breakpoint", "partial", "complete", "other rank"
 ]
 """Why a file that belongs to checkpointing is no slice; reports fold many files of one kind."""
 
@@ -180,6 +186,8 @@ def _why_unused(name: str, match: re.Match[str] | None) -> Unused | None:
         return Unused("unfinished save", "left over from an interrupted save")
     if name.endswith(SUPERSEDED_SUFFIX):
         return Unused("superseded", "set aside: newer than the step that training went on from")
+    if name.endswith(OUTVOTED_SUFFIX):
+        return Unused("outvoted", OUTVOTED)
     if name.endswith(GRAPH_SUFFIX):
         return Unused("graph", "the computing graph, not a slice")
     if match is not None and match["breakpoint"]:
@@ -196,9 +204,31 @@ def name_before(name: str) -> str:
     return _SET_ASIDE.sub("", name)
 
 
+def outvoted_reason(root: str, path: str, names: Collection[str], *, near: bool) -> str:
+    """Return why a file that was outvoted is no slice, and how it is taken back or removed.
+
+    `names` are those in its folder; commands are for a tree of this host, which is `near`.
+    """
+    aside, slice_path = f"{root}/{path}", f"{root}/{name_before(path)}"
+    kept = [part for part in ("", *BESIDE_SLICE) if path.rpartition("/")[2] + part in names]
+    if not near:
+        return (
+            f"{OUTVOTED}; to take it back give it, and what lies beside it, the name {slice_path} in the store, and "
+            "plan with --lost for the ranks that are wrong; to remove it delete both"
+        )
+    later = [part for part in BESIDE_SLICE if slice_path.rpartition("/")[2] + part in names]
+    commands = [["rm", "-f", *(slice_path + part for part in later)]] if later else []
+    commands += [["mv", "-f", aside + part, slice_path + part] for part in kept]
+    back = " && ".join(map(shlex.join, commands))
+    gone = shlex.join(["rm", "-f", *(aside + part for part in kept)])
+    return (
+        f"{OUTVOTED}; to take it back: {back}; then plan with --lost for the ranks that are wrong; to remove it: {gone}"
+    )
+
+
 def never_a_slice(name: str) -> bool:
     """Whether no pattern makes a slice of a file, whatever it matches."""
-    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, MANIFEST_SUFFIX, STATE_SUFFIX, *_PARTIAL, *_COMPLETE))
+    return name.endswith((FOREIGN_TEMPORARY_SUFFIX, *BESIDE_SLICE, *_ASIDE, *_PARTIAL, *_COMPLETE))
 
 
 def strategy_rank(name: str) -> int | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from ms_recover.model.inventory import Note
+from ms_recover.scanning.naming import OUTVOTED
 
 MOST_NAMED = 3
 """More files of one kind in one directory are folded into one note that names this many."""
 
 _GENERAL = {
     "other rank": "the name says another rank than the directory does",
+    "outvoted": f"{OUTVOTED}; docs/three-am.md has the commands that take it back or remove it",
     "double": "holds the same as another slice of its rank and step",
 }
 """Reasons of kinds whose reasons differ from file to file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,6 +19,7 @@ from ms_recover.scanning.naming import (
     Unused,
     name_before,
     never_a_slice,
+    outvoted_reason,
     read_slice_name,
     strategy_rank,
     why_unused,
@@ -122,8 +123,8 @@ def _look_into(tree: Tree, folder: Folder, entries: list[Entry], found: Found, s
     below = [one for one in map(folder.below, names) if one is not None]
     if folder.rank is not None and not any(one.rank != folder.rank for one in below):
         found.directories.append((folder.rank, folder.path))
-        place = folder.place
-        _sort_out(found, folder.rank, place, f"{folder.path}/", names, partial(read_slice_name, place, folder.rank))
+        read = partial(read_slice_name, folder.place, folder.rank)
+        _sort_out(tree, found, folder.rank, folder.place, f"{folder.path}/", names, read)
     for name in filter(is_unfinished, names):
         path = f"{folder.path}/{name}" if folder.path else name
         found.notes.add(path, "MindIO had not finished saving into it: rename it without _tmp if it is whole")
@@ -190,11 +191,12 @@ def walk_pattern(tree: Tree, pattern: Pattern) -> Found:
             named = None if never_a_slice(name) else pattern.slice_name(f"{ahead}{name}")
             return named or why_unused(name)
 
-        _sort_out(found, rank, place, ahead, [entry.name for entry in entries], read)
+        _sort_out(tree, found, rank, place, ahead, [entry.name for entry in entries], read)
     return found
 
 
 def _sort_out(
+    tree: Tree,
     found: Found,
     rank: int | None,
     directory: RankPath | None,
@@ -229,9 +231,16 @@ def _sort_out(
                 reason = f"the name says rank {named}, the directory says rank {rank}"
                 found.notes.add(path, reason, "other rank")
         elif what is not None:
-            found.notes.add(path, what.reason, what.kind)
+            note_unused(tree, found.notes, path, what, there)
             if what.kind == "superseded" and isinstance(before := read(name_before(name)), SliceName):
                 found.set_aside.append((before, path))
+
+
+def note_unused(tree: Tree, notes: Notes, path: str, unused: Unused, names: Collection[str]) -> None:
+    """Note a file that is no slice; `names` are those in its folder."""
+    outvoted = unused.kind == "outvoted"
+    reason = outvoted_reason(tree.root, path, names, near=tree.near) if outvoted else unused.reason
+    notes.add(path, reason, unused.kind)
 
 
 def may_hold_iterations(tree: Tree) -> bool:

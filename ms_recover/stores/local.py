@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ms_recover.errors import FormatError
@@ -9,6 +10,9 @@ from ms_recover.system_errors import explained
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags for opening a file of unknown kind: opening a pipe would wait for a writer otherwise."""
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+"""Where a hard link cannot be made though a copy may be."""
 
 _MOST_TEXT = 1 << 30
 

@@ -12,8 +12,8 @@ from ms_recover.errors import FormatError, MissingInputError, MsRecoverError
 from ms_recover.model.actions import FileState
 from ms_recover.stores.atomic import AtomicFile, FileForm
 from ms_recover.stores.digest import digest_bytes
-from ms_recover.stores.directories import make_directory
-from ms_recover.stores.local import READ, StoppedError
+from ms_recover.stores.directories import make_directory, sync_directory
+from ms_recover.stores.local import NO_LINKS, READ, StoppedError
 from ms_recover.stores.paths import check_path
 from ms_recover.stores.store import Entry, EntryKind, FileInfo, NewFile, OpenFile, Stop, Store, changed_error
 from ms_recover.stores.system import read_ahead
@@ -204,6 +204,28 @@ class LocalStore(Store):
             return
         except OSError as error:
             raise from_os_error(error, "removing", full) from error
+
+    def link(self, path: str, to: str) -> None:
+        """Link a file, or copy it where the file system does not link it; `sync` makes the name durable."""
+        full = self.path(path)
+        try:
+            os.link(full, self.path(to), follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise from_os_error(error, "linking", full) from error
+            super().link(path, to)
+
+    def rename(self, path: str, to: str) -> None:
+        """Rename a file; `sync` makes it durable."""
+        full = self.path(path)
+        with explained("renaming", full):
+            os.rename(full, self.path(to))
+
+    def sync(self, folder: str) -> None:
+        """Sync a directory."""
+        full = self.path(folder)
+        with explained("syncing", full):
+            sync_directory(full)
 
 
 def _kind(entry: os.DirEntry[str]) -> EntryKind:

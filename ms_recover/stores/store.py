@@ -345,3 +345,33 @@ class Store(ABC):
     def remove(self, path: str) -> None:
         """Remove a file; one that is not there is no error. Errors as for `create`, and StorageError."""
         raise UsageError(f"{self.url} is only read: nothing was removed")
+
+    def link(self, path: str, to: str) -> None:
+        """Give a file a second name, which is free; where the store has no links a copy, read back and compared.
+
+        Errors are those of `open` and `create`, and VerificationError when the copy is not what was read.
+        """
+        digest = xxhash.xxh3_128()
+        with self.open(path) as file, self.create(to) as new:
+            form = file.form()
+
+            def take(piece: memoryview) -> None:
+                digest.update(piece)
+                new.write(piece)
+
+            file.read_range(0, file.size, take, never)
+            file.check_unchanged()
+            new.commit(form)
+        with self.open(to) as copy:
+            if copy.digest(never) != name_digest(digest):
+                raise VerificationError(
+                    f"{self.url}/{to} does not give back what was written there: check the store and the device"
+                )
+
+    def rename(self, path: str, to: str) -> None:
+        """Give a file another name, which is free, and never none; errors as for `link` and `remove`."""
+        self.link(path, to)
+        self.remove(path)
+
+    def sync(self, folder: str) -> None:  # noqa: B027 (most stores show a name when it is durable)
+        """Make the names in a folder durable; a StorageError when that fails."""

@@ -8,7 +8,6 @@ place are removed. So at every moment one of the two is whole, and a killed star
 
 from __future__ import annotations
 
-import errno
 import filecmp
 import logging
 import os
@@ -46,6 +45,7 @@ from ms_recover.planning.world_size import find_world_size
 from ms_recover.scanning.naming import strategy_rank
 from ms_recover.stores.atomic import AtomicFile, write_small
 from ms_recover.stores.directories import make_directory, sync_directory
+from ms_recover.stores.local import NO_LINKS
 from ms_recover.stores.local_store import LocalFile
 from ms_recover.stores.store import never
 from ms_recover.system_errors import explained
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _OF_SLICE = re.compile(rf"-\d+_\d+\.(?:{'|'.join(SLICE_FORMATS)})(?=\.|\Z)", re.ASCII)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 def set_other_world_aside(job: TrainingJob, directory: str) -> None:
@@ -298,7 +297,7 @@ def _link(root: str, tree: str, paths: Sequence[str]) -> None:
             try:
                 os.link(source, target, follow_symlinks=False)
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in NO_LINKS:
                     raise
                 if not copied:
                     _check_room(root, [os.path.join(root, one) for one in paths[number:] if _is_slice(one)], error)

@@ -1,4 +1,4 @@
-"""Slices that are set aside: renamed with their manifests, so that no recovery takes them, and brought back."""
+"""A rank sets its own slices aside, so that no recovery takes them, and brings them back."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import os
 from collections.abc import Iterable
 
 from ms_recover.errors import MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX, SUPERSEDED_SUFFIX
+from ms_recover.execution.set_aside import explained_whole, rename_slice, supersede
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import Manifest
 from ms_recover.planning.lineage import Lineage
-from ms_recover.stores.directories import sync_directory
-from ms_recover.system_errors import explained
+from ms_recover.stores.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
-
-_SUFFIXES = (MANIFEST_SUFFIX, STATE_SUFFIX, "")
-"""Of a slice and what belongs to it."""
 
 
 def set_aside(rank: int, path: str, why: str) -> None:
@@ -26,10 +23,9 @@ def set_aside(rank: int, path: str, why: str) -> None:
 
     Raises StorageError when the file system refuses.
     """
-    aside = _free_name(path)
-    with explained("setting aside", path, f"it {why}: move it away yourself"):
-        _rename(path, aside)
-    _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, os.path.basename(aside))
+    aside = supersede(LocalStore(os.path.dirname(path)), os.path.basename(path), f"it {why}: move it away yourself")
+    if aside is not None:
+        _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, aside)
 
 
 def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineage) -> int:
@@ -46,8 +42,8 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
             continue
         if os.path.lexists(path):
             set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
-        with explained("bringing back", aside, "give it its name back yourself"):
-            _rename(aside, path)
+        with explained_whole("bringing back", aside, "give it its name back yourself"):
+            rename_slice(LocalStore(os.path.dirname(path)), os.path.basename(aside), os.path.basename(path))
         _log.warning("rank %d: %s is of %s, renamed to %s", rank, aside, lineage.last.text, os.path.basename(path))
         count += 1
     return count
@@ -62,21 +58,3 @@ def _manifest_of(path: str, aside: str) -> Manifest | None:
         except MsRecoverError:
             continue
     return None
-
-
-def _rename(path: str, target: str) -> None:
-    """Rename a slice and what belongs to it; the manifest first, so that none stays beside another slice."""
-    for suffix in _SUFFIXES:
-        if os.path.lexists(path + suffix):
-            os.rename(path + suffix, target + suffix)
-    sync_directory(os.path.dirname(path))
-
-
-def _free_name(path: str) -> str:
-    name, count = path + SUPERSEDED_SUFFIX, 1
-    while os.path.lexists(name) or any(
-        os.path.lexists(name + suffix) and os.path.lexists(path + suffix) for suffix in _SUFFIXES if suffix
-    ):
-        count += 1
-        name = f"{path}.{count}{SUPERSEDED_SUFFIX}"
-    return name

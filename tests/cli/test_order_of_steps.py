@@ -168,3 +168,36 @@ def test_the_meta_json_of_all_ranks_name_the_step_that_is_planned(training, reco
     named = [json.loads(path.read_text())["last_ckpt_file"] for path in metas(training.root)]
     assert named == [f"CKP_rank_{rank}-2_6.ckpt" for rank in range(4)]
     assert resumed_file(training.root) == "CKP_rank_0-2_6.ckpt"
+
+
+# --- what is given up -----------------------------------------------------------------------------------------------
+
+
+def test_slices_of_a_rerun_that_is_given_up_are_set_aside_so_that_the_next_run_has_one_name(training, recover_ckpt):
+    """Ranks 1 and 3 hold the same and never saved step 16: the rest of it is set aside with its manifests."""
+    training.resume(14).save(16, ranks=[0, 2])
+    before = {path.name: path.read_bytes() for path in training.root.glob("rank_*/CKP_rank_?_1-*")}
+    made = planned(recover_ckpt, training)
+    assert made["step"] == {"epoch": 2, "step": 6}
+    assert {one["path"].rpartition("/")[2] for one in made["set_aside"]} == {
+        f"CKP_rank_{rank}{NEWER}" for rank in (0, 2)
+    }
+    assert "differently from rank to rank" in made["set_aside"][0]["reason"]
+    done = recover_ckpt("apply", training.root)
+    assert done.code == 0, done.out + done.err
+    aside = {path.name: path.read_bytes() for path in training.root.glob("rank_*/CKP_rank_?_1-*")}
+    assert all(".superseded" in name for name in aside)
+    assert sorted(aside.values()) == sorted(before.values())
+    third = training.resume(14)
+    assert third.prefixes == tuple(f"CKP_rank_{rank}_1" for rank in range(4))
+    third.save(16)
+    assert [resumed_file(training.root, rank) for rank in range(4)] == [f"CKP_rank_{r}{NEWER}" for r in range(4)]
+    assert paths(planned(recover_ckpt, training)) == {NEWER}
+
+
+def test_without_setting_aside_the_next_run_has_several_names(training, recover_ckpt):
+    training.resume(14).save(16, ranks=[0, 2])
+    third = training.resume(14)
+    assert set(third.prefixes) == {"CKP_rank_0_2", "CKP_rank_1_1", "CKP_rank_2_2", "CKP_rank_3_1"}
+    third.save(16)
+    assert resumed_file(training.root) is None

@@ -18,7 +18,7 @@ from ms_recover.planning.sourcing.compose import Composition, compose_slice, cop
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.settle import Settlement
-from ms_recover.planning.sourcing.target_path import same_format_sources
+from ms_recover.planning.sourcing.target_path import keep_replaced, same_format_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
             guessed += [rank] if settlement.lost_names.is_guessed(rank) else []
         verdicts.append(_mended(rank, holding, reason, found))
         if found.action is not None:
-            actions.append(found.action)
+            actions.append(keep_replaced(found.action, judgement))
             load.update(_source_ranks(found.action, rank))
     disagreements = [text for _, text in sorted(judgement.disagreements.items())]
     return StepAssessment(

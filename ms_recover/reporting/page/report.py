@@ -224,6 +224,8 @@ def _plan_content(plan: Plan, inventory: Inventory, topology: Topology | None) -
     writes += [(write.target, f"strategy file, from {write.source}") for write in plan.strategy_files]
     writes += [(write.target, f"meta.json: {write.reason}") for write in plan.meta_files]
     writes += [(write.target, "; ".join([write.reason, *write.sources])) for write in plan.documents]
+    writes += [(one.set_aside, f"{one.target}, kept") for one in plan.actions if one.set_aside is not None]
+    writes += [(one.path, f"set aside: {one.reason}") for one in plan.set_aside]
     damaged = [(file.rank, file.path, file.problem) for file in inventory.slices if file.problem is not None]
     damaged += [(rank, note.path, note.reason) for rank, note in inventory.denied]
     return {

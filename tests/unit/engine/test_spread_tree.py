@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from ms_recover.errors import ContradictionError, MissingInputError, MsRecoverEr
 from ms_recover.formats.plan_json import plan_to_json
 from ms_recover.formats.report_json import verification_to_json
 from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.plan import GivenUpSlice
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
 from tests.support.cuts import CutTensor, cut_layout, make_cut_tree
 from tests.support.iteration_trees import unpack
+from tests.support.mishaps import overwrite
 
 NAME = "test-1_8.ckpt"
 
@@ -269,3 +272,36 @@ def test_ranks_live_on_the_node_that_has_their_files_or_that_the_others_leave_fo
 def test_a_directory_that_workers_share_says_nothing_about_hosts(whole):
     with LocalEngine() as engine:
         assert SpreadTree(engine, str(whole)).topology(8) is None
+
+
+def test_slices_are_set_aside_on_the_nodes_that_have_them(tree, whole, disks):
+    old = overwrite_last(disks["n2"] / "ckpt_dir2" / NAME)
+    made, _ = tree.plan(tree.scan())
+    assert [(one.rank, one.set_aside) for one in made.actions] == [(2, f"ckpt_dir2/{NAME}.outvoted")]
+    older = [f"ckpt_dir{rank}/test-1_4.ckpt" for rank in (2, 7)]
+    given_up = tuple(GivenUpSlice(rank=int(path[8]), path=path, state=None, reason="") for path in older)
+    outcome = tree.apply(replace(made, set_aside=given_up))
+    assert (outcome.exit_code, outcome.set_aside) == (0, tuple(f"{path}.superseded" for path in older))
+    assert [one.set_aside for one in outcome.results] == [f"ckpt_dir2/{NAME}.outvoted"]
+    assert (disks["n2"] / "ckpt_dir2" / f"{NAME}.outvoted").read_bytes() == old
+    assert (disks["n2"] / "ckpt_dir2" / NAME).read_bytes() == (whole / "ckpt_dir2" / NAME).read_bytes()
+    assert (disks["n4"] / "ckpt_dir7" / "test-1_4.ckpt.superseded").exists()
+    assert len([*disks.folder.rglob("*.outvoted")]) + len([*disks.folder.rglob("*.superseded")]) == 3
+
+
+def test_nothing_is_set_aside_on_any_node_while_a_slice_is_missing(tree, disks):
+    shutil.rmtree(disks["n3"] / "ckpt_dir4")
+    made, _ = tree.plan(tree.scan())
+    given_up = GivenUpSlice(rank=7, path="ckpt_dir7/test-1_4.ckpt", state=None, reason="")
+    (disks["n3"] / "ckpt_dir4").write_text("in the way")
+    outcome = tree.apply(replace(made, set_aside=(given_up,)))
+    assert outcome.failed
+    assert outcome.set_aside == ()
+    assert (disks["n4"] / "ckpt_dir7" / "test-1_4.ckpt").exists()
+
+
+def overwrite_last(path):
+    """Flip a bit of the last parameter, which no checksum shows; return the bytes."""
+    data = path.read_bytes()
+    overwrite(path, data[:-1] + bytes([data[-1] ^ 1]))
+    return path.read_bytes()

@@ -11,7 +11,7 @@ from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.compose import ComposeAction, ComposedParameter, MissingRegion, Piece, Runs
 from ms_recover.model.inventory import Note
 from ms_recover.model.manifest import DIGEST
-from ms_recover.model.plan import GroupWrite, Plan, RankVerdict, RejectedStep
+from ms_recover.model.plan import GivenUpSlice, GroupWrite, Plan, RankVerdict, RejectedStep
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 
@@ -83,7 +83,20 @@ LOST = replace(
 )
 
 
-@pytest.mark.parametrize("plan", [PLAN, LOST], ids=["recoverable", "lost"])
+ASIDE = replace(
+    PLAN,
+    actions=(
+        replace(COPY, set_aside=f"{COPY.target}.outvoted"),
+        replace(COMPOSE, replaces=FileState(5, 1), set_aside=f"{COMPOSE.target}.outvoted"),
+    ),
+    set_aside=(
+        GivenUpSlice(rank=0, path="ckpt_dir0/test_1-1_2.ckpt", state=FileState(9, 8), reason="of a rerun"),
+        GivenUpSlice(rank=2, path="ckpt_dir2/test_1-1_2.ckpt", state=None, reason="of a rerun"),
+    ),
+)
+
+
+@pytest.mark.parametrize("plan", [PLAN, LOST, ASIDE], ids=["recoverable", "lost", "set aside"])
 def test_a_plan_is_read_as_it_was_written(plan):
     text = json.dumps(plan_to_json(plan))
     assert plan_from_json(text, "p") == plan
@@ -98,6 +111,28 @@ def test_a_plan_of_an_earlier_version_of_the_tool_is_read():
         PLAN, world_size_guessed=False, warnings=(), rejected_steps=(RejectedStep(Step(3, 1), "two are gone"),)
     )
     assert read == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda plan: plan["actions"][0].update(set_aside="ckpt_dir0/test-2_77.ckpt"), "does not end in .outvoted"),
+        (lambda plan: plan["actions"][1].update(set_aside="ckpt_dir0/test-2_77.ckpt.outvoted"), "behind that name"),
+        (lambda plan: plan["actions"][0].update(set_aside="/x.outvoted"), "set_aside"),
+        (lambda plan: plan["actions"][0].update(replaces=None), "replaces none"),
+        (lambda plan: plan["set_aside"][0].update(path="ckpt_dir1/test_1-1_2.ckpt"), "names rank 1"),
+        (lambda plan: plan["set_aside"][0].update(path="ckpt_dir0/group_info.pb"), "no name of a slice"),
+        (lambda plan: plan["set_aside"][0].update(path="ckpt_dir0/test-2_77.ckpt"), "keeps, writes or reads"),
+        (lambda plan: plan["set_aside"][1].update(path="ckpt_dir2/test-2_77.ckpt"), "keeps, writes or reads"),
+        (lambda plan: plan["set_aside"].append(plan["set_aside"][0]), "sets a slice aside twice"),
+        (lambda plan: plan.update(step=None, actions=[], group_files=[]), "sets slices aside, but has no step"),
+    ],
+)
+def test_a_plan_sets_nothing_else_aside_than_what_it_may(change, why):
+    data = json.loads(json.dumps(plan_to_json(ASIDE)))
+    change(data)
+    with pytest.raises(FormatError, match=why):
+        plan_from_json(json.dumps(data), "p")
 
 
 def compose(**change):

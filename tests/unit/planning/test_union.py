@@ -6,6 +6,7 @@ from ms_recover.cli.tree import plan_code
 from ms_recover.model.actions import CopyAction, FileState
 from ms_recover.model.inventory import MetaFile, Note, RankPath
 from ms_recover.model.options import PlanOptions
+from ms_recover.model.plan import GivenUpSlice
 from ms_recover.planning.union import cut_down, unite
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.support.plans import make_plan
@@ -143,3 +144,14 @@ def test_each_node_writes_the_records_of_mindformers_for_its_own_ranks():
     plan = planned(here, there)
     assert plan.step == OLDER
     assert [(write.rank, write.file) for write in plan.meta_files] == [(0, f"test-{OLDER}.ckpt")]
+
+
+def test_only_slices_of_this_node_are_set_aside():
+    here, there = node(slice_file(0)), node(slice_file(2), slice_file(3), name="there:1")
+    union = unite(here, [there])
+    plan = make_plan(union.inventory, PlanOptions(world_size=4))
+    given_up = tuple(
+        GivenUpSlice(rank=rank, path=f"ckpt_dir{rank}/test-2_8.ckpt", state=None, reason="") for rank in (0, 2)
+    )
+    cut = cut_down(replace(plan, set_aside=given_up), union, None, ["there:1"], {})
+    assert [one.rank for one in cut.set_aside] == [0]

@@ -6,7 +6,7 @@ import pytest
 
 from ms_recover.model.actions import CopyAction, FileState, Replica
 from ms_recover.model.inventory import Note
-from ms_recover.model.plan import Plan, RankVerdict, RejectedStep
+from ms_recover.model.plan import GivenUpSlice, Plan, RankVerdict, RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.reporting.plan_text import plan_text
 
@@ -20,6 +20,13 @@ COMPLETE = Plan(
     group_files=(),
     ranks=KEPT,
     considered=Step(3, 8),
+)
+COPY = CopyAction(
+    rank=0,
+    replica=Replica(rank=2, path="rank_2/a-3_8.ckpt", state=FileState(bytes=2048, mtime_ns=7)),
+    target="rank_0/a-3_8.ckpt",
+    replaces=None,
+    reason="lost",
 )
 GIVEN_UP = RejectedStep(Step(3, 10), "rank 2: no replica of its slice is left")
 OTHER_RUN = RejectedStep(Step(9, 1), "only run old has slices of it", another_run=True)
@@ -110,14 +117,7 @@ def test_disagreements_say_what_to_do():
 
 
 def test_actions_are_counted_with_their_bytes():
-    action = CopyAction(
-        rank=0,
-        replica=Replica(rank=2, path="rank_2/a-3_8.ckpt", state=FileState(bytes=2048, mtime_ns=7)),
-        target="rank_0/a-3_8.ckpt",
-        replaces=None,
-        reason="lost",
-    )
-    text = plan_text(replace(COMPLETE, actions=(action,)), None, next_command="recover-ckpt apply /tree")
+    text = plan_text(replace(COMPLETE, actions=(COPY,)), None, next_command="recover-ckpt apply /tree")
     assert "RECOVERABLE at step 3_8: 1 slice to copy (2.0 KiB), 3 kept" in text
     assert text.endswith("Next: recover-ckpt apply /tree")
 
@@ -139,3 +139,16 @@ def test_a_large_world_lists_only_ranks_with_work():
     text = plan_text(replace(COMPLETE, ranks=ranks, world_size=100), None)
     assert "and 100 ranks that keep their sound slice" in text
     assert len(text.splitlines()) < 13
+
+
+def test_slices_that_are_set_aside_are_named():
+    action = replace(COPY, replaces=FileState(5, 5), set_aside="rank_0/a-3_8.ckpt.outvoted")
+    given_up = GivenUpSlice(rank=2, path="rank_2/a_1-1_2.ckpt", state=None, reason="MindFormers would not resume")
+    plan = replace(COMPLETE, actions=(action,), set_aside=(given_up,))
+    assert "1 that is replaced set aside, 1 slice given up to set aside, 3 kept" in headline(plan)
+    text = plan_text(plan, None)
+    assert "   0  rank_0/a-3_8.ckpt  rank_0/a-3_8.ckpt.outvoted" in text
+    assert "   2  rank_2/a_1-1_2.ckpt  MindFormers would not resume" in text
+    alone = replace(plan, actions=())
+    assert alone.changes_anything
+    assert headline(alone).endswith("every rank has its slice, 1 slice given up to set aside")

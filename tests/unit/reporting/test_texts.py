@@ -154,3 +154,13 @@ def test_a_failed_outcome_names_the_failures():
 def test_outcomes_without_work_and_with_parts_only():
     assert "already had its slice" in outcome_text(outcome(result("already there")), None)
     assert "PARTIAL: " in outcome_text(outcome(result("composed"), partial=True), None)
+
+
+def test_an_outcome_names_what_was_set_aside():
+    kept = replace(result("copied"), set_aside="rank_0/a.outvoted")
+    text = outcome_text(outcome(kept, set_aside=("rank_1/b_1-1_2.ckpt.superseded",)), None)
+    head = text.splitlines()[1]
+    assert head.endswith("; 1 that was replaced set aside; 1 slice of steps that were given up set aside")
+    assert "   0  rank_0/a  rank_0/a.outvoted" in text
+    assert "recover-ckpt plan /tree names the commands that take them back or remove them" in text
+    assert "Slices that were given up, renamed: rank_1/b_1-1_2.ckpt.superseded" in text

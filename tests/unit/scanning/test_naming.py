@@ -7,6 +7,8 @@ from ms_recover.scanning.naming import (
     Pattern,
     SliceName,
     Unused,
+    never_a_slice,
+    outvoted_reason,
     rank_in_path,
     read_rank_directory,
     read_slice_name,
@@ -127,6 +129,8 @@ def test_names_of_strategy_files(name, rank):
         (".test-1_77.ckpt.ms_recover.tmp", "interrupted recovery"),
         ("test-graph.meta", "graph"),
         ("test-2_77.ckpt.superseded", "set aside"),
+        ("test-2_77.ckpt.outvoted", "nothing proved it damaged"),
+        ("test-2_77.safetensors.2.outvoted", "nothing proved it damaged"),
         ("test-1_77_breakpoint.ckpt", "exception"),
         ("test-1_77.partial.ckpt", "could not be recovered whole"),
         ("llama_rank_3-1_77.partial.safetensors", "could not be recovered whole"),
@@ -189,3 +193,21 @@ def test_bad_patterns_are_usage_errors(text):
 def test_rank_in_path():
     assert rank_in_path("/data/rank_3/ckpt_dir5/group_info.pb") == 5
     assert rank_in_path("/data/x/group_info.pb") is None
+
+
+@pytest.mark.parametrize("ending", ["outvoted", "2.outvoted", "superseded", "outvoted.manifest.json", "outvoted.state"])
+def test_no_pattern_makes_a_slice_of_what_is_set_aside(ending):
+    name = f"8.ckpt.{ending}"
+    assert Pattern.parse("ckpt_dir{rank}/{step}.{prefix}").slice_name(f"ckpt_dir3/{name}") is not None
+    assert never_a_slice(name)
+
+
+def test_commands_take_an_outvoted_slice_back_or_remove_it():
+    path = "ckpt_dir3/test-2_77.ckpt"
+    names = [f"test-2_77.ckpt{end}" for end in ("", ".manifest.json", ".outvoted", ".outvoted.state")]
+    reason = outvoted_reason("/my tree", f"{path}.outvoted", names, near=True)
+    slice_path, aside = f"'/my tree/{path}'", f"'/my tree/{path}.outvoted'"
+    assert f"to take it back: rm -f '/my tree/{path}.manifest.json' && mv -f {aside} {slice_path} && mv -f " in reason
+    assert f"'/my tree/{path}.outvoted.state' '/my tree/{path}.state'; then plan with --lost" in reason
+    assert reason.endswith(f"to remove it: rm -f {aside} '/my tree/{path}.outvoted.state'")
+    assert "mv -f" not in outvoted_reason("s3://b/run", f"{path}.outvoted", names, near=False)

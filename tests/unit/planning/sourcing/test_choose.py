@@ -175,3 +175,28 @@ def test_a_cut_list_makes_a_rank_damaged_and_it_is_replaced():
     found = choose([slice_file(0, names=NAMES[:2]), *plain(0)])
     assert copies(found) == [(0, 2)]
     assert found.ranks[0].state == "damaged"
+
+
+def outvoted(slices=None, **options):
+    known = contents(r0="a", r2="x", r4="a", r1="b", r3="b", r5="b")
+    return choose(slices or plain(ranks=6), TRIPLES, known, **options).actions
+
+
+def test_an_outvoted_slice_is_set_aside_when_it_is_replaced():
+    (action,) = outvoted()
+    assert (action.rank, action.set_aside) == (2, "ckpt_dir2/test-2_8.ckpt.outvoted")
+    assert action.replaces is not None
+
+
+def test_a_slice_that_is_damaged_or_missing_or_of_a_lost_rank_is_not_set_aside():
+    assert [one.set_aside for one in outvoted([*plain(2, ranks=6), slice_file(2, problem="cut")])] == [None]
+    assert [one.set_aside for one in outvoted(plain(2, ranks=6))] == [None]
+    (lost,) = outvoted(lost=frozenset((2,)))
+    assert lost.replaces is not None
+    assert lost.set_aside is None
+
+
+def test_a_slice_of_another_run_in_the_place_of_a_slice_is_set_aside():
+    slices = [backed(slice_file(rank), rank % 2, run="main") for rank in range(1, 4)]
+    (action,) = choose([*slices, backed(slice_file(0), "x", run="other")]).actions
+    assert (action.rank, action.set_aside) == (0, "ckpt_dir0/test-2_8.ckpt.outvoted")

@@ -1,0 +1,137 @@
+"""Slices that are set aside with what lies beside them: nothing that may be right is destroyed.
+
+A slice that is outvoted gets a second name before another one replaces it, so that its own name is never empty. A slice
+of a step that is given up is renamed. Either can be repeated after a crash at any moment, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+
+from ms_recover.errors import MissingInputError, MsRecoverError, VerificationError
+from ms_recover.file_names import BESIDE_SLICE, OUTVOTED_SUFFIX, SUPERSEDED_SUFFIX, aside_name
+from ms_recover.model.plan import GivenUpSlice
+from ms_recover.stores.store import Store, never
+
+_PARTS = (*BESIDE_SLICE, "")
+"""Behind the name of a slice; itself comes last, so that what is set aside has its manifest."""
+
+
+def keep_outvoted(store: Store, path: str) -> str | None:
+    """Give a slice that is about to be replaced, and what lies beside it, second names; return its path there.
+
+    None when nothing lies there. One that has its second name already, or a copy of its bytes, keeps that.
+
+    Raises
+    ------
+    MsRecoverError
+        Of a store, when it cannot be done; the slice is where it was.
+    """
+    with explained_whole("setting aside", f"{store.url}/{path}", "nothing was replaced"):
+        names = _names(store, path)
+        if os.path.basename(path) not in names:
+            return None
+        aside = _free_name(store, path, names, OUTVOTED_SUFFIX)
+        for part in _PARTS:
+            if _is_in(path + part, names) and not _is_in(aside + part, names):
+                store.link(path + part, aside + part)
+        store.sync(os.path.dirname(path))
+    return aside
+
+
+def give_up(store: Store, one: GivenUpSlice) -> str | None:
+    """Rename a slice of a plan, and what lies beside it; return its path there, None when it was renamed before.
+
+    Raises
+    ------
+    VerificationError
+        When it changed after the plan was made, or appeared.
+    MsRecoverError
+        As for `supersede`.
+    """
+    with suppress(MissingInputError):
+        if store.stat(one.path).state != one.state:
+            raise VerificationError(f"{store.url}/{one.path} changed after the plan was made; it stays: plan again")
+    return supersede(store, one.path)
+
+
+def supersede(store: Store, path: str, hint: str = "move it away yourself") -> str | None:
+    """Rename a slice that is given up, and what lies beside it; return its path there.
+
+    None when nothing is left to rename. The manifest goes first, so that none stays beside another slice.
+
+    Raises
+    ------
+    MsRecoverError
+        Of a store, when it cannot be done; it ends with the `hint`.
+    """
+    with explained_whole("setting aside", f"{store.url}/{path}", hint):
+        names = _names(store, path)
+        if not any(_is_in(path + part, names) for part in _PARTS):
+            return None
+        aside = _free_name(store, path, names, SUPERSEDED_SUFFIX, moved=True)
+        for part in _PARTS:
+            if _is_in(path + part, names) and _is_in(aside + part, names):  # copied before a crash, not yet removed
+                store.remove(path + part)
+        rename_slice(store, path, aside)
+    return aside
+
+
+def rename_slice(store: Store, path: str, to: str) -> None:
+    """Rename a slice and what lies beside it, its manifest first; errors are those of a store."""
+    names = _names(store, path)
+    for part in _PARTS:
+        if _is_in(path + part, names):
+            store.rename(path + part, to + part)
+    store.sync(os.path.dirname(path))
+
+
+def _free_name(store: Store, path: str, names: Collection[str], suffix: str, *, moved: bool = False) -> str:
+    """Return the first name that nothing else has; parts of the slice may have it, `moved` there before a crash."""
+
+    def is_free(part: str) -> bool:
+        if not _is_in(aside + part, names):
+            return True
+        if not _is_in(path + part, names):
+            return moved and bool(part)
+        return _is_same(store, path + part, aside + part)
+
+    for number in count(1):
+        aside = aside_name(path, suffix, number)
+        if all(map(is_free, _PARTS)):
+            return aside
+    raise AssertionError
+
+
+def _is_same(store: Store, path: str, other: str) -> bool:
+    """Whether two names are of one file, or of files with the same bytes."""
+    try:
+        one, two = store.stat(path), store.stat(other)
+        if one.inode is not None and one.inode == two.inode:
+            return True
+        if one.size != two.size:
+            return False
+        with store.open(path) as first, store.open(other) as second:
+            return first.digest(never) == second.digest(never)
+    except MsRecoverError:  # one cannot be read, so that they are not known to be alike
+        return False
+
+
+def _names(store: Store, path: str) -> set[str]:
+    return {entry.name for entry in store.list(os.path.dirname(path))}
+
+
+def _is_in(path: str, names: Collection[str]) -> bool:
+    return os.path.basename(path) in names
+
+
+@contextmanager
+def explained_whole(doing: str, name: str, hint: str) -> Iterator[None]:
+    """Let errors of a block name the act that is made of several, and the next step."""
+    try:
+        yield
+    except MsRecoverError as error:
+        raise type(error)(f"{doing} {name}: {error}; {hint}") from error
