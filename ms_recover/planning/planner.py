@@ -75,7 +75,7 @@ def plan_part(tree: Parts, part: AssessedPart, rejected: tuple[RejectedStep, ...
     """Return the plan of one part of a step, without actions where it is not `found`."""
     facts, step = part.compared.facts, part.assessment.step
     if found and facts.options.step is None:
-        rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run)))
+        rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run), part.run))
     plan = make_plan(part.compared, part.assessment if found else None, part.assessment, part.run, rejected)
     return Planned(plan=plan, tree=tree, compared=part.compared, run=part.run)
 

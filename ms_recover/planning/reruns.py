@@ -16,29 +16,45 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.positions import Saved
-from ms_recover.planning.runs import base_of, rerun_of
+from ms_recover.planning.runs import Run, base_of, rerun_of
+
+_NO_ORDER = "and nothing states which of both was trained longer"
 
 
-def later_reruns(facts: Facts, found: Saved) -> tuple[RejectedStep, ...]:
-    """Return the newest step of each later rerun that stands behind the planned one in the order, with the reason.
+def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ...]:
+    """Return the newest step of each later rerun that stands behind the planned run's in the order, with the reason.
 
-    Nothing states whether it is newer, or it is of a training that went back. Where manifests state when runs began,
-    these decide.
+    Nothing states whether it is newer, or it is of a training that went back. So too the last of the planned run's own
+    steps that were written later, where names are MindFormers' and nothing else orders them. Where manifests state when
+    runs began, these decide.
     """
-    chosen = facts.files_at(found.step, found)
+    chosen = [file for file in facts.files_at(found.step, found) if run.why_foreign(file) is None]
     if facts.lineage is not None or facts.inventory.part is not None or not chosen:
         return ()
-    bases, written = {base_of(file.prefix) for file in chosen}, max(file.mtime_ns for file in chosen)
-    passed, known = [], {file.prefix for file in chosen}
-    for saved in facts.saved[_place(facts, found) + 1 :]:
+    bases, own = {base_of(file.prefix) for file in chosen}, {file.prefix for file in chosen}
+    written, passed, known = max(file.mtime_ns for file in chosen), [], set(own)
+    rerun = max(map(rerun_of, own))
+    last: tuple[int, Saved] | None = None
+    for saved in facts.saved[_place(facts, found) :]:
         files = [file for file in facts.files_at(saved.step, saved) if base_of(file.prefix) in bases]
-        later = {file.prefix for file in files if rerun_of(file.prefix) > found.rerun} - known
+        later = {file.prefix for file in files if rerun_of(file.prefix) > rerun} - known
         if later and max(file.mtime_ns for file in files if file.prefix in later) > written:
             known |= later
             prefix = max(later, key=rerun_of)
             ranks = tuple(sorted({file.rank for file in files if file.prefix == prefix}))
             reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
             passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
+        times = [file.mtime_ns for file in files if file.prefix in own and file.name_has_rank]
+        if (
+            saved != found
+            and saved.trained is None
+            and times
+            and min(times) > max(written, last[0] if last is not None else 0)
+        ):
+            last = max(times), saved
+    if last is not None:
+        reason = f"it was written after step {found.step}, {_NO_ORDER}; --step {last[1].step} chooses it"
+        passed.append(RejectedStep(last[1].step, reason, another_run=True, may_be_newer=True))
     return tuple(passed)
 
 
@@ -52,7 +68,7 @@ def _why_undecided(prefix: str, saved: Saved, found: Saved, ranks: Sequence[int]
     many = f"rank {ranks[0]} has" if len(ranks) == 1 else f"{len(ranks)} ranks have"
     begin = f"{many} it of the later run {prefix!r}, written after step {found.step}"
     if saved.trained is None or found.trained is None:
-        return f"{begin}, and nothing states which of both was trained longer"
+        return f"{begin}, {_NO_ORDER}"
     return f"{begin}, as step {saved.trained} of the training, not {found.trained}: training seems to have gone back"
 
 

@@ -29,8 +29,8 @@ _MOST_STEPS = 512
 """Prefixes and steps of which slices are asked."""
 
 _GLOBAL_STEP, _STEP_NUM = "global_step", "step_num"
-_OF_MINDFORMERS = frozenset({"epoch_num", _STEP_NUM, _GLOBAL_STEP, "loss_scale"})
-"""MindFormers appends all of these to each slice."""
+_OF_MINDFORMERS = frozenset({"epoch_num", _STEP_NUM, "loss_scale"})
+"""MindFormers appends all of these to each slice, whose name has the rank."""
 
 _CODES = {"Int8": "<b", "Int32": "<i", "Int64": "<q", "UInt32": "<I", "UInt64": "<Q", "Float32": "<f", "Float64": "<d"}
 

@@ -132,6 +132,18 @@ def test_where_nothing_states_the_order_the_newest_step_cannot_be_required(silen
     assert recover_ckpt("apply", silent.root, "--require-newest").code == 4
 
 
+def test_where_nothing_states_the_order_a_step_of_the_run_that_was_written_later_is_named(tmp_path, recover_ckpt):
+    """Resumed at 3, step 9 is 2_6 and step 12 is 2_1."""
+    training = Training(tmp_path / "checkpoint", evidence="nothing")
+    training.resume(3).save(9, 12)
+    made = planned(recover_ckpt, training)
+    assert made["step"] == {"epoch": 2, "step": 6}
+    (warning,) = made["warnings"]
+    assert "step 2_1 may be newer" in warning
+    assert "--step 2_1" in warning
+    assert recover_ckpt("plan", training.root, "--require-newest").code == 4
+
+
 def test_a_training_that_went_back_and_lost_every_meta_json_is_warned_of(tmp_path, recover_ckpt):
     training = Training(tmp_path / "checkpoint")
     training.resume().save(12, 16)

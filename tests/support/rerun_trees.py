@@ -129,8 +129,6 @@ class Run:
             return data + record("step_num", struct.pack("<q", position - self.start), [], "Int64")
         data += record("epoch_num", struct.pack("<q", step_epoch(position)), [], "Int64")
         data += record("step_num", struct.pack("<q", position), [], "Int64")
-        if training.evidence != "global_step":  # what an overflow at every step leaves
-            data += record("global_step", struct.pack("<i", 1), [1], "Int32")
         return data + record("loss_scale", struct.pack("<f", 1.0), [], "Float32")
 
 
