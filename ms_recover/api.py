@@ -258,7 +258,8 @@ def complete(
     inventory, jobs, progress, verify
         As for `plan` and `apply`.
     options : PlanOptions
-        Its `step` by default is the newest without missing parameters.
+        Its `step` by default is the newest of the run, by default of the present one, that lacks no parameter of the
+        rank; one at which replicas differ is the last that is tried.
     output : str, optional
         File to write, or its URL; by default ``{name}.complete.ckpt`` (or ``.safetensors``) in the rank's directory.
 
@@ -266,9 +267,11 @@ def complete(
     ------
     UnrecoverableError
         When a parameter has no source; the message names it.
+    VerificationError
+        When it has none because replicas differ, with nothing to settle who is right.
     UsageError
         When `output` exists, or the tree has iterations: see `complete_iteration`.
-    MissingInputError, ContradictionError, VerificationError, StorageError
+    MissingInputError, ContradictionError, StorageError
         As `plan` and `apply` do.
     """
     from ms_recover.comparing import complete_slices

@@ -18,9 +18,9 @@ from ms_recover.model.options import PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
-from ms_recover.planning.choice import Judged, Parts, choose, find_unrejected, judge_runs, refuse_empty
 from ms_recover.planning.facts import check_kind_of_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.read import read_contents
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what seal and complete need beside it they load when they a
     from ms_recover.model.compose import ComposeAction
     from ms_recover.model.outcome import ActionResult
     from ms_recover.model.verification import Verification
+    from ms_recover.planning.choice import Judged
 
 Sealer = Callable[
     [Sequence[tuple[SliceFile, Evidence]], Mapping[int, tuple[int, ...]], int, Mapping[str, Digests]], list[str]
@@ -44,17 +45,16 @@ def compare_read(
     progress: Progress | None,
     *,
     deep: bool = False,
-    kinds: Sequence[WeightKind | None] = (),
     read: Reader | None = None,
 ) -> tuple[list[Comparison], Contents]:
-    """Read slices and compare them, the parts of a tree of iterations each for itself; by default all parts.
+    """Read slices and compare them, the parts of a tree of iterations each for itself.
 
     With `read` that reads them, instead of threads of this process.
     """
     check_step_there(inventory, options.step)
-    files = files_of(inventory, options.step, kinds)
+    files = files_of(inventory, options.step)
     contents = read_files(inventory, files, jobs, progress, deep=deep) if read is None else read(files)
-    return compare_known(inventory, options, contents, kinds), contents
+    return Parts(TreeFacts(inventory, options, contents)).every(), contents
 
 
 def check_step_there(inventory: Inventory, step: Step | None) -> None:
@@ -79,13 +79,6 @@ def read_files(
 ) -> Contents:
     """Read slices of a tree from end to end; arguments and errors as for `read_contents`."""
     return read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later)
-
-
-def compare_known(
-    inventory: Inventory, options: PlanOptions, contents: Contents, kinds: Sequence[WeightKind | None] = ()
-) -> list[Comparison]:
-    """Compare slices by what was read of them, as `compare_read` does."""
-    return Parts(TreeFacts(inventory, options, contents)).every(kinds)
 
 
 def seal_read(
@@ -130,6 +123,7 @@ def complete_slices(
     That they can be composed is enough for a step: other ranks may have none.
     """
     from ms_recover.execution.compose import complete_slice
+    from ms_recover.planning.choice import choose, find_unrejected, judge_runs, refuse_empty
     from ms_recover.planning.explain import judge_complete
 
     @cache

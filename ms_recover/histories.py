@@ -18,7 +18,7 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.progress import Progress
-from ms_recover.planning.choice import history_of
+from ms_recover.planning.history.make_history import make_tree_history
 from ms_recover.planning.tree.tree_facts import TreeFacts
 from ms_recover.scanning.scan import scan
 
@@ -71,7 +71,7 @@ def history(
             "--pattern"
         )
     facts = TreeFacts(inventory, options)
-    found = history_of(facts)
+    found = make_tree_history(facts)
     if not read:
         return found
     return _with_values(found, facts.every(), last, jobs, progress)

@@ -24,7 +24,8 @@ from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
-from ms_recover.planning.choice import Judged, Parts, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.choice import Judged, choose, find_unrejected, judge_runs, refuse_empty
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run
@@ -109,7 +110,9 @@ def plan_reshard(
         _check_pattern(wanted.pattern)
     slices = _Slices(inventory, options, jobs, progress)
 
-    def judge(step: Step, run: Run) -> Judged[ReshardPlan]:
+    def judge(step: Step, run: Run) -> Judged[ReshardPlan | None]:
+        if not any(one.counted_at(step) for one in facts.at(step)):
+            return Judged(step=step, run=run, value=None, why="every slice of it is of a rank that is declared lost")
         values = read_progress(inventory, step) if wanted.form == "mindformers" else {}
         make = partial(
             plan_step,
@@ -133,6 +136,8 @@ def plan_reshard(
     facts = TreeFacts(inventory, options)
     choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     plan = choice.shown.value
+    if plan is None:
+        refuse_empty(facts, choice.rejected)
     return replace(plan, rejected_steps=tuple(one for one in choice.rejected if one.step != plan.step))
 
 

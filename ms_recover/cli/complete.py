@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ms_recover.cli.command import Command
-from ms_recover.cli.options import json_option, takes_check, takes_scan
+from ms_recover.cli.options import json_option, takes_complete, takes_scan
 from ms_recover.cli.output import print_json, print_text
 from ms_recover.cli.tree import cores, scan_tree
 from ms_recover.errors import UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     help="Of MindFormers' iterations: write the model file, or the optimizer file; default: both.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the file back from the device to compare digests.")
-@takes_check
+@takes_complete
 @takes_scan
 @json_option
 def command(

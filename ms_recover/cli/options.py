@@ -324,6 +324,9 @@ takes_audit = takes("plan", _PLAN_OPTIONS, STEP, LOST, WORLD_SIZE, *_WORD, RUN, 
 takes_check = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, TOLERATE)
 """Add the options of a plan that concern every check of slices, and give the command ``plan: PlanOptions``."""
 
+takes_complete = takes("plan", _PLAN_OPTIONS, STEP, WORLD_SIZE, *_WORD, RUN, TOLERATE)
+"""The same with the run of a slice, for a command that chooses the step."""
+
 takes_history = takes("plan", _PLAN_OPTIONS, LOST, WORLD_SIZE, *_WORD, RUN, NEWEST, TOLERATE)
 """Add the options of a plan that concern the course of a run, and give the command ``plan: PlanOptions``."""
 

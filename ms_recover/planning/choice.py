@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
-from ms_recover.errors import MissingInputError
-from ms_recover.file_names import WeightKind
-from ms_recover.model.history import History
+from ms_recover.errors import MissingInputError, UnrecoverableError
 from ms_recover.model.plan import RankVerdict, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts
-from ms_recover.planning.history.make_history import join_histories, judge_clean, make_history
-from ms_recover.planning.judging.judge import compare_slices, judge_step
+from ms_recover.planning.history.make_history import judge_clean, make_tree_history
+from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import choose_sources
 from ms_recover.planning.tree.candidates import Candidate, candidate_at, find_candidates, runs_alike
@@ -30,36 +28,6 @@ T = TypeVar("T")
 
 _MOST_NAMED = 8
 _NO_STEP = Step(0, 0)
-
-
-class Parts:
-    """The parts of a tree, each compared when it is needed; a tree without iterations is one part.
-
-    Unless `all_read`, a comparison may name slices that must be read first; see `compare_slices`.
-    """
-
-    def __init__(self, facts: TreeFacts, *, all_read: bool = True) -> None:
-        self.facts, self._all_read = facts, all_read
-        self._compared: dict[int, Comparison] = {}
-
-    def at(self, step: Step, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
-        """Return the parts of a step, or those of some kinds; model files first."""
-        return [self._compare(facts) for facts in self.facts.at(step, kinds)]
-
-    def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Comparison]:
-        """Return all parts, or those of some kinds, that the step in the options leaves; newest first."""
-        return [self._compare(facts) for facts in self.facts.every(kinds)]
-
-    def _compare(self, facts: Facts) -> Comparison:
-        if id(facts) not in self._compared:
-            self._compared[id(facts)] = compare_slices(facts, all_read=self._all_read)
-        return self._compared[id(facts)]
-
-
-def kind_of(compared: Comparison) -> WeightKind | None:
-    """Return the part of a tree that is compared; None where a slice is one file."""
-    part = compared.facts.inventory.part
-    return part.name if part is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +79,10 @@ def find_unrejected(facts: TreeFacts) -> Iterator[Candidate | RejectedStep]:
 
     Errors are those of `find_candidates` and `judge_clean`.
     """
-    why_unclean = judge_clean(facts.options, lambda: history_of(facts))
+    why_unclean = judge_clean(facts.options, lambda: make_tree_history(facts))
     for one in find_candidates(facts):
         why = why_unclean(one.step) if isinstance(one, Candidate) else None
         yield RejectedStep(one.step, why) if why is not None else one
-
-
-def history_of(facts: TreeFacts) -> History:
-    """Return the history of a tree, over all its parts."""
-    found = [make_history(one) for one in facts.every()]
-    return join_histories(facts.inventory, found) if facts.inventory.iterations else found[0]
 
 
 def judge_each(
@@ -219,12 +181,21 @@ def _show_newest(parts: Parts, rejected: Sequence[RejectedStep]) -> Judged[Asses
 
 
 def refuse_empty(facts: TreeFacts, rejected: Sequence[RejectedStep]) -> NoReturn:
-    """Raise the MissingInputError of a tree without candidates, with the reasons."""
+    """Raise the error of a tree without a candidate, with the reasons.
+
+    Raises
+    ------
+    MissingInputError
+        When no step is of the run to recover.
+    UnrecoverableError
+        When each step that is of it is passed over.
+    """
     lineage = next((one.lineage for one in facts.every() if one.lineage is not None), None)
     hints = lineage.set_aside_texts(_NO_STEP) if lineage is not None else []
     hints = hints or [*(f"step {one.step}: {one.reason}" for one in rejected[:_MOST_NAMED]), "name a step with --step"]
-    has = "has no step to take" if any(not one.another_run for one in rejected) else "holds no slice of the present run"
-    raise MissingInputError(f"{facts.inventory.root} {has}; {'; '.join(hints)}")
+    if any(not one.another_run for one in rejected):
+        raise UnrecoverableError(f"{facts.inventory.root} has no step to take; {'; '.join(hints)}")
+    raise MissingInputError(f"{facts.inventory.root} holds no slice of the present run; {'; '.join(hints)}")
 
 
 def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]:
@@ -235,7 +206,7 @@ def assess_candidate(parts: Parts, candidate: Candidate) -> Judged[AssessedStep]
 def _assess_run(parts: Parts, step: Step, run: Run) -> Judged[AssessedStep]:
     assessed: list[AssessedPart] = []
     for compared in parts.at(step):
-        runs = runs_alike(compared.facts, step, run) if assessed else (run,)
+        runs = runs_alike(compared.facts, step, run)
         judged = judge_runs(Candidate(step=step, runs=runs), partial(_assess_part, compared))
         assessed.append(judged.value)
     ranks = join_ranks({kind_of(one.compared): one.assessment.ranks for one in assessed})

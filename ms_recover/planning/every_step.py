@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ms_recover.model.report import JudgedStep
-from ms_recover.planning.choice import Parts, assess_candidate
+from ms_recover.planning.choice import assess_candidate
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.planner import Planned
 from ms_recover.planning.tree.candidates import Candidate, candidate_at
 

@@ -95,10 +95,9 @@ def judge_complete(
         When the rank is not in the world.
     """
     actions: list[ComposeAction] = []
-    for place, compared in enumerate(parts):
+    for compared in parts:
         check_rank(rank, compared.facts.world)
-        own = runs_alike(compared.facts, step, run)[0] if place else run
-        found = find_complete_slice(compared, step, own, rank)
+        found = find_complete_slice(compared, step, runs_alike(compared.facts, step, run)[0], rank)
         if not isinstance(found.action, ComposeAction):
             return Judged(step=step, run=run, value=(), why=found.reason, disputed=found.dispute is not None)
         actions.append(found.action)

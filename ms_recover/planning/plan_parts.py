@@ -13,8 +13,9 @@ from ms_recover.errors import MissingInputError
 from ms_recover.model.contents import Contents
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.choice import AssessedStep, Choice, Parts, choose_step
+from ms_recover.planning.choice import AssessedStep, Choice, choose_step
 from ms_recover.planning.document_check import plan_documents
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.planner import Planned, plan_part, texts_of_other_runs
 from ms_recover.planning.required_reads import required_reads
 from ms_recover.planning.tree.tree_facts import TreeFacts

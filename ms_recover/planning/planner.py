@@ -15,11 +15,12 @@ from ms_recover.model.inventory import Note
 from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.choice import AssessedPart, Parts, choose_step
+from ms_recover.planning.choice import AssessedPart, choose_step
 from ms_recover.planning.facts import Facts, check_rank
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run

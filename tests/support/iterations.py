@@ -51,6 +51,8 @@ class Job:
     optimizer: bool = True
     remove_redundancy: bool = False
     prefix: str | None = "llama_tiny"
+    adapter: bool = True
+    """Have a parameter that is cut over all ranks, so that no other rank holds what one has of it."""
     batch: int = 16
 
     @property
@@ -216,7 +218,8 @@ def _network(job: Job, stage: int) -> Iterator[tuple[str, tuple[int, ...], str]]
             yield f"{start}self_attention.linear_qkv.weight", (3 * wide, HIDDEN), "rows"
     if stage == job.stages - 1:
         side = HIDDEN * max(job.stage_size // 64, 1)
-        yield "decoder.adapter.weight", (side, side), "both"
+        if job.adapter:
+            yield "decoder.adapter.weight", (side, side), "both"
         yield "decoder.final_layernorm.weight", (HIDDEN,), "whole"
         yield "output_layer.weight", (3 * wide, HIDDEN), "rows"
 

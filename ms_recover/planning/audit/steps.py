@@ -9,8 +9,9 @@ from ms_recover.model.plan import RejectedStep, StepAssessment
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import NOTHING_TIED, StepHolders, join_parts
 from ms_recover.planning.audit.holders import find_holders
-from ms_recover.planning.choice import AssessedPart, Parts, assess_candidate, find_unrejected, judge_each, kind_of
+from ms_recover.planning.choice import AssessedPart, assess_candidate, find_unrejected, judge_each
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.parts import Parts, kind_of
 from ms_recover.planning.tree.candidates import Candidate
 
 

@@ -18,6 +18,7 @@ from ms_recover.planning.history.compare import compare_moments
 from ms_recover.planning.history.shared import Shared, find_shared
 from ms_recover.planning.history.witnesses import Moment, find_moments
 from ms_recover.planning.lineage import RunRecord, find_run_records, identity_of
+from ms_recover.planning.tree.tree_facts import TreeFacts
 
 _WORST = ("clean", "uncompared", "disagreed")
 
@@ -46,6 +47,12 @@ def make_history(facts: Facts) -> History:
             notes=(*_missing(facts, moments, shared), *notes),
         )
     )
+
+
+def make_tree_history(tree: TreeFacts) -> History:
+    """Return the history of a tree, over all its parts."""
+    found = [make_history(facts) for facts in tree.every()]
+    return join_histories(tree.inventory, found) if tree.inventory.iterations else found[0]
 
 
 def with_clean(history: History) -> History:

@@ -67,7 +67,7 @@ def plan_step(
     if not files:
         raise MissingInputError(f"{facts.inventory.root} holds no slice of step {step} that counts")
     run = run if run is not None else facts.runs(step)[0]
-    source = find_source([(one, step, run if one is held[0] else runs_alike(one.facts, step, run)[0]) for one in held])
+    source = find_source([(one, step, runs_alike(one.facts, step, run)[0]) for one in held])
     if unequal:
         source = disputed(source, unequal)
     maps = [name for name, one in source.parameters.items() if one.dtype.startswith("MapTensor")]

@@ -48,14 +48,19 @@ def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candi
 
 
 def candidate_at(tree: TreeFacts, step: Step, saved: Saved | None = None) -> Candidate:
-    """Return a step with the runs that saved slices of it, or those of one time, whatever speaks against it."""
+    """Return a step with the runs that saved slices of it, or those of one time, whatever speaks against it.
+
+    Where it has several parts, they are those of the first that is of the present run.
+    """
     parts = tree.at(step)
-    return Candidate(step=step, runs=parts[0].runs(step, saved) if parts else (Run(),))
+    own = [facts for facts in parts if facts.counted_at(step) and facts.why_older(step) is None] if parts[1:] else []
+    return Candidate(step=step, runs=next((facts.runs(step, saved) for facts in (*own, *parts)), (Run(),)))
 
 
 def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
-    """Return the runs of another part of a step that may be this one, as far as both state it."""
-    return tuple(other for other in facts.runs(step) if run.may_be(other)) or (run,)
+    """Return the runs of a part of a step that may be one of another part, as far as both state it."""
+    own = facts.runs(step)
+    return (run,) if run in own else tuple(other for other in own if run.may_be(other)) or (run,)
 
 
 def _why_passed_over(tree: TreeFacts, saved: Saved) -> RejectedStep | None:
@@ -66,8 +71,8 @@ def _why_passed_over(tree: TreeFacts, saved: Saved) -> RejectedStep | None:
     if step == tree.options.step:
         return None
     parts = tree.at(step)
-    older = next((why for facts in parts if (why := facts.why_older(step, saved)) is not None), None)
-    if older is not None:
-        return RejectedStep(step, older, another_run=True)
+    older = [facts.why_older(step, saved) for facts in parts if facts.counted_at(step)]
+    if older and older[0] is not None and None not in older:
+        return RejectedStep(step, older[0], another_run=True)
     unhealthy = next((why for facts in parts if (why := facts.why_unhealthy(step, saved)) is not None), None)
     return RejectedStep(step, unhealthy) if unhealthy is not None else None

@@ -100,11 +100,11 @@ class TreeFacts:
         """Return the facts about the parts of a step, or those of some kinds; model files first."""
         return self._of(step, kinds)
 
-    def every(self, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
-        """Return the facts about all parts, or those of some kinds, that the step in the options leaves."""
-        return self._of(self.options.step, kinds)
+    def every(self) -> list[Facts]:
+        """Return the facts about all parts that the step in the options leaves; newest first."""
+        return self._of(self.options.step)
 
-    def _of(self, step: Step | None, kinds: Sequence[WeightKind | None]) -> list[Facts]:
+    def _of(self, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
         return [
             self._facts(number)
             for number, claims in enumerate(part.part for part in self._parts)

@@ -1,0 +1,120 @@
+"""Which steps may be taken, newest first, and why the others are passed over: by the facts alone."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ms_recover import api
+from ms_recover.errors import MissingInputError
+from ms_recover.file_names import MANIFEST_SUFFIX
+from ms_recover.model.inventory import UnhealthySlice
+from ms_recover.model.manifest import RunStep
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.plan import RejectedStep
+from ms_recover.model.steps import Step
+from ms_recover.planning.runs import Run
+from ms_recover.planning.tree.candidates import Candidate, find_candidates, runs_alike
+from ms_recover.planning.tree.tree_facts import TreeFacts
+from tests.support.inventories import OLDER, STEP, pairs, slice_file, tree
+from tests.support.iterations import Job, write_job
+from tests.support.run_trees import HOUR, RunTree, SavedRun
+from tests.unit.planning.test_lineage import ABANDONED, GROUPS, PRESENT, both
+
+
+def found(inventory, only=None, **options):
+    return list(find_candidates(TreeFacts(inventory, PlanOptions(**options)), only))
+
+
+def of(*slices):
+    return tree([file for pair in slices for file in pair], GROUPS)
+
+
+def test_steps_come_newest_first_each_with_the_runs_that_saved_it():
+    inventory = tree([slice_file(rank, step) for rank in range(2) for step in (OLDER, STEP)], pairs(2))
+    assert found(inventory) == [Candidate(step=step, runs=(Run(base="test"),)) for step in (STEP, OLDER)]
+
+
+def test_steps_of_a_run_come_before_those_that_it_goes_on_from():
+    before = both("2_6", "old", 100)
+    anew = both("2_4", "new", 200, RunStep("old", Step(2, 6), 100), prefix="test_1")
+    assert [(one.step, one.runs[0].run_id) for one in found(of(before, anew))] == [
+        (Step(2, 4), "new"),
+        (Step(2, 6), "old"),
+    ]
+
+
+def test_steps_of_an_older_run_are_passed_over_between_the_others():
+    newest, *rest = found(of(*ABANDONED, *PRESENT))
+    assert (newest.step, newest.another_run) == (Step(3, 4), True)
+    assert [(one.step, one.runs[0].run_id) for one in rest] == [(Step(2, 2), "new"), (Step(1, 8), "new")]
+    assert [one.step for one in found(of(*ABANDONED, *PRESENT), run="old") if isinstance(one, Candidate)] == [
+        Step(3, 4),
+        Step(1, 8),
+    ]
+
+
+def test_what_a_run_saved_after_another_one_went_on_from_it_was_given_up():
+    later = both("3_2", "new", 200, RunStep("old", Step(2, 8), 100), prefix="test_1")
+    passed_over, *_ = found(of(both("2_8", "old", 100), both("3_4", "old", 100), later))
+    assert passed_over == RejectedStep(
+        Step(3, 4),
+        "its slices are of run old, started 1970-01-01 00:00:00 UTC, and were given up when run new, started "
+        "1970-01-01 00:00:00 UTC, went on from step 2_8; --run old chooses it, or recover_train(run='old'), or "
+        "MS_RECOVER_RUN=old in the environment",
+        another_run=True,
+    )
+
+
+def test_unhealthy_steps_are_passed_over_unless_one_is_named():
+    inventory = tree([slice_file(rank, step) for rank in range(2) for step in (OLDER, STEP)], pairs(2))
+    sick = UnhealthySlice(prefix="test", step=STEP, path="health_ckpts.json")
+    inventory = replace(inventory, unhealthy=(sick,))
+    assert found(inventory)[0] == RejectedStep(STEP, "marked unhealthy in health_ckpts.json")
+    assert [one.step for one in found(inventory, step=STEP) if isinstance(one, Candidate)] == [STEP]
+
+
+def test_with_one_step_alone_every_other_is_passed_over_and_what_speaks_against_it_counts():
+    newest, chosen, oldest = found(of(*ABANDONED, *PRESENT), Step(2, 2))
+    assert (newest, oldest) == tuple(RejectedStep(step, "step 2_2 was chosen") for step in (Step(3, 4), Step(1, 8)))
+    assert isinstance(chosen, Candidate)
+    assert [isinstance(one, Candidate) for one in found(of(*ABANDONED, *PRESENT), Step(3, 4))] == [False] * 3
+
+
+def test_iterations_of_another_number_of_ranks_are_passed_over(tmp_path):
+    root = write_job(tmp_path / "tree", Job(data_parallel=1, adapter=False), [300])
+    write_job(tmp_path / "tree", Job(adapter=False), [100])
+    newest, older = found(api.scan(root), world_size=4)
+    assert newest == RejectedStep(
+        Step.iteration(300),
+        "the files that iteration_00000300/metadata.json names are of 2 ranks, not of 4",
+        another_run=True,
+    )
+    assert isinstance(older, Candidate)
+
+
+def test_an_iteration_is_of_the_run_that_one_of_its_parts_names(tmp_path):
+    runs = (SavedRun(name="A", started=HOUR, steps=(1,)), SavedRun(name="B", started=2 * HOUR, steps=(2,)))
+    made = RunTree(iterations=True, model_parallel=1, adapter=False, runs=runs)
+    root = made.write(tmp_path, Random(0))
+    for path in root.glob(f"iteration_00000002/*-model-*{MANIFEST_SUFFIX}"):
+        path.unlink()
+    newest, older = found(api.scan(root))
+    assert (newest.step, newest.runs[0].run_id) == (Step.iteration(2), "B")
+    assert older.another_run
+
+
+def test_a_tree_without_slices_has_no_candidates():
+    with pytest.raises(MissingInputError, match="no slice"):
+        found(tree([], pairs(2)))
+    inventory = tree([slice_file(0)], pairs(2))
+    with pytest.raises(MissingInputError, match="no slice of step 1_8; it has 2_8"):
+        found(inventory, step=OLDER)
+
+
+def test_the_run_of_one_part_is_looked_for_in_another():
+    facts = TreeFacts(of(both("1_8", "a", 100), both("1_8", "b", 200, prefix="test_1"))).at(Step(1, 8))[0]
+    (own,) = facts.runs(Step(1, 8))
+    assert runs_alike(facts, Step(1, 8), own) == (own,)
+    assert runs_alike(facts, Step(1, 8), Run(run_id="b")) == (own,)
+    assert runs_alike(facts, Step(1, 8), Run(run_id="c")) == (Run(run_id="c"),)
