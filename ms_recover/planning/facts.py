@@ -9,14 +9,14 @@ from functools import cached_property
 
 from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
+from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
-from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first
+from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first, saved_at
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
@@ -24,8 +24,8 @@ from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
-from ms_recover.planning.runs import OlderRuns, Run, base_of, find_older_runs, find_runs, rerun_of
-from ms_recover.planning.world_size import WorldSize, find_world_size, with_word
+from ms_recover.planning.runs import OlderRuns, Run, base_of, find_older_runs, find_runs
+from ms_recover.planning.world_size import WorldSize, find_world_size, inside_world, outside_world, with_word
 
 _MOST_STEPS = 8
 """Steps that an error names."""
@@ -206,31 +206,15 @@ class Facts:
 
     @cached_property
     def saved(self) -> tuple[Saved, ...]:
-        """The slices of every step, by the time of the training at which they were saved, newest first.
-
-        Those of a run come before all that the runs saved which it goes on from. Two runs may give one name to slices
-        of different times.
-        """
-        items = []
-        for step in self.inventory.steps:
-            generation, times = self.generation(step), self._times(step)
-            for files in times:
-                items.append(
-                    Saved(
-                        step=step,
-                        trained=self.positions.of_all(files),
-                        generation=generation,
-                        rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
-                        paths=frozenset(file.path for file in files) if len(times) > 1 else None,
-                    )
-                )
-        return newest_first(items)
+        """The slices of every step, by the time of the training at which they were saved, newest first."""
+        return newest_first(
+            one
+            for step in self.inventory.steps
+            for one in saved_at(step, self._times(step), self.positions, self.generation(step))
+        )
 
     def _times(self, step: Step) -> list[list[SliceFile]]:
-        """Return the slices of a step by the time of the training at which they were saved, newest first.
-
-        A lineage has slices of one run alone for each step.
-        """
+        """Return the slices of a step by that time; in a lineage one run alone counts at each step."""
         files = [one.file for one in self.counted_at(step)]
         if self.lineage is not None or not self.positions.known:
             return [files]
@@ -328,7 +312,7 @@ def gather_facts(
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
     claims = settle_claims(
-        [_inside(file, world) for file in listing if (file.rank or 0) < world.ranks],
+        [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks],
         inside,
         find_stages(strategies, world.ranks, {name for name in named if name}),
         find_word(options, world.ranks),
@@ -343,7 +327,7 @@ def gather_facts(
     own_runs = find_run_records(counted, inventory.set_aside)
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
-    notes += _outside(inventory, world)
+    notes += outside_world(inventory, world)
     return Facts(
         inventory=inventory,
         options=options,
@@ -413,19 +397,3 @@ def _slice_facts(
             expected=expected,
             state_problem=contents.states.get(path),
         )
-
-
-def _inside(file: GroupFile, world: WorldSize) -> GroupFile:
-    """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
-    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
-        return file
-    ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
-    return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)
-
-
-def _outside(inventory: Inventory, world: WorldSize) -> list[Note]:
-    why = f"its rank is outside the world of {world.ranks} ranks by {world.source}"
-    paths = [file.path for file in inventory.slices if file.rank >= world.ranks]
-    return [Note(path, why) for path in paths[:1]] + (
-        [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
-    )

@@ -9,7 +9,7 @@ manifests, else the optimizer's ``global_step`` in the slices, else the ``step_n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
+from ms_recover.planning.runs import rerun_of
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
@@ -149,7 +150,21 @@ class Saved:
     paths: frozenset[str] | None = None
 
 
-def newest_first(items: Sequence[Saved]) -> tuple[Saved, ...]:
+def saved_at(
+    step: Step, times: Sequence[Sequence[SliceFile]], positions: Positions, generation: int
+) -> Iterator[Saved]:
+    """Yield the slices of a step by the time at which they were saved, as items to be put in order."""
+    for files in times:
+        yield Saved(
+            step=step,
+            trained=positions.of_all(files),
+            generation=generation,
+            rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
+            paths=frozenset(file.path for file in files) if len(times) > 1 else None,
+        )
+
+
+def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:
     """Return items, newest first: those of a later run of the lineage, then those that were trained longer.
 
     Those outside of the lineage, or of which nothing states the position, find their place among the others by name.

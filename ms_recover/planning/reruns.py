@@ -18,6 +18,9 @@ from ms_recover.planning.facts import Facts
 from ms_recover.planning.positions import Saved
 from ms_recover.planning.runs import Run, base_of, rerun_of
 
+_FEW = 2
+"""Ranks of a world in which one slice may make a step whole."""
+
 _NO_ORDER = "and nothing states which of both was trained longer"
 
 
@@ -42,8 +45,9 @@ def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ..
             known |= later
             prefix = max(later, key=rerun_of)
             ranks = tuple(sorted({file.rank for file in files if file.prefix == prefix}))
-            reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
-            passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
+            if len(ranks) > 1 or facts.world.ranks <= _FEW:  # otherwise a stray slice
+                reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
+                passed.append(RejectedStep(saved.step, reason, another_run=True, may_be_newer=True))
         times = [file.mtime_ns for file in files if file.prefix in own and file.name_has_rank]
         if (
             saved != found
