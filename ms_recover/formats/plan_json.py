@@ -159,7 +159,7 @@ class RejectedFields(StepFields):
     reason: str
     another_run: bool = False
     ranks: tuple[Rank, ...] = ()
-    may_be_newer: bool = False
+    may_be_newer: bool | UnsetType = UNSET
 
 
 class PlanFields(Fields, kw_only=True):
@@ -284,7 +284,7 @@ def plan_from_json(text: str, where: str) -> Plan:
 
 def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
     """Return the fields of rejected steps."""
-    return tuple(fill(RejectedFields, rejected.step, rejected) for rejected in steps)
+    return tuple(fill(RejectedFields, one.step, one, may_be_newer=one.may_be_newer or UNSET) for one in steps)
 
 
 def _explanation_fields(explanation: Explanation) -> ExplanationFields:
@@ -317,7 +317,8 @@ def _plan(fields: PlanFields) -> Plan:
         cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
         rejected_steps=tuple(
-            make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
+            make_with(RejectedStep, one, step=Step(one.epoch, one.step), may_be_newer=one.may_be_newer is True)
+            for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),
     )
