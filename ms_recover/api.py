@@ -188,7 +188,8 @@ def apply(
 ) -> Outcome:
     """Carry out a plan in threads; the outcome has the gravest exit code of its actions.
 
-    The actions are independent: one that fails does not stop the others, and all can be repeated.
+    The actions are independent: one that fails does not stop the others, and all can be repeated. A slice that is
+    replaced though nothing proves it damaged is kept beside itself; the results name it.
 
     Parameters
     ----------

@@ -6,23 +6,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ms_recover.errors import MissingInputError, UnrecoverableError, VerificationError
 from ms_recover.file_names import WeightKind
-from ms_recover.model.contents import Contents, Reader
+from ms_recover.model.contents import NOTHING_READ, Contents, Reader
 from ms_recover.model.inventory import Inventory, SliceFile
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
-from ms_recover.planning.facts import check_kind_of_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
+from ms_recover.planning.judging.trials import trials_of
 from ms_recover.planning.runs import Run
-from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.planning.tree.candidates import runs_alike
+from ms_recover.planning.tree.tree_facts import TreeFacts, check_kind_of_step
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
 
@@ -81,6 +82,37 @@ def read_files(
     return read_contents(inventory.root, files, jobs=jobs, progress=progress, from_device=deep, crc=inventory.crc_later)
 
 
+class ReadSlices:
+    """The slices of a tree, or of some parts of it, compared by what was read of them so far."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        options: PlanOptions,
+        jobs: int,
+        progress: Progress | None,
+        kinds: Sequence[WeightKind | None] = (),
+    ) -> None:
+        self.inventory, self.options = inventory, options
+        self._jobs, self._progress, self._kinds = jobs, progress, kinds
+        self.contents = NOTHING_READ
+
+    def read(self, files: Sequence[SliceFile]) -> None:
+        """Read slices, if they were not read before."""
+        unread = {file.path: file for file in files if not self.contents.knows(file)}
+        read = read_files(self.inventory, list(unread.values()), self._jobs, self._progress)
+        self.contents = self.contents.merged(read)
+
+    def read_step(self, step: Step, run: Run) -> None:
+        """Read the slices of a step, and of another step those that show whether one is outvoted rightly."""
+        self.read(files_of(self.inventory, step, self._kinds))
+        self.read([file for one in self.at(step) for file in trials_of(one, step, runs_alike(one.facts, step, run)[0])])
+
+    def at(self, step: Step) -> list[Comparison]:
+        """Return the parts of a step, compared."""
+        return Parts(TreeFacts(self.inventory, self.options, self.contents)).at(step, self._kinds)
+
+
 def seal_read(
     inventory: Inventory,
     options: PlanOptions,
@@ -126,13 +158,11 @@ def complete_slices(
     from ms_recover.planning.choice import choose, find_unrejected, judge_runs, refuse_empty
     from ms_recover.planning.explain import judge_complete
 
-    @cache
-    def compare(step: Step) -> list[Comparison]:
-        contents = read_files(inventory, files_of(inventory, step, kinds), jobs, progress)
-        return Parts(TreeFacts(inventory, options, contents)).at(step, kinds)
+    slices = ReadSlices(inventory, options, jobs, progress, kinds)
 
     def judge(step: Step, run: Run) -> Judged[tuple[ComposeAction, ...]]:
-        return judge_complete(compare(step), step, run, rank, len(kinds))
+        slices.read_step(step, run)
+        return judge_complete(slices.at(step), step, run, rank, len(kinds))
 
     facts = TreeFacts(inventory, options)
     choice = choose(find_unrejected(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))

@@ -11,21 +11,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ms_recover.comparing import files_of, read_files
+from ms_recover.comparing import ReadSlices, files_of
 from ms_recover.errors import UsageError
 from ms_recover.formats.cast import check_castable
-from ms_recover.model.contents import NOTHING_READ
-from ms_recover.model.inventory import Inventory, SliceFile
+from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged, choose, find_unrejected, judge_runs, refuse_empty
-from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.resharding.actions import paths_taken
 from ms_recover.planning.resharding.step_plan import plan_step, why_incomplete
 from ms_recover.planning.runs import Run
@@ -108,7 +106,7 @@ def plan_reshard(
         raise UsageError("MindFormers' format has its own names for files: leave the pattern out")
     if wanted.pattern is not None:
         _check_pattern(wanted.pattern)
-    slices = _Slices(inventory, options, jobs, progress)
+    slices = ReadSlices(inventory, options, jobs, progress)
 
     def judge(step: Step, run: Run) -> Judged[ReshardPlan | None]:
         if not any(one.counted_at(step) for one in facts.at(step)):
@@ -124,7 +122,7 @@ def plan_reshard(
             values=values,
             run=run,
         )
-        plan, parts = _plan_read(slices, step, make)
+        plan, parts = _plan_read(slices, step, run, make)
         if plan.overlaps:
             from ms_recover.execution.reshard_overlaps import find_unequal
 
@@ -148,25 +146,9 @@ def _check_pattern(pattern: str) -> None:
         raise UsageError(f"pattern {pattern!r} has a hidden name, which no scan takes for a slice")
 
 
-class _Slices:
-    """The slices of a tree, compared by what was read of them so far."""
-
-    def __init__(self, inventory: Inventory, options: PlanOptions, jobs: int, progress: Progress | None) -> None:
-        self.inventory, self.options = inventory, options
-        self._jobs, self._progress = jobs, progress
-        self.contents = NOTHING_READ
-
-    def read(self, files: Sequence[SliceFile]) -> None:
-        """Read slices, if they were not read before."""
-        unread = [file for file in files if not self.contents.knows(file)]
-        self.contents = self.contents.merged(read_files(self.inventory, unread, self._jobs, self._progress))
-
-    def at(self, step: Step) -> list[Comparison]:
-        """Return the parts of a step, compared."""
-        return Parts(TreeFacts(self.inventory, self.options, self.contents)).at(step)
-
-
-def _plan_read(slices: _Slices, step: Step, make: Callable[..., ReshardPlan]) -> tuple[ReshardPlan, list[Comparison]]:
+def _plan_read(
+    slices: ReadSlices, step: Step, run: Run, make: Callable[..., ReshardPlan]
+) -> tuple[ReshardPlan, list[Comparison]]:
     """Return the plan of a step, and what it was made from; read as `plan_reshard` says.
 
     Where every slice has a manifest that is a verdict, replicas that give nothing need not be read: their contents
@@ -174,7 +156,7 @@ def _plan_read(slices: _Slices, step: Step, make: Callable[..., ReshardPlan]) ->
     """
     files, quick = files_of(slices.inventory, step), slices.options.quick
     if not quick and not all(one.manifest is not None and one.manifest.provenance.proven for one in files):
-        slices.read(files)
+        slices.read_step(step, run)
     while True:
         parts = slices.at(step)
         plan = make(parts)

@@ -99,7 +99,7 @@ def command(
 
             print_json(outcome_to_json(outcome))
         else:
-            print_text(outcome_text(outcome, text_width(), progress.seconds_to_end))
+            print_text(outcome_text(outcome, text_width(), progress.seconds_to_end, warnings=made.warnings))
         return outcome.exit_code
 
     try:

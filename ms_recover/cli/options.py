@@ -215,10 +215,13 @@ OPTIMIZER_SHARDS = _plan(
 RUN = _plan(
     "--run",
     metavar="ID",
-    help="The run to recover, with those that it goes on from. Default: the run that was started last.",
+    help="The run to recover, with those that it goes on from: its id, or the prefix of its slices where no manifest "
+    "names it. Default: the run that was started last.",
 )
 NEWEST = _plan(
-    "--newest", is_flag=True, help="Where several runs saved one step, take the run whose slices were written last."
+    "--newest",
+    is_flag=True,
+    help="Where several runs saved one step, take the one that most ranks have, of equals the one written last.",
 )
 TOLERATE = _plan(
     "--tolerate",

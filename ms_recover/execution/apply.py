@@ -215,6 +215,8 @@ def run_all(
     for action in actions:
         try:
             results.append(futures[action.target].result())
+            if (kept := results[-1].set_aside) is not None:
+                _log.warning("rank %d: what lay at %s is kept as %s", action.rank, action.target, kept)
         except (StoppedError, MsRecoverError, OSError) as error:
             problems.append(_problem(action, error))
             results.append(_failed(action, problems[-1].text))

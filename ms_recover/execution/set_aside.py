@@ -15,6 +15,7 @@ from ms_recover.errors import MissingInputError, MsRecoverError, VerificationErr
 from ms_recover.file_names import BESIDE_SLICE, OUTVOTED_SUFFIX, SUPERSEDED_SUFFIX, aside_name
 from ms_recover.model.plan import GivenUpSlice
 from ms_recover.stores.store import Store, never
+from ms_recover.system_errors import from_os_error
 
 _PARTS = (*BESIDE_SLICE, "")
 """Behind the name of a slice; itself comes last, so that what is set aside has its manifest."""
@@ -30,7 +31,7 @@ def keep_outvoted(store: Store, path: str) -> str | None:
     MsRecoverError
         Of a store, when it cannot be done; the slice is where it was.
     """
-    with explained_whole("setting aside", f"{store.url}/{path}", "nothing was replaced"):
+    with explained_whole("nothing was replaced: setting aside", f"{store.url}/{path}"):
         names = _names(store, path)
         if os.path.basename(path) not in names:
             return None
@@ -129,9 +130,11 @@ def _is_in(path: str, names: Collection[str]) -> bool:
 
 
 @contextmanager
-def explained_whole(doing: str, name: str, hint: str) -> Iterator[None]:
-    """Let errors of a block name the act that is made of several, and the next step."""
+def explained_whole(doing: str, name: str, hint: str = "") -> Iterator[None]:
+    """Let errors of a block name the act and the slice instead of one of its files; the hint is the next step."""
     try:
         yield
     except MsRecoverError as error:
-        raise type(error)(f"{doing} {name}: {error}; {hint}") from error
+        if isinstance(error.__cause__, OSError):
+            raise from_os_error(error.__cause__, doing, name, hint) from error.__cause__
+        raise type(error)(f"{doing} {name}: {error}{'; ' * bool(hint)}{hint}") from error

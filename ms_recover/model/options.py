@@ -51,9 +51,11 @@ class PlanOptions:
     many as there are replicas.
     """
     run: str | None = None
-    """The run to recover, by its id; by default the one that was started last, with those that it goes on from."""
+    """The run to recover, by its id, or by the prefix of its slices where no manifest names it; by default the one that
+    was started last, with those that it goes on from.
+    """
     newest: bool = False
-    """Where a step was saved by several runs, take the run whose slices were modified last."""
+    """Where a step was saved by several runs, take that which most ranks have, of equals the one modified last."""
     tolerate: tuple[str, ...] = ()
     """Shell patterns of parameters that may differ between replicas, beside the known ones."""
     quick: bool = False

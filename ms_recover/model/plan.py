@@ -163,6 +163,9 @@ class StepAssessment:
     guessed: tuple[int, ...] = ()
     """Ranks that get what other slices list, because nothing states what ``remove_redundancy=True`` dealt to them."""
 
+    kept: tuple[str, ...] = ()
+    """Slices from which more others differ, and which stay because training saved them so: rank, path and reason."""
+
     @property
     def recoverable(self) -> bool:
         """Whether every rank keeps its slice or gets one."""

@@ -31,6 +31,11 @@ class Parameter:
     nbytes: int
     """Length of the contents over all pieces, in bytes."""
 
+    @property
+    def is_counter(self) -> bool:
+        """Whether it is a single number, as steps, rates and scales are: all ranks have it alike, unless it is cut."""
+        return self.shape in ((), (1,))
+
 
 class ParameterList(tuple[Parameter, ...]):
     """The parameters of a slice in file order, a tuple that remembers its hash and the place of each name.

@@ -75,6 +75,17 @@ class Strategy:
         return any(layout.tensor_shape for layout in self.layouts)
 
     @cached_property
+    def trains_at_once(self) -> bool:
+        """Whether an optimizer takes each gradient as it is: there are its states, and no gradients to be added up.
+
+        The clones of a parameter are named by a word and a dot before its name; gradients by ``accu_grads``, in every
+        pipeline and where several steps are one (``PipelineCell``, ``GradAccumulationCell``).
+        """
+        names = {layout.parameter for layout in self.layouts}
+        clones = {word for word, _, name in (one.partition(".") for one in names) if name in names}
+        return bool(clones) and "accu_grads" not in clones
+
+    @cached_property
     def devices_per_stage(self) -> int:
         """Product of the device matrix; 0 when the file has no layout."""
         return max((prod(layout.device_matrix) for layout in self.layouts), default=0)

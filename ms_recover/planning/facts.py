@@ -7,15 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
-from ms_recover.planning.lineage import Lineage, RunRecord, find_lineage, find_run_records, merge_run_records
+from ms_recover.planning.lineage import (
+    Lineage,
+    RunRecord,
+    choose_run,
+    find_lineage,
+    find_run_records,
+    merge_run_records,
+)
 from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first, saved_at
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
@@ -24,11 +29,15 @@ from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
-from ms_recover.planning.runs import OlderRuns, Run, base_of, find_older_runs, find_runs
-from ms_recover.planning.world_size import WorldSize, find_world_size, inside_world, outside_world, with_word
-
-_MOST_STEPS = 8
-"""Steps that an error names."""
+from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
+from ms_recover.planning.world_size import (
+    WorldSize,
+    check_rank,
+    find_world_size,
+    inside_world,
+    outside_world,
+    with_word,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,6 +108,11 @@ class SliceFacts:
     def proven(self) -> bool:
         """Whether its manifest is a verdict: its digests were right when they were written."""
         return self.file.manifest is not None and self.file.manifest.provenance.proven
+
+    @property
+    def saved(self) -> bool:
+        """Whether training saved its manifest, which is no damage then where other slices differ."""
+        return self.file.manifest is not None and self.file.manifest.provenance.kind == "saved"
 
     @property
     def rank_local(self) -> frozenset[str]:
@@ -218,8 +232,12 @@ class Facts:
         files = [one.file for one in self.counted_at(step)]
         if self.lineage is not None or not self.positions.known:
             return [files]
-        present = [file for file in files if base_of(file.prefix) in self.older_runs.present]
-        return self.positions.apart(present or files)
+        times = self.positions.apart(own := self.older_runs.of_present(files))
+        if len(times) < 2:
+            return [files]
+        present = {file.path for file in own}
+        others = [file for file in files if file.path not in present]
+        return [[*held, *others] for held in times]
 
     def generation(self, step: Step) -> int:
         """Return the place in the lineage of the last run that has slices of a step, 0 without one."""
@@ -241,10 +259,11 @@ class Facts:
         files = self.files_at(step, saved)
         if self.lineage is not None and files:
             return self.lineage.why_outside(files) if not self.generation(step) else None
+        named = self.named_run if self.older_runs.chosen is None else None
         why = self.older_runs.why_older(files)
-        if why is not None or self.named_run is None:
+        if why is not None or named is None:
             return why
-        return self.named_run.why_abandoned(files, step, self.positions.of_all(files))
+        return named.why_abandoned(files, step, self.positions.of_all(files))
 
     def why_unhealthy(self, step: Step, saved: Saved | None = None) -> str | None:
         """Return why a step is not to be resumed from although its slices may be sound; None when nothing says so."""
@@ -262,8 +281,9 @@ class Facts:
         return tuple(dict.fromkeys((*self.runs(step), *self._find_runs(step, None))))
 
     def _find_runs(self, step: Step, lineage: Lineage | None, saved: Saved | None = None) -> tuple[Run, ...]:
-        named = self.named_run.prefix if self.named_run is not None else None
-        present, newest = self.older_runs.present, self.options.newest
+        older, newest, named = self.older_runs, self.options.newest, self.older_runs.chosen
+        if named is None and self.named_run is not None and not newest:
+            named = self.named_run.prefix
         times = self._times(step)
         runs: list[Run] = []
         for files in times:
@@ -272,7 +292,7 @@ class Facts:
                 continue
             trained = self.positions.of_all(files)
             apart = frozenset() if own is None else frozenset(file.path for held in times for file in held) - own
-            found = find_runs(files, present, newest=newest, named=named, lineage=lineage)
+            found = find_runs(files, older, newest=newest, named=named, lineage=lineage)
             runs += [replace(run, trained=trained, apart=apart) for run in found]
         return tuple(runs)
 
@@ -324,7 +344,8 @@ def gather_facts(
     for one in _slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
-    own_runs = find_run_records(counted, inventory.set_aside)
+    records = merge_run_records((*find_run_records(counted, inventory.set_aside), *known_runs))
+    nameless = options.run is not None and not choose_run(records, options.run).run_id
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     notes += outside_world(inventory, world)
@@ -337,37 +358,14 @@ def gather_facts(
         steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
-        older_runs=find_older_runs(counted),
-        lineage=find_lineage(merge_run_records((*own_runs, *known_runs)), options.run),
+        older_runs=find_older_runs(counted, options.run if nameless else None),
+        lineage=find_lineage(records, options.run),
         tolerance=Tolerance.with_more(options.tolerate),
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
         ),
         notes=tuple(notes),
     )
-
-
-def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
-    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
-    if step is not None and step.is_iteration != bool(inventory.iterations):
-        have = list_some(inventory.steps[:_MOST_STEPS])
-        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
-        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
-
-
-def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
-    """Refuse a rank that is not in the world.
-
-    Raises
-    ------
-    UsageError
-        It names the ranks of the world.
-    """
-    if not 0 <= rank < world.ranks:
-        begin = f"rank {rank} is {what}, but the" if what else f"there is no rank {rank}: the"
-        raise UsageError(
-            f"{begin} ranks are 0 to {world.ranks - 1} by {world.source}; give another rank or --world-size"
-        )
 
 
 def _slice_facts(

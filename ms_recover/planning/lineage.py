@@ -16,9 +16,10 @@ from ms_recover.model.inventory import SetAside, SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.prefixes import base_of
 
 RUN = "MS_RECOVER_RUN"
-"""Environment variable of ``--run``, which training takes as well."""
+"""Environment variable by which a training is given the run to resume."""
 
 _MOST_NAMED = 8
 
@@ -30,7 +31,8 @@ class RunRecord:
     `started` is None for runs whose manifests do not state it. `begun` is the position of its first step where it began
     within the training and no manifest names the run before: it was resumed by hand. `newest` is its newest step in
     place, `aside` the newest of those that were set aside, None without one. `written` is when the last of its slices
-    was modified, `newest_written` when that of the newest step was, in nanoseconds since 1970.
+    was modified, `newest_written` when that of the newest step was, in nanoseconds since 1970. `prefixes` are those of
+    slices that no manifest gives a run's name: each names a run of its own.
     """
 
     run_id: str
@@ -41,6 +43,7 @@ class RunRecord:
     aside: Step | None = None
     written: int = 0
     newest_written: int = 0
+    prefixes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -120,8 +123,11 @@ class Lineage:
 
     def advice(self, run: RunRecord) -> str:
         """Return how another run is chosen."""
-        name = self.name(run)
-        return f"--run {name} chooses it, or recover_train(run={name!r}), or {RUN}={name} in the environment"
+        names = (self.name(run),) if run.run_id else run.prefixes
+        if not names:
+            return "--step names one of its steps"
+        options = " or ".join(f"--run {name}" for name in names)
+        return f"{options} chooses it, or recover_train(run={names[0]!r}), or {RUN}={names[0]} in the environment"
 
     def name(self, run: RunRecord) -> str:
         """Return the name by which a run is chosen: its id, with its start where another has the same id."""
@@ -201,6 +207,7 @@ def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] 
                 newest=newest,
                 written=max(file.mtime_ns for file in held),
                 newest_written=min(file.mtime_ns for file in held if file.step == newest),
+                prefixes=tuple(sorted({file.prefix for file in held if not identity_of(file.manifest)[0]} - {""})),
             )
         )
     found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
@@ -228,23 +235,29 @@ def _merged(records: Sequence[RunRecord]) -> RunRecord:
         aside=max((one.aside for one in records if one.aside is not None), default=None),
         written=max(one.written for one in records),
         newest_written=min((one.newest_written for one in records if one.newest == newest), default=0),
+        prefixes=tuple(sorted({prefix for one in records for prefix in one.prefixes})),
     )
 
 
 def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> Lineage | None:
     """Return the lineage of the run that was started last and has slices in place, or of the one that is chosen.
 
-    None where no manifest states a start and no run is chosen: then slices alone must tell runs apart. Runs that state
-    no start are of an older version, and come before those that do; but where the newest step of one was written behind
-    all slices of the last run, another program may have gone on with the training, and the answer is None as well.
+    None where no manifest states a start and no run is chosen, and where the chosen one has no name but its prefix:
+    then slices alone must tell runs apart. Runs that state no start are of an older version, and come before those that
+    do; but where the newest step of one was written behind all slices of the last run, another program may have gone on
+    with the training, and the answer is None as well.
 
     Raises
     ------
     UsageError
         When there is no run of the chosen name, or several.
     """
-    last = _chosen(records, chosen) if chosen is not None else _started_last(records)
-    if last is None or (chosen is None and any(_may_follow(one, last) for one in records)):
+    last = choose_run(records, chosen) if chosen is not None else _started_last(records)
+    if (
+        last is None
+        or (chosen is not None and not last.run_id)
+        or (chosen is None and any(_may_follow(one, last) for one in records))
+    ):
         return None
     members = [Member(last.run_id, last.started)]
     parents: list[RunRecord] = []
@@ -271,10 +284,10 @@ def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
     That is the last run that goes on from all that the chosen one has; of that one nothing may be left but its name.
     Where none does it is the chosen run. So the training goes on, and not back to the same step at each start.
     """
-    run = next((one for one in records if name in (one.run_id, _name(one, records))), None)
+    run = next((one for one in records if _is_called(one, name, records)), None)
     seen: set[RunRecord] = set()
     while True:
-        heirs = [one for one in records if one.newest is not None and _goes_on(one, run, name)]
+        heirs = [one for one in records if one.run_id and one.newest is not None and _goes_on(one, run, name)]
         heir = max(heirs, key=_age, default=None)
         if heir is None or heir in seen:
             return name
@@ -320,15 +333,31 @@ def _may_follow(run: RunRecord, last: RunRecord) -> bool:
     return run.started is None and run.newest is not None and run.newest_written > last.written
 
 
-def _chosen(records: tuple[RunRecord, ...], name: str) -> RunRecord:
-    found = [one for one in records if name in (one.run_id, _name(one, records), f"{one.run_id}@{one.started}")]
+def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
+    """Return the run of a name; where manifests give none, the prefixes of slices stand for it, with or without ``_N``.
+
+    Raises
+    ------
+    UsageError
+        When there is none, or several.
+    """
+    found = [one for one in records if one.run_id and _is_called(one, name, records)]
+    found = found or [one for one in records if not one.run_id and _is_called(one, name, records)]
     if len(found) == 1:
         return found[0]
     named = sorted((one for one in (found or records) if one.run_id), key=_age, reverse=True)
     steps = (max(step for step in (one.newest, one.aside) if step is not None) for one in named)
-    have = (f"{_name(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True))
+    have = [f"{_name(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True)]
+    nameless = [prefix for one in records if not one.run_id for prefix in one.prefixes]
+    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless if not found]
     listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
     raise UsageError(f"there is {'no' if not found else 'more than one'} run {name!r} here; there is {listed}")
+
+
+def _is_called(run: RunRecord, name: str, records: Iterable[RunRecord]) -> bool:
+    if not run.run_id:
+        return name in run.prefixes or name in map(base_of, run.prefixes)
+    return name in (run.run_id, _name(run, records), f"{run.run_id}@{run.started}")
 
 
 def _name(run: RunRecord, runs: Iterable[RunRecord]) -> str:

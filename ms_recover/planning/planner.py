@@ -16,20 +16,22 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAs
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import AssessedPart, choose_step
-from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
+from ms_recover.planning.positions import Saved
 from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
-from ms_recover.planning.runs import Run
+from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.sourcing.lent_values import name_lent_values
 from ms_recover.planning.sourcing.lost_names import name_guessed
 from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.strategy_writes import plan_strategy_files
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.planning.world_size import check_rank
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
@@ -157,28 +159,49 @@ def _warnings(
     if found is None:
         return tuple(texts)
     saved = facts.saved_as(found.step, run)
+    texts += _other_runs(facts, found, saved)
     if (unhealthy := facts.why_unhealthy(found.step, saved)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
-    texts += [*name_guessed(compared, found), *name_lent_values(facts, found), *name_lost_states(facts, found)]
+    texts += [
+        *found.kept,
+        *name_guessed(compared, found),
+        *name_lent_values(facts, found),
+        *name_lost_states(facts, found),
+    ]
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
 
+def _other_runs(facts: Facts, found: StepAssessment, saved: Saved) -> list[str]:
+    """Return a warning for each run that is passed over at the step that is taken, where no manifest tells them apart.
+
+    Another one where a single rank has the run that is taken, and nothing but structure proves it.
+    """
+    taken = {rank.path for rank in found.ranks if rank.verdict == "keep" and rank.path is not None}
+    taken |= {replica.path for action in found.actions for replica in action.replicas}
+    texts = []
+    if facts.lineage is None:
+        texts += facts.older_runs.others_at(found.step, facts.files_at(found.step, saved), taken)
+    proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
+    alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
+    return [*texts, *([alone] if alone is not None else [])]
+
+
 def texts_of_other_runs(facts: Facts, rejected: Sequence[RejectedStep]) -> list[str]:
-    """Return a warning for each step of another run; where manifests name runs the newest step of each stands for all.
+    """Return a warning for each step of another run; where manifests or a person name runs the newest stands for all.
 
     `facts` may be those of any part of the tree.
     """
     passed_over = [one for one in rejected if one.another_run]
-    if facts.lineage is not None:
+    if facts.lineage is not None or facts.older_runs.chosen is not None:
         passed_over = list({one.reason: one for one in reversed(passed_over)}.values())[::-1]
     verdicts = {False: "is passed over", True: "may be newer"}
     return [f"step {one.step} {verdicts[one.may_be_newer]}: {one.reason}" for one in passed_over]
 
 
 def _why_not_last(facts: Facts, found: StepAssessment) -> str | None:
-    if facts.lineage is None:
+    if facts.lineage is None and facts.older_runs.chosen is None:
         return facts.older_runs.why_not_last(found.step, found.run_id)
     why = facts.why_older(found.step) if found.step == facts.options.step else None
     return f"step {found.step} is not of the present run: {why}" if why is not None else None

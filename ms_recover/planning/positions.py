@@ -17,7 +17,7 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
-from ms_recover.planning.runs import rerun_of
+from ms_recover.planning.prefixes import rerun_of
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)

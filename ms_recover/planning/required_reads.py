@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ms_recover.model.actions import CopyAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.plan import Plan, StepAssessment
-from ms_recover.planning.facts import Facts, SliceFacts
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import ranks_without_claim, slices_to_compare
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.judging.trials import bare_at, find_trials
 from ms_recover.planning.planner import Planned
 
 
@@ -37,7 +36,7 @@ def required_reads(planned: Planned) -> tuple[SliceFile, ...]:
         if isinstance(action, CopyAction)
         and (action.evidence == "structure" or (action.evidence == "operator" and action.source_rank in alone))
     }
-    trial = _trial_reads(facts, plan) if by_layout else frozenset()
+    trial = _trial_reads(facts, plan)
     alike = facts.stages.replicated if facts.inventory.part is None else facts.stages.sharing
     unclaimed = None if plan.disagreements else ranks_without_claim(facts, plan.recoverable, plan.rejected_steps)
     wanted = [*planned.compared.unread, *(slices_to_compare(facts, unclaimed) if unclaimed is not None else ())]
@@ -73,22 +72,21 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 
 
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
-    """Return the slices without manifest of a target and its sources at another step, the nearest that the target has.
+    """Return the slices that show at another step whether what a plan infers at its own is right.
 
-    There it is seen whether the target holds what these layouts would compose.
+    Those of a target and its sources, where layouts compose it: whether it holds there what they would compose. Where
+    a slice is replaced or passed over that nothing proves damaged, all of the step: whether it differs from the others
+    there as well.
     """
-    steps = sorted(facts.steps, key=lambda step: (step < (plan.step or step), step), reverse=True)
+    planned = plan.step or plan.considered
+    if planned is None:
+        return frozenset()
     found: set[str] = set()
     for action in (*plan.actions, *plan.partials):
-        if action.evidence != "layout":
-            continue
-        step = next((step for step in steps if step != plan.step and _bare(facts.at(step, action.rank))), None)
-        if step is not None:
-            ranks = {action.rank, *(replica.rank for replica in action.replicas)}
-            found.update(one.path for rank in ranks for one in _bare(facts.at(step, rank)))
+        if action.evidence == "layout":
+            needed = {action.rank, *(replica.rank for replica in action.replicas)}
+            found.update(file.path for file in find_trials(facts, planned, action.rank, needed))
+    for one in plan.ranks:
+        if one.state == "damaged" and not plan.disagreements and bare_at(facts, planned, one.rank):
+            found.update(file.path for file in find_trials(facts, planned, one.rank))
     return frozenset(found)
-
-
-def _bare(slices: Sequence[SliceFacts]) -> list[SliceFacts]:
-    """Return the slices of sound structure without a manifest."""
-    return [one for one in slices if one.manifest is None and one.file.problem is None]

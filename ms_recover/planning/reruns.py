@@ -16,7 +16,8 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.positions import Saved
-from ms_recover.planning.runs import Run, base_of, rerun_of
+from ms_recover.planning.prefixes import base_of, rerun_of
+from ms_recover.planning.runs import Run
 
 _FEW = 2
 """Ranks of a world in which one slice may make a step whole."""
@@ -29,10 +30,11 @@ def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ..
 
     Nothing states whether it is newer, or it is of a training that went back. So too the last of the planned run's own
     steps that were written later, where names are MindFormers' and nothing else orders them. Where manifests state when
-    runs began, these decide.
+    runs began, or the operator chooses a run, these decide.
     """
     chosen = [file for file in facts.files_at(found.step, found) if run.why_foreign(file) is None]
-    if facts.lineage is not None or facts.inventory.part is not None or not chosen:
+    decided = facts.lineage is not None or facts.options.run is not None or facts.options.newest
+    if decided or facts.inventory.part is not None or not chosen:
         return ()
     bases, own = {base_of(file.prefix) for file in chosen}, {file.prefix for file in chosen}
     written, passed, known = max(file.mtime_ns for file in chosen), [], set(own)

@@ -17,7 +17,7 @@ from ms_recover.model.plan import MetaWrite, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.positions import NO_POSITIONS, Positions
-from ms_recover.planning.runs import base_of, rerun_of
+from ms_recover.planning.prefixes import base_of, rerun_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,21 +7,16 @@ bear different ``_N``: these are one run as long as no rank has slices of two of
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from ms_recover.file_names import NETWORK_MARK, TRAINABLE_MARK, ending_of
+from ms_recover.file_names import ending_of
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, identity_of
-
-_RERUN = re.compile(
-    rf"(?P<base>.*?)(?:_(?P<again>\d{{1,9}}))?(?P<mark>{NETWORK_MARK}|{TRAINABLE_MARK})?\Z", re.ASCII | re.DOTALL
-)
+from ms_recover.planning.prefixes import base_of, rerun_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,37 +70,72 @@ class Run:
         return all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
 
 
-@lru_cache(maxsize=256)
-def base_of(prefix: str) -> str:
-    """Return a prefix without the ``_N`` of a rerun."""
-    match = _RERUN.match(prefix)
-    return f"{match['base']}{match['mark'] or ''}" if match is not None and match["base"] else prefix
-
-
-def rerun_of(prefix: str) -> int:
-    """Return the ``N`` of a prefix that ends in ``_N``, 0 for another."""
-    match = _RERUN.match(prefix)
-    return int(match["again"] or 0) if match is not None and match["base"] else 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderRuns:
     """The runs that saved a tree's slices before the present one, over all steps.
 
-    `present` has the prefixes, without rerun suffix, that may be recovered, `reasons` every other prefix and why not.
-    `newest` is the id of the run that was started last, and its newest step, where manifests and times show it.
+    `present` has the prefixes, without rerun suffix, that may be recovered, `reasons` every other prefix and why not;
+    `followed` are those of them that as many ranks may have, and that times alone call older. `newest` is the id of the
+    run that was started last, and its newest step, where manifests and times show it. `chosen` is the prefix by which a
+    person named the run to recover, `exact` whether slices bear it as it is, and not with the ``_N`` of reruns alone.
     """
 
     present: frozenset[str]
     reasons: dict[str, str]
+    followed: frozenset[str] = frozenset()
     newest: tuple[str, Step] | None = None
+    chosen: str | None = None
+    exact: bool = False
+
+    def of_present(self, files: Iterable[SliceFile]) -> list[SliceFile]:
+        """Return the slices of a step that may be of the present run.
+
+        Some slice of a step must bear the prefix that was chosen; those of other ranks may have another ``_N``.
+        """
+        own = [file for file in files if base_of(file.prefix) in self.present]
+        if self.chosen is None:
+            return own
+        own = [file for file in own if not identity_of(file.manifest)[0]]
+        return own if not self.exact or any(file.prefix == self.chosen for file in own) else []
 
     def why_older(self, files: Iterable[SliceFile]) -> str | None:
         """Return the reason why the slices of a step are not of the present run; None when some may be."""
-        bases = {base_of(file.prefix) for file in files}
-        if bases and not bases & self.present:
-            return "; ".join(self.reasons[base] for base in sorted(bases))
-        return None
+        held = list(files)
+        if not held or self.of_present(held):
+            return None
+        if self.chosen is not None:
+            names = sorted({_name_of(file) for file in held})
+            have = f"its slices are of the run {' or '.join(map(repr, names))}"
+            return f"{have}, and the run with the prefix {self.chosen!r} was chosen; {_option(names)}"
+        reasons = "; ".join(self.reasons[base] for base in sorted({base_of(file.prefix) for file in held}))
+        return f"{reasons}; {_option(sorted({_name_of(file) for file in held}))}"
+
+    def others_at(self, step: Step, files: Sequence[SliceFile], taken: Set[str]) -> list[str]:
+        """Return a warning for each other run that saved a step, of which the slices with some paths are `taken`."""
+        own = [file for file in files if file.path in taken]
+        prefixes, names = {file.prefix for file in own}, {_name_of(file) for file in own}
+        bases = {base_of(prefix) for prefix in prefixes}
+        reruns = [file.rank for file in files if base_of(file.prefix) in bases]
+        one = len(set(reruns)) == len(reruns)
+        others: dict[str, list[SliceFile]] = defaultdict(list)
+        for file in files if own and self.chosen is None else ():
+            same = base_of(file.prefix) in bases if one else file.prefix in prefixes
+            if _name_of(file) not in names and (identity_of(file.manifest)[0] or not same):
+                others[_name_of(file)].append(file)
+        return [
+            f"step {step} of another run is passed over: {self._why_not(held, own)}; {_option([name])}"
+            for name, held in sorted(others.items())
+        ]
+
+    def _why_not(self, held: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
+        base = base_of(held[0].prefix)
+        if base in self.reasons and base not in {base_of(file.prefix) for file in own}:
+            return self.reasons[base]
+        run_id = identity_of(held[0].manifest)[0]
+        name = f"slices of run {run_id}" if run_id else f"slices with the prefix {held[0].prefix!r}"
+        later = min(file.mtime_ns for file in held) > max(file.mtime_ns for file in own)
+        when = ", written after those that are taken" if later else ""
+        return f"{_ranks_text(held)} {name} as well{when}"
 
     def why_not_last(self, step: Step, run_id: str | None) -> str | None:
         """Return a warning when a step is of a run that another one followed; times prove no more than that."""
@@ -118,13 +148,36 @@ class OlderRuns:
         )
 
 
-def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
+def why_alone(slices: Iterable[SliceFile], taken: Set[str]) -> str | None:
+    """Return a warning when a single rank has the run of which slices are `taken`, and other ranks have other runs."""
+    held = list(slices)
+    names = {_name_of(file) for file in held if file.path in taken}
+    own = [file for file in held if _name_of(file) in names]
+    if len({file.rank for file in own}) != 1 or len({file.rank for file in held}) == 1:
+        return None
+    paths = list_some(sorted(file.path for file in own if file.path in taken))
+    return f"only rank {own[0].rank} has this run, with {paths}; structure only: no replica and no manifest proves it"
+
+
+def _name_of(file: SliceFile) -> str:
+    return identity_of(file.manifest)[0] or file.prefix
+
+
+def _option(names: Iterable[str]) -> str:
+    return f"{' or '.join(f'--run {name}' for name in names)} takes it"
+
+
+def find_older_runs(slices: Iterable[SliceFile], chosen: str | None = None) -> OlderRuns:
     """Tell the present run from those that older runs, or single ranks, left behind.
 
-    A prefix that at most half as many ranks have as another is a leftover. Of several that are left, one whose slices
-    were all written after all slices of the others is the present one; otherwise times prove nothing and all are
-    present. Prefixes of manifests with a run id are present: these tell their runs apart.
+    It is the one `chosen` by its prefix. Otherwise a prefix that at most half as many ranks have as another is a
+    leftover. Of several that are left, one whose slices were all written after all slices of the others is the present
+    one; otherwise times prove nothing and all are present. Prefixes of manifests with a run id are present: these tell
+    their runs apart.
     """
+    if chosen is not None:
+        exact = any(file.prefix == chosen and not identity_of(file.manifest)[0] for file in slices)
+        return OlderRuns(present=frozenset({base_of(chosen)}), reasons={}, chosen=chosen, exact=exact)
     by_base: dict[str, list[SliceFile]] = defaultdict(list)
     by_id: dict[str, list[SliceFile]] = defaultdict(list)
     for file in slices:
@@ -133,17 +186,19 @@ def find_older_runs(slices: Iterable[SliceFile]) -> OlderRuns:
             by_id[file.manifest.run_id].append(file)
     named = {base_of(file.prefix) for files in by_id.values() for file in files}
     large = _widespread(by_base) | named
+    followed: set[str] = set()
     reasons = {
         base: f"only {_ranks_text(by_base[base])} the prefix {base!r}, of another run"
         for base in sorted(by_base.keys() - large)
     }
     if not named and (last := _written_last(by_base, large)) is not None:
-        for base in sorted(large - {last}):
+        followed = large - {last}
+        for base in sorted(followed):
             reasons[base] = f"the slices with the prefix {base!r} are of an older run than those of {last!r}"
-        large = {last}
     run = _written_last(by_id, _widespread(by_id))
     newest = (run, max(file.step for file in by_id[run])) if run is not None else None
-    return OlderRuns(present=frozenset(large), reasons=reasons, newest=newest)
+    present = frozenset(large - followed)
+    return OlderRuns(present=present, reasons=reasons, followed=frozenset(followed), newest=newest)
 
 
 def _widespread(families: Mapping[str, Sequence[SliceFile]]) -> set[str]:
@@ -170,7 +225,7 @@ def _ranks_text(files: Sequence[SliceFile]) -> str:
 
 def find_runs(
     files: Iterable[SliceFile],
-    present: frozenset[str],
+    older: OlderRuns,
     *,
     newest: bool,
     named: str | None = None,
@@ -180,15 +235,17 @@ def find_runs(
 
     Where a lineage has slices of the step, only the last of its runs that has some counts; where it has none, the run
     that was started last comes first. Otherwise the run that most ranks have comes first; of equals the one that was
-    started again most often, by the ``_N`` of its prefix. Prefixes that are not `present` count only where the step has
-    no slice of these. With `newest` ranks that have several slices are settled for the whole step: by one prefix and
-    one format, the one whose slices were modified last first. Otherwise ranks that have several are settled by the
-    prefix `named` as that of the last run.
+    started again most often, by the ``_N`` of its prefix. Prefixes of `older` runs count only where the step has no
+    slice of the present one, or where more ranks have them. Ranks that have several slices are settled for the whole
+    step by the prefix `named` as that of the last run, then with `newest` by one prefix and one format: that which most
+    ranks have first, of equals the one whose slices were modified last.
     """
-    sound = [file for file in files if file.problem is None]
+    saved = list(files)
+    sound = [file for file in saved if file.problem is None]
     if lineage is not None:
         sound = _of_last_run(lineage, sound)
-    counted = [file for file in sound if base_of(file.prefix) in present] or sound
+    larger = _larger(older, saved)
+    counted = [*older.of_present(sound), *(file for file in sound if base_of(file.prefix) in larger)] or sound
     unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
     by_run: dict[Run, list[SliceFile]] = defaultdict(list)
     for file in sorted(counted, key=_by_run):
@@ -196,16 +253,28 @@ def find_runs(
             run_id, started = identity_of(file.manifest) if not unnamed else (None, None)
             run = Run(run_id=run_id, started=started, base=base_of(file.prefix))
             by_run[run].append(file)
-    runs = sorted(by_run, key=lambda run: _weight(by_run[run], newest), reverse=True)
+    runs = sorted(by_run, key=lambda run: _weight(by_run[run], newest=newest), reverse=True)
     if lineage is not None:
         runs.sort(key=lambda run: -1 if run.started is None else run.started, reverse=True)
-    if len(runs) > 1 and unnamed and not _separate(by_run):
+    if len(runs) > 1 and unnamed and not larger and not _separate(by_run):
         runs = [Run()]
+    if named is not None:
+        runs = [_of_prefix(run, sound, named) for run in runs]
     if newest:
         runs = [one for run in runs for one in _settled(run, sound)]
-    elif named is not None:
-        runs = [_of_prefix(run, sound, named) for run in runs]
     return tuple(runs) or (Run(),)
+
+
+def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
+    """Return the prefixes that times alone call older, and that more ranks have at a step than the present ones.
+
+    One of which a rank has two slices is not one of them: which of these were taken would be open.
+    """
+    held: dict[str, list[int]] = defaultdict(list)
+    for file in files if older.followed else ():
+        held[base_of(file.prefix)].append(file.rank)
+    most = max((len(set(held[base])) for base in older.present & held.keys()), default=0)
+    return {base for base in older.followed & held.keys() if len(held[base]) == len(set(held[base])) > most > 0}
 
 
 def _by_run(file: SliceFile) -> tuple[str, int, str]:
@@ -220,7 +289,7 @@ def _of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     return [file for file, order in zip(files, orders, strict=True) if order == last]
 
 
-def _weight(files: Sequence[SliceFile], newest: bool) -> tuple[int, int, int]:
+def _weight(files: Sequence[SliceFile], *, newest: bool) -> tuple[int, int, int]:
     latest = max((file.mtime_ns if newest else 0, rerun_of(file.prefix)) for file in files)
     return len({file.rank for file in files}), *latest
 
@@ -240,14 +309,19 @@ def _of_prefix(run: Run, sound: Iterable[SliceFile], prefix: str) -> Run:
 
 
 def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:
-    """Split a run of which ranks have several slices by prefix, then by format; the one modified last first."""
+    """Split a run of which ranks have several slices by prefix, then by format.
+
+    The one that most ranks have comes first, of equals the one modified last.
+    """
     own = [file for file in sound if run.why_foreign(file) is None]
     if len({file.rank for file in own}) == len(own):
         return [run]
     count = Counter((file.rank, file.prefix) for file in own)
     both = {prefix for (_, prefix), slices in count.items() if slices > 1}
-    latest: dict[Run, int] = {}
+    held: dict[Run, list[SliceFile]] = defaultdict(list)
     for file in own:
-        one = replace(run, prefix=file.prefix, ending=ending_of(file.path) if file.prefix in both else None)
-        latest[one] = max(latest.get(one, 0), file.mtime_ns)
-    return sorted(latest, key=lambda one: (latest[one], one.prefix or "", one.ending or ""), reverse=True)
+        ending = ending_of(file.path) if file.prefix in both else None
+        held[replace(run, prefix=file.prefix, ending=ending)].append(file)
+    return sorted(
+        held, key=lambda one: (*_weight(held[one], newest=True)[:2], one.prefix or "", one.ending or ""), reverse=True
+    )

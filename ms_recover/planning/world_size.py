@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,15 +17,18 @@ from ms_recover.planning.redundancy.word import check_options, find_word
 _MOST_RANKS = 1 << 20
 BY_FILES = "the ranks that have files"
 """The ground of a world that only files bound."""
+BY_AGREEMENT = "the strategy files and the rank lists"
+"""The ground of a world that these state together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSize:
     """The number of ranks, and its ground in words: ``"as given"``, ``"the manifests of step 2_77"``, ...
 
-    It is guessed where the evidence bounds it from below only: neither the operator nor a manifest states it. Rank
-    lists of another world are rejected, each path with the reason. Where the operator's word makes it larger, `doubt`
-    has the number of ranks that have files, and what the word says.
+    It is guessed where the evidence bounds it from below only: neither the operator nor a manifest states it, and
+    strategy files and rank lists do not agree that there is no further stage. Rank lists of another world are rejected,
+    each path with the reason. Where the operator's word makes it larger, `doubt` has the number of ranks that have
+    files, and what the word says.
     """
 
     ranks: int
@@ -41,7 +45,7 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
 
     Manifests state it. A strategy file states the devices of its stage, and stages own consecutive ranks, so it bounds
     the world from below (device matrix and stage fields of MindSpore's ``node_strategy.proto``); so do rank lists and
-    files, which name single ranks.
+    files, which name single ranks. Where all of these agree and exclude a further stage, they state it together.
 
     Raises
     ------
@@ -66,7 +70,8 @@ def find_world_size(inventory: Inventory, given: int | None = None) -> WorldSize
         why = f"names ranks of another world than the {ranks} that the manifests state"
         rejected = {file.path: why for file in inventory.group_files if _highest_in(file) >= ranks}
         return WorldSize(ranks=ranks, source=f"the manifests of step {step}", rejected_lists=rejected)
-    return _by_lower_bounds(inventory, highest)
+    world = _by_lower_bounds(inventory, highest)
+    return replace(world, source=BY_AGREEMENT, guessed=False) if _is_agreed(inventory, world) else world
 
 
 def with_word(world: WorldSize, options: PlanOptions, inventory: Inventory) -> WorldSize:
@@ -162,8 +167,56 @@ def _by_lower_bounds(inventory: Inventory, highest: int) -> WorldSize:
     return WorldSize(ranks=best, source=why, guessed=True, rejected_lists=rejected)
 
 
+def _is_agreed(inventory: Inventory, world: WorldSize) -> bool:
+    """Whether strategy files and rank lists agree on a world, and exclude that a further stage is lost without trace.
+
+    Every directory with a slice has its rank list, and nothing contradicts the stages. Then two things show the last
+    stage. In a pipeline of networks with ``lazy_inline`` the compiler makes a group of one rank of each stage for what
+    stages send each other (``CreateSendReceiveGroup`` of ``pipeline_interleave.cc``), which every list has. And every
+    pipeline adds its gradients up: where a strategy file has states of an optimizer and no ``accu_grads``, there is
+    none. Without either a stage may be missing: other pipelines send over the group of all ranks, which no list has.
+    """
+    strategies = inventory.strategy_files
+    lists = [file for file in inventory.group_files if file.rank is not None and file.info is not None]
+    devices = {file.devices_per_stage for file in strategies}
+    size = devices.pop() if len(devices) == 1 else 0
+    if not size or world.ranks % size or world.rejected_lists or max(inventory.ranks, default=-1) >= world.ranks:
+        return False
+    last = world.ranks // size - 1
+    if not lists or not {file.rank for file in lists}.issuperset(file.rank for file in inventory.slices):
+        return False
+    if any(not _names_its_own(file) or _crosses_stages(file, size) for file in lists):
+        return False
+    if any(file.rank // size not in file.stages or max(file.stages) > last for file in strategies):
+        return False
+    if last > 0:
+        return any(_names_every_stage(file, size, last) for file in lists)
+    return not any(_names_a_stage(file, size) for file in lists) and all(
+        file.strategy.trains_at_once for file in strategies
+    )
+
+
+def _names_its_own(file: GroupFile) -> bool:
+    ranks = file.info.sorted_ranks if file.info is not None and file.rank is not None else ()
+    place = bisect_left(ranks, file.rank or 0)
+    return place < len(ranks) and ranks[place] == file.rank
+
+
+def _names_every_stage(file: GroupFile, devices: int, last: int) -> bool:
+    """Whether the list of a rank of the last stage has a group of the ranks at its place in all stages."""
+    if file.info is None or file.rank is None or file.rank // devices != last:
+        return False
+    return tuple(range(file.rank % devices, file.rank + 1, devices)) in {group.ranks for group in file.info.groups}
+
+
+def _names_a_stage(file: GroupFile, devices: int) -> bool:
+    """Whether a list has a group of as many ranks as a stage: that of all ranks is no entry, so there are more."""
+    return file.info is not None and any(len(group.ranks) >= devices > 1 for group in file.info.groups)
+
+
 def _crosses_stages(file: GroupFile, devices: int) -> bool:
-    return file.info is not None and len({rank // devices for rank in file.info.restore_ranks}) > 1
+    ranks = file.info.sorted_ranks if file.info is not None else ()
+    return bool(ranks) and ranks[0] // devices != ranks[-1] // devices
 
 
 def _highest_in(file: GroupFile) -> int:
@@ -185,3 +238,18 @@ def outside_world(inventory: Inventory, world: WorldSize) -> list[Note]:
     return [Note(path, why) for path in paths[:1]] + (
         [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
     )
+
+
+def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
+    """Refuse a rank that is not in the world.
+
+    Raises
+    ------
+    UsageError
+        It names the ranks of the world.
+    """
+    if not 0 <= rank < world.ranks:
+        begin = f"rank {rank} is {what}, but the" if what else f"there is no rank {rank}: the"
+        raise UsageError(
+            f"{begin} ranks are 0 to {world.ranks - 1} by {world.source}; give another rank or --world-size"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 
 from ms_recover.model.outcome import Outcome
 from ms_recover.model.rank_local import RESUME_CHOICE, borrowed_text, own_values
@@ -15,9 +16,16 @@ from ms_recover.reporting.tables import page, section, size_text
 _MOST_NAMED = 8
 
 
-def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = None) -> str:
-    """Return the outcome of a plan: the answer first, then each action; last the bytes written in so many seconds."""
+def outcome_text(
+    outcome: Outcome, width: int | None, seconds: float | None = None, *, warnings: Sequence[str] = ()
+) -> str:
+    """Return the outcome of a plan: the answer first, then the plan's warnings, and each action.
+
+    Last come the bytes written in so many seconds.
+    """
     lines = [outcome.root, f"{_headline(outcome)}{going_back(outcome.given_up, outcome.step)}"]
+    borrowed = _borrowed_lines(outcome)
+    lines += [line for line in (f"WARNING: {warning}" for warning in warnings) if line not in borrowed]
     rows = [
         (str(result.rank), result.status, f"{result.source} -> {result.target}", result.error or result.digest or "")
         for result in outcome.results
@@ -43,7 +51,7 @@ def outcome_text(outcome: Outcome, width: int | None, seconds: float | None = No
     if outcome.meta_files:
         written = list_some(outcome.meta_files, _MOST_NAMED)
         lines += ["", f"{written}: MindFormers resumes from step {outcome.step}"]
-    lines += _borrowed_lines(outcome)
+    lines += borrowed
     lines += [f"error: {error}" for error in outcome.errors]
     if seconds is not None and outcome.results:
         total = sum(result.bytes for result in outcome.results)

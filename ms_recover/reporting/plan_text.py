@@ -104,8 +104,11 @@ def given_up_lines(given_up: Sequence[RejectedStep], step: Step | None, width: i
 def _world(plan: Plan) -> str:
     if plan.world_size_guessed:
         return f"{plan.root}: at least {plan.world_size} ranks, guessed by {plan.world_size_from}"
-    by = "" if plan.world_size_from == "as given" else "by "
-    return f"{plan.root}: {plan.world_size} ranks, {by}{plan.world_size_from}"
+    return f"{plan.root}: {plan.world_size} ranks, {_by(plan)}"
+
+
+def _by(plan: Plan) -> str:
+    return plan.world_size_from if plan.world_size_from == "as given" else f"by {plan.world_size_from}"
 
 
 def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
@@ -146,7 +149,8 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
     small = _small_files(plan)
     if plan.world_size_guessed:
         return [f"UNCERTAIN at step {plan.step}: COMPLETE{known}{f', {small}' if small else ''}{_guess(plan)}{back}"]
-    return [f"COMPLETE at step {plan.step}: every rank has its slice, {small or 'nothing to do'}{back}"]
+    known = f"for {plan.world_size} ranks ({_by(plan)})"
+    return [f"COMPLETE at step {plan.step} {known}: every rank has its slice, {small or 'nothing to do'}{back}"]
 
 
 def _small_files(plan: Plan) -> str:

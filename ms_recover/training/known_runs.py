@@ -28,11 +28,12 @@ def _row(run: RunRecord) -> list[Any]:
         *map(_numbers, (run.begun, run.newest, run.aside)),
         run.written,
         run.newest_written,
+        run.prefixes,
     ]
 
 
 def _record(row: list[Any]) -> RunRecord:
-    run_id, started, before, begun, newest, aside, written, newest_written = row
+    run_id, started, before, begun, newest, aside, written, newest_written, prefixes = row
     return RunRecord(
         run_id=run_id,
         started=started,
@@ -42,6 +43,7 @@ def _record(row: list[Any]) -> RunRecord:
         aside=_step(aside),
         written=written,
         newest_written=newest_written,
+        prefixes=tuple(prefixes),
     )
 
 

@@ -124,6 +124,11 @@ def test_where_nothing_states_the_order_the_later_rerun_is_named(silent, recover
     assert "--run CKP_1" in warning
 
 
+def test_the_run_that_the_warning_names_is_taken_with_its_option(silent, recover_ckpt):
+    made = planned(recover_ckpt, silent, "--run", "CKP_1", "--require-newest")
+    assert paths(made) == {NEWER}
+
+
 def test_where_nothing_states_the_order_the_newest_step_cannot_be_required(silent, recover_ckpt):
     refused = recover_ckpt("plan", silent.root, "--require-newest")
     assert refused.code == 4

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,12 +20,13 @@ from ms_recover import api
 from ms_recover.errors import MsRecoverError
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
+from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import GivenUpSlice, Plan
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree
 from tests.support import faulty_disk as support
 from tests.support.faults import WRITING, Faults
-from tests.support.faulty_disk import MOST_CALLS, documented_codes, in_a_child, said, through_json
+from tests.support.faulty_disk import LIMIT, MOST_CALLS, documented_codes, in_a_child, said, through_json
 from tests.support.mishaps import overwrite
 
 base, quiet = support.base, support.quiet  # fixtures
@@ -203,3 +206,29 @@ def test_nothing_is_set_aside_for_a_slice_that_cannot_be_written(base: Path) -> 
     assert outcome.set_aside == ()
     assert not [*tree.root.rglob("*.outvoted*"), *tree.root.rglob("*.superseded*")]
     assert (tree.root / "ckpt_dir1" / NAME).read_bytes() == tree.old
+
+
+def test_the_commands_of_a_plan_take_a_slice_back_or_remove_it(base: Path) -> None:
+    tree = Outvoted.make(base)
+    api.apply(tree.again())
+    folder = tree.root / "ckpt_dir1"
+    back, remove = commands(tree.root)
+    subprocess.run(["bash", "-ec", back], check=True, timeout=LIMIT)
+    assert (folder / NAME).read_bytes() == tree.old
+    assert sorted(path.name for path in folder.iterdir()) == ["group_info.pb", NAME, f"{NAME}{STATE_SUFFIX}"]
+    assert [one.rank for one in tree.plan().actions] == [1]
+    plan = api.plan(api.scan(tree.root), PlanOptions(lost=frozenset((3, 5))))
+    assert [(one.rank, one.set_aside) for one in plan.actions] == [(3, None), (5, None)]
+    api.apply(tree.plan())
+    assert commands(tree.root) == (back, remove)
+    subprocess.run(["bash", "-ec", remove], check=True, timeout=LIMIT)
+    assert (folder / NAME).read_bytes() == tree.truth
+    assert not [*tree.root.rglob("*.outvoted*")]
+
+
+def commands(root: Path) -> tuple[str, str]:
+    """Return the commands of the plan's note that take the outvoted slice back, and that remove it."""
+    (note,) = [note for note in api.plan(api.scan(root)).notes if note.path.endswith(".outvoted")]
+    found = re.search(r"; to take it back: (.*); then plan with --lost .*; to remove it: (.*)", note.reason)
+    assert found is not None
+    return found[1], found[2]

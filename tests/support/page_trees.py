@@ -72,6 +72,13 @@ def replicas_differ(root: Path, stack: ExitStack) -> None:
     _flip(_newest(root, 2))
 
 
+def outvoted(root: Path, stack: ExitStack) -> None:
+    """Three ranks that hold the same slice, without manifests."""
+    names = {"directory": "rank_{rank}", "name": "llama-{step}.ckpt"}
+    make_tree(root, data_parallel=3, model_parallel=1, steps=STEPS, **names)
+    _flip(_newest(root, 1))
+
+
 def flipped_bit(root: Path, stack: ExitStack) -> None:
     _job(root)
     _flip(_newest(root, 2))
@@ -115,6 +122,16 @@ def run_again(root: Path, stack: ExitStack) -> None:
         shutil.copyfile(path, again)
         _flip(again)
         os.utime(again, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+
+
+def two_jobs(root: Path, stack: ExitStack) -> None:
+    """Another job saved a step of the same number in the same directories, under its own prefix, an hour before."""
+    _job(root, manifests=False)
+    for path in list(root.glob("rank_*/llama-*.ckpt")):
+        other = path.with_name(path.name.replace("llama-", "qwen-"))
+        shutil.copyfile(path, other)
+        _flip(other)
+        os.utime(other, ns=(path.stat().st_mtime_ns - 3600 * 10**9,) * 2)
 
 
 def mindformers_job(root: Path, stack: ExitStack) -> None:

@@ -22,7 +22,7 @@ from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison, StepJudgement
 from ms_recover.planning.runs import Run
-from ms_recover.planning.sourcing.choose import sound_slices
+from ms_recover.planning.sourcing.choose import kept_slices, sound_slices
 from ms_recover.planning.sourcing.expected_parameters import stated_parameters
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
@@ -37,12 +37,14 @@ def find_holders(compared: Comparison, step: Step, run: Run, ties: Mapping[Ranks
 
 
 class _Finding:
-    def __init__(self, facts: Facts, judgement: StepJudgement, sound: Mapping[int, SliceFacts]) -> None:
+    def __init__(self, facts: Facts, judgement: StepJudgement, sound: dict[int, SliceFacts]) -> None:
         self.facts, self.judgement, self.sound = facts, judgement, sound
         self.index = ParameterIndex(facts, judgement, sound)
         self.idle = facts.idle(judgement.step)
         self.evidence: Evidence = find_evidence(facts)
-        self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in sound) - self.idle
+        self.kept = kept_slices(facts, judgement)
+        there = {*sound, *self.kept}
+        self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in there) - self.idle
         self._divided: set[int] = set()
         self._copies: dict[int, tuple[int, ...]] = {}
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
@@ -83,7 +85,7 @@ class _Finding:
     def _grouped(self) -> Iterator[Block]:
         """Yield the whole slices of the groups, which vote on what layouts do not name."""
         kind = BlockKind(stage=0, names=(), cut="", source="")
-        for group in dict.fromkeys(map(self.facts.groups.of, self.missing)):
+        for group in dict.fromkeys(map(self.facts.groups.of, (*self.missing, *self.kept))):
             if held := self.copies(group[0]):
                 yield Block(kind=kind, holders=held, bytes=None)
 
@@ -136,7 +138,7 @@ class _Finding:
         return named[False] > named[True]
 
     def _sizes(self) -> dict[int, int]:
-        sizes = {rank: one.file.size for rank, one in self.sound.items()}
+        sizes = {rank: one.file.size for rank, one in (self.kept | self.sound).items()}
         usual = {self.facts.stages.of(rank): size for rank, size in reversed(sizes.items())}
         for rank in self.missing:
             like = next(iter(self.copies(rank)), None)
@@ -300,10 +302,11 @@ class _Finding:
             if block.kind.cut != "none":
                 continue
             parameter = next((p for one in block.holders if (p := self.index.find(one, block.kind.names[0]))), None)
-            if parameter is None or not parameter.shape or self.facts.tolerance.covers(parameter.name):
+            if parameter is None or parameter.is_counter or self.facts.tolerance.covers(parameter.name):
                 continue
+            group = self.facts.groups.of(rank)
             for last in block.holders:
-                if last != rank:
+                if last not in group:
                     yield frozenset(block.holders) - {last}
 
 

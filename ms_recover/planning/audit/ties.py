@@ -18,9 +18,9 @@ def find_ties(
 ) -> dict[Ranks, str]:
     """Return the smallest losses after which as many slices differ from a block as hold it, each with the reason.
 
-    A manifest of training settles votes, so that nothing is tied where a holder has one. Losing the slices that differ
-    as well would settle it too; that is not counted on. Where a block has too many such losses to list, those of all
-    but one holder stand for them.
+    A manifest of training settles votes, so that nothing is tied where holders alone have one. Losing the slices that
+    differ as well would settle it too; that is not counted on. Where a block has too many such losses to list, those of
+    all but one holder stand for them.
     """
     suspects = {
         one.rank: one
@@ -29,10 +29,10 @@ def find_ties(
     }
     found: dict[Ranks, str] = {}
     for block in blocks if suspects else ():
-        if not block.holders or any(sound[rank].proven for rank in block.holders if rank in sound):
-            continue
         model = next((sound[rank] for rank in block.holders if rank in sound), None)
-        odd = [rank for rank, one in suspects.items() if model is not None and _differs(facts, block, one, model)]
+        proven = any(sound[rank].proven for rank in block.holders if rank in sound)
+        against = (one for one in suspects.values() if one.proven or not proven)
+        odd = [one.rank for one in against if model is not None and _differs(facts, block, one, model)]
         spare = len(block.holders) - len(odd)
         if not odd or spare < 1:
             continue

@@ -148,7 +148,7 @@ def _best_run(facts: Facts, step: Step, files: list[SliceFile | OrphanManifest])
     if any(isinstance(file, SliceFile) for file in files):
         return next(iter(facts.runs(step)), None)
     gone = [_as_slice(file) for file in files if isinstance(file, OrphanManifest)]
-    return next(iter(find_runs(gone, facts.older_runs.present, newest=False, lineage=facts.lineage)), None)
+    return next(iter(find_runs(gone, facts.older_runs, newest=False, lineage=facts.lineage)), None)
 
 
 def _fits(file: SliceFile | OrphanManifest, manifest: Manifest) -> bool:

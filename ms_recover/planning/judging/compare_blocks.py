@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote
+from ms_recover.planning.judging.splits import settle_split
+from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
 
@@ -73,13 +74,10 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
         if not _is_trusted(facts, counted):
             continue
         votes += [one for one in counted if not _all_proven(one)]
-        for block in blocks:
-            for rank in block.ranks:
-                named[rank] |= block.names or set()
-    counters = _counters_of_stages(facts, by_rank)
-    for one in counters:
-        for rank in one.block.ranks:
-            named[rank].update(one.names)
+    votes += _counters_of_stages(facts, by_rank)
+    for one in votes:
+        for ballot in one.ballots:
+            named[ballot.rank].update(one.names)
     for block in list_blocks:
         done = frozenset(set.intersection(*(named[rank] for rank in block.ranks)))
         counted = _count(facts, block, by_rank, done)
@@ -87,7 +85,6 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
             whole = _count(facts, block, by_rank, frozenset())
             counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
         votes += counted
-    votes += counters
     return _sum_up(facts, by_rank, votes)
 
 
@@ -122,27 +119,19 @@ def _count_sides(votes: Iterable[_Counted]) -> tuple[Counter[str], dict[str, lis
     agree: Counter[str] = Counter()
     differ: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in votes:
-        for name, sides in _sides_by_name(one):
-            for side in sides.values():
+        for name in one.names:
+            sides = sides_of(one.ballots, (name,))
+            for side in sides:
                 group = side[0].group
                 if any(ballot.group != group for ballot in side):
                     agree.update(ballot.path for ballot in side)
                     continue
-                others = (ballot for held in sides.values() if held is not side for ballot in held)
+                others = (ballot for held in sides if held is not side for ballot in held)
                 other = next((ballot.path for ballot in others if ballot.group != group), None)
                 if other is not None:
                     for ballot in side:
                         differ[ballot.path].append((other, name))
     return agree, differ
-
-
-def _sides_by_name(one: _Counted) -> Iterator[tuple[str, dict[str | None, list[SliceFacts]]]]:
-    """Yield each parameter of a vote and who holds the same contents of it."""
-    for name in one.names:
-        sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
-        for ballot in one.ballots:
-            sides[ballot.digest_of(name)].append(ballot)
-        yield name, sides
 
 
 def _by_file(facts: Facts, ranks: Iterable[int]) -> dict[str, list[Block]]:
@@ -173,7 +162,7 @@ def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: 
     counted = []
     for names, ballots in kinds.items():
         known = names if names is not None else tuple(ballots[0].listed.index)
-        vote = hold_vote(ballots, facts.tolerance, names)
+        vote = settle_split(facts, ballots, hold_vote(ballots, facts.tolerance, names), known)
         counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote))
     return counted
 
@@ -186,39 +175,32 @@ def _names_of(listed: ParameterList, block: Block, done: frozenset[str]) -> tupl
 
 
 def _is_trusted(facts: Facts, votes: Sequence[_Counted]) -> bool:
-    """Whether slices confirm a strategy file: one of another job or layout must not outvote anybody.
+    """Whether slices confirm a strategy file: one of another job or layout shows nothing about them.
 
-    It is trusted if manifests name it. Otherwise ranks of different groups must agree in at least as many of its
-    parameters as they differ in; a single parameter in which they differ is damage.
+    It is trusted if manifests that training saved name it. Otherwise ranks of different groups must agree in at least
+    as many of its parameters as they differ in, unless that is a single one.
     """
     stages = facts.stages
     held = {ballot.rank: ballot for one in votes for ballot in one.ballots}
     for rank, file in held.items():
         digests = stages.digests.get(stages.of(rank), frozenset())
-        if file.manifest is not None and file.manifest.strategy_digest in digests:
+        if file.saved and file.manifest is not None and file.manifest.strategy_digest in digests:
             return True
     agree: set[str] = set()
     split: set[str] = set()
     for one in votes:
-        groups = {ballot.group for ballot in one.ballots}
-        if len(groups) < 2:
-            continue
-        if one.vote.disagreement is None and not one.vote.odd:
-            agree.update(one.names)
-            continue
-        for name, sides in _sides_by_name(one):
-            if any(len({ballot.group for ballot in side}) > 1 for side in sides.values()):
-                agree.add(name)
-            else:
-                split.add(name)
+        if len({ballot.group for ballot in one.ballots}) > 1:
+            agree.update(set(one.names).difference(one.vote.disputed))
+            split.update(one.vote.disputed)
     return len(split - agree) <= max(len(agree), 1)
 
 
 def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list[_Counted]:
-    """Compare small parameters without layout over a whole stage: steps, learning rates, powers of beta.
+    """Compare counters over a whole stage: steps, learning rates, powers of beta.
 
-    No file claims that they are equal, but where all ranks of several groups have one value and a single slice another,
-    that slice is damaged.
+    No file claims that they are equal, but where all ranks of several groups have one value and a single slice
+    another, that slice is damaged. Only parameters of one element are counters: a larger one may be cut although
+    nothing states its layout.
     """
     counted = []
     by_stage: dict[int, list[SliceFacts]] = defaultdict(list)
@@ -226,23 +208,23 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
         by_stage[facts.stages.of(rank)].append(by_rank[rank])
     for stage, held in by_stage.items():
         layouts = facts.stages.layouts.get(stage)
-        if layouts is None or len({one.group for one in held}) < 2 or not all(one.contents.parameters for one in held):
+        if layouts is None or not all(one.contents.parameters for one in held):
             continue
-        shared = set.intersection(*(set(one.listed.index) for one in {one.listed: one for one in held}.values()))
+        shared = set.intersection(*(_counters_in(listed) for listed in {one.listed for one in held}))
         tolerance = facts.tolerance.of_slices(one.rank_local for one in held)
-        names = tuple(sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)))
-        for name in names:
-            sides: dict[str | None, list[SliceFacts]] = defaultdict(list)
-            for one in held:
-                sides[one.digest_of(name)].append(one)
-            *odd, most = sorted(sides.values(), key=count_witnesses)
+        for name in sorted(name for name in shared - layouts.keys() if not tolerance.covers(name)):
+            *odd, most = sorted(sides_of(held, (name,)), key=count_witnesses)
             if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
                 continue
             block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
-            vote = hold_vote(held, facts.tolerance, (name,))
+            vote = settle_split(facts, held, hold_vote(held, facts.tolerance, (name,)), (name,))
             if vote.disagreement is None:
                 counted.append(_Counted(block=block, names=(name,), ballots=tuple(held), vote=vote))
     return counted
+
+
+def _counters_in(listed: ParameterList) -> set[str]:
+    return {one.name for one in listed if one.is_counter}
 
 
 def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> BlockComparison:

@@ -31,7 +31,7 @@ def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     structure = compare_structure(one for one in facts.counted if one.manifest_problem is None and one.expected is None)
     found = find_dealt(facts, structure)
     structure = forgive_dealt(facts, replace(structure, deduplicated=found.dealt, doubtful=found.doubtful))
-    contents = ContentIndex(facts.counted, facts.stages.alike)
+    contents = ContentIndex(facts.counted, facts.stages)
     steps = facts.steps if facts.stages.layouts else ()
     refuted = {step: find_refuted(facts, facts.counted_at(step)) for step in steps}
     unread: tuple[SliceFile, ...] = ()

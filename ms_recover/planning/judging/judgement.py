@@ -20,7 +20,8 @@ class Judgement:
     """The worth of one slice, the reason for the operator, and the ground for a sound one.
 
     `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
-    that is not sound, None for none.
+    that is not sound, None for none. One that is `kept` is not replaced although it is not sound: others differ from
+    it, but training saved it so. One that is `whole` is called damaged for what its manifest says of its place alone.
     """
 
     status: SliceStatus
@@ -28,6 +29,13 @@ class Judgement:
     evidence: Evidence = "structure"
     borrowed: tuple[str, ...] = ()
     good: frozenset[str] | None = None
+    kept: bool = False
+    whole: bool = False
+
+    @property
+    def proven_damaged(self) -> bool:
+        """Whether its bytes are known to be wrong: by its own manifest, its header, or a checksum."""
+        return self.status == "damaged" and not self.whole
 
 
 @dataclass(frozen=True, kw_only=True)

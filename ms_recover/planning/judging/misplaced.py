@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import SliceFacts
+from ms_recover.planning.redundancy.stages import Stages
 
 _Class = tuple[tuple[int, ...], Step]
 
 
 @dataclass
 class _Holders:
-    """The slices of one group and step with the same contents."""
+    """The slices of one family and step with the same contents."""
 
     slices: list[SliceFacts] = field(default_factory=list)
     sound: int = 0
@@ -37,32 +38,35 @@ def _is_backed(one: SliceFacts) -> bool:
 class ContentIndex:
     """Find other slices with the bytes of a slice, in time that does not grow with their number.
 
-    `are_alike` says whether two ranks hold the same by the layouts of their parameters.
+    Ranks that are alone in their rank lists are of the family that holds the same by the layouts of `stages`.
     """
 
-    def __init__(self, slices: Iterable[SliceFacts], are_alike: Callable[[int, int], bool]) -> None:
-        self._are_alike = are_alike
+    def __init__(self, slices: Iterable[SliceFacts], stages: Stages) -> None:
+        self._stages = stages
         self._holders: dict[str, dict[_Class, _Holders]] = defaultdict(lambda: defaultdict(_Holders))
         self._members: Counter[_Class] = Counter()
         for one in slices:
-            key = (one.group, one.file.step)
+            key = (self._family(one), one.file.step)
             self._members[key] += one.file.problem is None
             if one.digests is not None:
                 self._holders[one.digests.file][key].add(one)
 
+    def _family(self, one: SliceFacts) -> tuple[int, ...]:
+        return one.group if len(one.group) > 1 else self._stages.families.get(one.rank, one.group)
+
     def why_misplaced(self, one: SliceFacts, *, confirmed: bool = False) -> str | None:
         """Return the reason why a slice is not what its name and place claim, None when nothing shows it.
 
-        A slice is misplaced if its bytes are those of an older slice of its own group, which a manifest or all others
-        of that step confirm; or those of a slice of another group, which a manifest or another of that group confirms.
-        Slices that were copied from this one do not count, ranks that are alike by layouts are of one group, and the
-        operator's word is no evidence against ranks that it does not name. Where another of its group holds the same it
-        is `confirmed`: only an older slice's manifest is evidence against both.
+        A slice is misplaced if its bytes are those of an older slice of its own family, which a manifest or all others
+        of that step confirm; or those of a slice of another one, which a manifest or another of that family confirms.
+        Slices that were copied from this one do not count, ranks that are alike by layouts are of one family, and the
+        operator's word is no evidence against ranks that it does not name. Where another of its family holds the same
+        it is `confirmed`: only an older slice's manifest is evidence against both.
         """
         classes = self._holders.get(one.digests.file, {}) if one.digests is not None else {}
-        for (group, step), holders in classes.items():
+        for (family, step), holders in classes.items():
             first = holders.slices[0]
-            own = group == one.group or self._are_alike(first.rank, one.rank)
+            own = family == self._family(one) or self._stages.alike(first.rank, one.rank)
             if (own and step >= one.file.step) or (first.claimed and not own):
                 continue
             candidates = holders.slices if holders.recovered else [holders.backed or first]
@@ -72,7 +76,7 @@ class ContentIndex:
                 ):
                     continue  # a copy is no witness for its source
                 sound = other.file.problem is None
-                equal, others = holders.sound - sound, self._members[group, step] - sound
+                equal, others = holders.sound - sound, self._members[family, step] - sound
                 backed = _is_backed(other)
                 by_others = (equal == others if own else equal > 0) and not confirmed
                 if by_others or (backed and (own or not confirmed)):

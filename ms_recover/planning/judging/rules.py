@@ -16,6 +16,7 @@ from ms_recover.planning.judging.compare_blocks import BlockComparison, compare_
 from ms_recover.planning.judging.judgement import Case, Judgement, Ruling
 from ms_recover.planning.judging.layout_mismatch import find_other_layouts, saved_under
 from ms_recover.planning.judging.structure import list_the_same
+from ms_recover.planning.redundancy.manifest_check import check_header
 
 NOTHING = Ruling()
 
@@ -42,7 +43,8 @@ def _damaged(case: Case) -> Ruling:
         problem = one.file.problem or structure or one.manifest_problem or one.content_problem
         if problem is not None:
             good = proven_parameters(case.facts, one) if structure is None else None
-            judged[one.path] = Judgement(status="damaged", reason=problem, good=good)
+            whole = not (one.file.problem or structure or one.content_problem or check_header(one.file))
+            judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole)
     return Ruling(slices=judged)
 
 
@@ -98,7 +100,10 @@ def _doubles(case: Case) -> Ruling:
             held = committed
         if len(held) > 1:
             paths = " and ".join(one.path for one in held)
+            prefixes = sorted({one.file.prefix for one in held})
             text = f"two slices for one step, {paths}: remove the wrong one or choose the newest run with --newest"
+            if len(prefixes) > 1:
+                text += f", or one by its prefix with --run {' or --run '.join(prefixes)}"
             judged |= {one.path: Judgement(status="ambiguous", reason=text) for one in held}
     return Ruling(slices=judged)
 
@@ -150,8 +155,9 @@ def _by_contents(case: Case) -> Ruling:
         if judged:
             rest = [one for one in case.pending if one.path not in judged]
             compared = compare_blocks(case.facts, rest)
+    by_path = {one.path: one for one in case.pending}
     for path, lost in compared.outvoted.items():
-        judged[path] = Judgement(status="suspect", reason=lost.reason, good=compared.good[path] or None)
+        judged[path] = _outvoted(by_path[path], lost.reason, compared.good[path] or None)
     for path, text in compared.undecided.items():
         judged.setdefault(path, Judgement(status="undecided", reason=text))
     sealed = None if case.sealing else case.any_of_run("sealed")
@@ -174,13 +180,21 @@ def _by_contents(case: Case) -> Ruling:
     return Ruling(slices=judged, disagreements=compared.disagreements)
 
 
+def _outvoted(one: SliceFacts, reason: str, good: frozenset[str] | None = None) -> Judgement:
+    """Judge a slice from which more others differ: it is replaced unless training saved it as it is."""
+    if not one.saved:
+        return Judgement(status="suspect", reason=reason, good=good)
+    why = f"{reason}; it is kept, because training saved its manifest, which proves it: --lost {one.rank} replaces it"
+    return Judgement(status="suspect", reason=why, evidence="manifest", good=good, kept=True)
+
+
 def _misplaced_sides(case: Case, compared: BlockComparison) -> dict[str, Judgement]:
     """Return the misplaced slices among those that differ, unless all of them are."""
     sides = [one for one in case.pending if one.path in compared.undecided]
     found = {one.path: why for one in sides if (why := case.compared.contents.why_misplaced(one)) is not None}
     if not found or len(found) == len(sides):
         return {}
-    return {path: Judgement(status="suspect", reason=why) for path, why in found.items()}
+    return {one.path: _outvoted(one, found[one.path]) for one in sides if one.path in found}
 
 
 def _is_chosen(case: Case, one: SliceFacts) -> bool:

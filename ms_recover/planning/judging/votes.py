@@ -63,16 +63,13 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     tolerance = tolerance.of_slices(ballot.rank_local for ballot in ballots)
     wanted = names if names is not None else list(ballots[0].listed.index)
     core = [name for name in wanted if not tolerance.covers(name)]
-    sides = _sides(ballots, core)
+    sides = sides_of(ballots, core)
     loose = [name for name in wanted if tolerance.covers(name)]
     if len(sides) == 1:
         return _agreement(ballots, wanted, loose, whole=names is None)
     settled = _winner(sides)
     if settled is None:
-        differ = differing(ballots, core)
-        parts = "; ".join(_side_text(side) for side in sides)
-        text = f"{parts} hold different contents in {name_some(differ)}"
-        return Vote(disagreement=text, disputed=differ)
+        return leave_open(ballots, core)
     winner, by_manifest = settled
     how = "proven by manifest" if by_manifest else f"{count_witnesses(winner)} of {count_witnesses(ballots)} holders"
     odd = {}
@@ -89,6 +86,13 @@ def hold_vote(ballots: Sequence[SliceFacts], tolerance: Tolerance, names: Sequen
     )
 
 
+def leave_open(ballots: Sequence[SliceFacts], names: Sequence[str]) -> Vote:
+    """Return the outcome of a vote over parameters in which slices differ with nothing to settle who is right."""
+    differ = differing(ballots, names)
+    parts = "; ".join(_side_text(side) for side in sides_of(ballots, names))
+    return Vote(disagreement=f"{parts} hold different contents in {name_some(differ)}", disputed=differ)
+
+
 def _agreement(ballots: Sequence[SliceFacts], wanted: Sequence[str], loose: Sequence[str], *, whole: bool) -> Vote:
     tolerated = differing(ballots, loose)
     fixed = {b.contents.file: b for b in ballots if not b.path.endswith(ANY_ORDER)}
@@ -99,7 +103,8 @@ def _agreement(ballots: Sequence[SliceFacts], wanted: Sequence[str], loose: Sequ
     return Vote(tolerated=tolerated, agreeing=count_witnesses(ballots), winners=files)
 
 
-def _sides(ballots: Sequence[SliceFacts], names: Sequence[str]) -> list[list[SliceFacts]]:
+def sides_of(ballots: Iterable[SliceFacts], names: Sequence[str]) -> list[list[SliceFacts]]:
+    """Return slices with equal contents of some parameters together."""
     sides: dict[tuple[str | None, ...], list[SliceFacts]] = {}
     for ballot in ballots:
         sides.setdefault(_values(ballot, names), []).append(ballot)

@@ -15,7 +15,7 @@ from ms_recover.planning.judging.equal_contents import regular_divisions, seen_c
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
-from ms_recover.planning.runs import base_of
+from ms_recover.planning.prefixes import base_of
 
 _Member = tuple[int, str]
 """A rank, and the prefix of its run."""

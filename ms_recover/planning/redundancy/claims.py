@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -42,7 +41,7 @@ def settle_claims(
     """
     if word.groups:
         slices = [file for file in slices if file.manifest is None or file.manifest.provenance.evidence != "operator"]
-    alike = _alike(stages)
+    alike = stages.families
     listed = (file.info.sorted_ranks for file in lists if file.info is not None)
     wrong = _contradictions(listed, stages, alike, slices)
     rejected = _outvoted(lists, wrong, alike, slices) if wrong else {}
@@ -93,17 +92,6 @@ def _outvoted(
     if agreeing <= len(against) or not stated.isdisjoint(wrong):
         return {}
     return {path: f"{wrong[ranks]} and {agreeing} rank lists or manifests" for path, ranks in against}
-
-
-def _alike(stages: Stages) -> dict[int, Group]:
-    """Return for each rank of a stage with layouts the ranks that hold the same part of every parameter."""
-    found: dict[int, Group] = {}
-    for stage, cuts in stages.cuts.items():
-        by_parts: dict[tuple[Group, ...], list[int]] = defaultdict(list)
-        for rank, *parts in zip(stages.ranks(stage), *(cut.parts for cut in cuts), strict=True):
-            by_parts[tuple(parts)].append(rank)
-        found |= {rank: tuple(held) for held in by_parts.values() for rank in held}
-    return found
 
 
 def _contradictions(

@@ -58,6 +58,14 @@ def check_manifest(
     silent = alone or (claimed and manifest.provenance.evidence == "operator")
     if group is not None and not silent and manifest.group != group != tuple(sorted(manifest.group)):
         return f"its manifest says ranks {list(manifest.group)} hold the same slice, the rank lists say {list(group)}"
+    return check_header(file)
+
+
+def check_header(file: SliceFile) -> str | None:
+    """Return why size or header of a slice are not what its manifest says; None when they are, or without one."""
+    manifest = file.manifest
+    if manifest is None:
+        return None
     if manifest.size != file.size:
         return f"it has {file.size} bytes, its manifest says {manifest.size}"
     if manifest.parameters != file.parameters:

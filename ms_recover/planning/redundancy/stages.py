@@ -49,18 +49,25 @@ class Stages:
 
     def alike(self, one: int, other: int) -> bool:
         """Whether two ranks hold the same part of every parameter that has a layout."""
-        cuts = self.cuts.get(self.of(one), ()) if self.of(one) == self.of(other) else ()
-        return bool(cuts) and all(cut.parts[one % self.devices] == cut.parts[other % self.devices] for cut in cuts)
+        return one in self.families and self.families.get(other) == self.families[one]
+
+    @cached_property
+    def families(self) -> dict[int, tuple[int, ...]]:
+        """For each rank of a stage with layouts the ranks that hold the same part of every parameter, ascending."""
+        found: dict[int, tuple[int, ...]] = {}
+        for stage, cuts in self.cuts.items():
+            if not cuts:
+                continue
+            by_parts: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+            for rank, *parts in zip(self.ranks(stage), *(cut.parts for cut in cuts), strict=True):
+                by_parts[tuple(parts)].append(rank)
+            found |= {rank: tuple(held) for held in by_parts.values() for rank in held}
+        return found
 
     @cached_property
     def replicated(self) -> frozenset[int]:
         """Ranks that share their part of every parameter that has a layout with another rank."""
-        found: set[int] = set()
-        for stage, cuts in self.cuts.items():
-            held = list(zip(*(cut.parts for cut in cuts), strict=True))
-            count = Counter(held)
-            found.update(rank for rank, parts in zip(self.ranks(stage), held, strict=False) if count[parts] > 1)
-        return frozenset(found)
+        return frozenset(rank for rank, family in self.families.items() if len(family) > 1)
 
     @cached_property
     def sharing(self) -> frozenset[int]:

@@ -23,7 +23,7 @@ from ms_recover.planning.runs import Run
 from ms_recover.planning.sourcing.choose import sound_slices
 from ms_recover.planning.sourcing.expected_parameters import merge_orders
 from ms_recover.planning.sourcing.parameters import ParameterIndex, Way, replica_of
-from ms_recover.planning.sourcing.settle import Settled, Settlement
+from ms_recover.planning.sourcing.settle import Settled, Settlement, why_perhaps_cut
 
 _MOST_HOLDERS = 4
 EVERY_PARAMETER = "every parameter of stage"
@@ -316,10 +316,10 @@ class _Part:
             why = f"no layout states how it is cut, and slices list it as {' and '.join(shapes)}"
         elif len(digests) > 1 and not own:
             why = "no layout states how it is cut, and it differs from rank to rank"
-        elif like.shape not in ((), (1,)) and refused:
+        elif not like.is_counter and refused:
             why = refused[0]
-        elif len(ranks) == 1 and self._may_be_own(like, ranks[0], own):
-            why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
+        elif not (own or like.is_counter) and self._may_be_cut(name, ranks):
+            why = why_perhaps_cut(ranks)
         if why is not None:
             return replace(lost_parameter(name, why, like), cut=False, stages=frozenset(stages))
         box = tuple((0, size) for size in like.shape)
@@ -336,9 +336,11 @@ class _Part:
             own=differs,
         )
 
-    def _may_be_own(self, like: Parameter, rank: int, own: bool) -> bool:
-        alone = len(self.facts.groups.of(rank)) == 1 and self.facts.world.ranks > 1
-        return alone and not own and like.shape not in ((), (1,))
+    def _may_be_cut(self, name: str, ranks: Sequence[int]) -> bool:
+        """Whether a parameter may be cut between the ranks that list it and others."""
+        index = self.index
+        by_stage = ([one for one in ranks if index.stages.of(one) == stage] for stage in map(index.stages.of, ranks))
+        return self.facts.world.ranks > 1 and not any(index.is_shown_whole(name, held) for held in by_stage)
 
     def _why_unknown(self, stage: int) -> str | None:
         """Return why a stage's whole parameters cannot be known; None with layouts, or where all hold the same."""

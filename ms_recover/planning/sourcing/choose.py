@@ -30,6 +30,14 @@ class Sound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A rank's slice of the step that stays, and gives nothing that others hold differently."""
+
+    one: SliceFacts
+    judgement: Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unsound:
     """The reason why a rank has no sound slice of the step."""
 
@@ -53,13 +61,16 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
     partials: list[ComposeAction] = []
     disputes: list[str] = []
     guessed: list[int] = []
+    kept: list[str] = []
     idle = facts.idle(judgement.step)
     for rank, holding in enumerate(holdings):
         if rank in idle:
             verdicts.append(RankVerdict(rank=rank, state="ok", verdict="keep", reason="has no shard, and so no file"))
             continue
-        if isinstance(holding, Sound):
+        if isinstance(holding, Sound | Kept):
             verdicts.append(_kept(holding))
+            if isinstance(holding, Kept):
+                kept.append(f"rank {rank}, {holding.one.path}: {holding.judgement.reason}")
             continue
         own = [one for one in facts.at(judgement.step, rank) if not _is_foreign(judgement, one)]
         chosen = _copy_within_group(facts, judgement, rank, holding, holdings, own, load)
@@ -94,6 +105,7 @@ def choose_sources(facts: Facts, judgement: StepJudgement) -> StepAssessment:
         disagreements=tuple(dict.fromkeys([*disagreements, *disputes])),
         partials=tuple(partials),
         guessed=tuple(guessed),
+        kept=tuple(kept),
     )
 
 
@@ -101,6 +113,12 @@ def sound_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts
     """Return the slices of a step that can be relied on, by rank."""
     found = {rank: _holding(facts, judgement, rank) for rank in facts.steps.get(judgement.step, {})}
     return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Sound)}
+
+
+def kept_slices(facts: Facts, judgement: StepJudgement) -> dict[int, SliceFacts]:
+    """Return the slices of a step that stay although more others differ from them, by rank."""
+    found = {rank: _holding(facts, judgement, rank) for rank in facts.steps.get(judgement.step, {})}
+    return {rank: one.one for rank, one in sorted(found.items()) if isinstance(one, Kept)}
 
 
 def _source_ranks(action: CopyAction | ComposeAction, rank: int) -> Iterable[int]:
@@ -115,7 +133,7 @@ def _is_foreign(judgement: StepJudgement, one: SliceFacts) -> bool:
     return found.status == "foreign" if found is not None else judgement.run.why_foreign(one.file) is not None
 
 
-def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsound:
+def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Kept | Unsound:
     if rank in facts.lost:
         return Unsound(state="lost", reason="declared lost")
     if rank in facts.denied:
@@ -126,6 +144,9 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsou
     for one, found in judged:
         if found.status == "sound":
             return Sound(one=one, judgement=found)
+    for one, found in judged:
+        if found.kept:
+            return Kept(one=one, judgement=found)
     if judged:
         statuses = {found.status for _, found in judged}
         reasons = dict.fromkeys(f"{one.path}: {found.reason}" for one, found in judged)
@@ -138,7 +159,7 @@ def _holding(facts: Facts, judgement: StepJudgement, rank: int) -> Sound | Unsou
     return Unsound(state="missing", reason="no directory")
 
 
-def _kept(holding: Sound) -> RankVerdict:
+def _kept(holding: Sound | Kept) -> RankVerdict:
     lent = text_of_kept(holding.one)
     return RankVerdict(
         rank=holding.one.rank,
@@ -176,7 +197,7 @@ def _copy_within_group(
     judgement: StepJudgement,
     rank: int,
     holding: Unsound,
-    holdings: Sequence[Sound | Unsound],
+    holdings: Sequence[Sound | Kept | Unsound],
     own: Sequence[SliceFacts],
     load: Mapping[int, int],
 ) -> CopyAction | str:
@@ -231,5 +252,7 @@ def _why_no_copy(
     return None
 
 
-def _state(holding: Sound | Unsound) -> str:
+def _state(holding: Sound | Kept | Unsound) -> str:
+    if isinstance(holding, Kept):
+        return "differs"
     return "ok" if isinstance(holding, Sound) else holding.state

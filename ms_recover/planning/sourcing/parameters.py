@@ -189,10 +189,25 @@ class ParameterIndex:
             able = self._able(rank, (-1,), sorted(self.slices), parameter)
         return able
 
+    def is_shown_whole(self, name: str, ranks: Sequence[int], rank: int | None = None) -> bool:
+        """Whether ranks of one stage that hold the same of a parameter without layout show that it is not cut.
+
+        It could be cut like some other parameter of the stage; so ranks that hold different parts of each of these must
+        have it, or one with the part that `rank` has. Contents that are not known yet are read before a plan rests on
+        them, unless it is a quick one.
+        """
+        quick = self.facts.options.quick
+        known = [one for one in ranks if not quick or self.digest(one, name) is not None]
+        return len(known) > 1 and not any(
+            len(parts := {cut.parts[one % self.stages.devices] for one in known}) == 1
+            and not parts.issuperset(cut.parts if rank is None else (cut.parts[rank % self.stages.devices],))
+            for cut in self.stages.cuts.get(self.stages.of(known[0]), ())
+        )
+
     def is_counter(self, parameter: Parameter) -> bool:
         """Whether a parameter is a counter without layout, which all stages have alike."""
         cut = any(parameter.name in layouts for layouts in self.stages.layouts.values())
-        return not cut and parameter.shape in ((), (1,))
+        return not cut and parameter.is_counter
 
     def whole_tensors(self, rank: int, parameter: Parameter) -> list[tuple[Box, tuple[int, ...]]]:
         """Return the ranks of a stage whose slices hold the whole tensor of which a rank holds a part."""

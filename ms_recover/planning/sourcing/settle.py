@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
+from ms_recover.model.texts import list_some
+from ms_recover.planning.judging.splits import settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.lost_names import LostNames
@@ -45,6 +47,14 @@ class Settled:
     problem: str | None = None
     disputed: bool = False
     tolerated: bool = False
+
+
+def why_perhaps_cut(ranks: Sequence[int]) -> str:
+    """Return why a parameter without layout is not taken from some ranks: it may be cut between them and others."""
+    held = f"rank {ranks[0]} alone has it"
+    if len(ranks) > 1:
+        held = f"only ranks {list_some(ranks)} are known to have it, which may hold one part"
+    return f"no layout states how it is cut, and {held}: it may be a part of their own"
 
 
 class Settlement:
@@ -104,10 +114,8 @@ class Settlement:
         rank_local = index.is_rank_local(name, members)
         if local and rank not in ranks:
             ranks = members or ranks
-            common = not parameter.shape or tolerance.covers(name)  # alike on all ranks, such as a learning rate
-            if len(ranks) == 1 and not common and not members:
-                why = f"no layout states how it is cut, and rank {ranks[0]} alone has it: it may be its own"
-                return Settled(region=None, problem=why)
+            if ranks and not (parameter.is_counter or members or index.is_shown_whole(name, ranks, rank)):
+                return Settled(region=None, problem=why_perhaps_cut(ranks))
         region = index.region(rank, parameter)
         if rank in ranks and own_first:  # good in the rank's own damaged slice
             return Settled(region=region, ranks=(rank,))
@@ -125,7 +133,10 @@ class Settlement:
             return Settled(region=region, ranks=ranks, tolerated=True)
         ballots = [index.slices[other] for side in sides.values() for other in side]
         vote = hold_vote(ballots, tolerance, (name,))
-        if vote.disagreement is None and (not local or any(ballot.proven for ballot in ballots)):
+        if not (local and members):
+            vote = settle_split(index.facts, ballots, vote, (name,))
+        shown = parameter.is_counter or members
+        if vote.disagreement is None and (not local or (shown and any(ballot.proven for ballot in ballots))):
             winners = tuple(other for other in ranks if index.slices[other].path in vote.winners)
             return Settled(region=region, ranks=winners)
         if local:  # without a layout it is the same everywhere or each rank's own; a majority does not show which

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ms_recover.file_names import OUTVOTED_SUFFIX, aside_name, ending_of
 from ms_recover.model.actions import FileState
 from ms_recover.model.plan import Action
-from ms_recover.model.verdicts import SliceStatus
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judgement import StepJudgement
-
-_NOT_PROVEN_DAMAGED: Collection[SliceStatus] = ("suspect", "undecided", "foreign")
 
 
 def same_format_sources(
@@ -64,9 +61,13 @@ def target_of(facts: Facts, rank: int, source: SliceFacts, own: Iterable[SliceFa
 
 def keep_replaced(action: Action, judgement: StepJudgement) -> Action:
     """Return an action that sets the slice aside that it replaces, unless that is damaged or its rank declared lost."""
-    there = judgement.slices.get(action.target) if action.replaces is not None else None
-    kept = there is not None and there.status in _NOT_PROVEN_DAMAGED
-    return replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX)) if kept else action
+    there = judgement.slices.get(action.target)
+    lost = there is None or there.proven_damaged or there.status == "unreadable"  # which cannot be linked
+    return (
+        action
+        if action.replaces is None or lost
+        else replace(action, set_aside=aside_name(action.target, OUTVOTED_SUFFIX))
+    )
 
 
 def left_beside(facts: Facts, rank: int, target: str) -> tuple[str, ...]:

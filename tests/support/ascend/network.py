@@ -8,16 +8,21 @@ from mindspore.communication import get_group_size, get_rank
 from mindspore.train import Metric, Model
 
 MP = 4
-WIDTH, ROWS, STEPS, MICRO = 16, 32, 4, 2
+WIDTH, ROWS, STEPS, MICRO, VOCABULARY = 16, 32, 4, 2, 64
 
 SHARED_OUT = {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"parallel_optimizer_threshold": 0}}
 IN_TWO = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": 2}
+IN_TURN = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
 LAYOUTS = {
     "mp4": {},
     "mp4-optimizer": SHARED_OUT,
     "mp4-optimizer-in-2": {"enable_parallel_optimizer": True, "parallel_optimizer_config": IN_TWO},
     "2-stages": {"pipeline_stages": 2},
     "2-stages-optimizer": {"pipeline_stages": 2, **SHARED_OUT},
+    "interleaved": {
+        "pipeline_stages": 2,
+        "pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"},
+    },
     "mp2": {},
     "mp2-optimizer": SHARED_OUT,
 }
@@ -53,6 +58,28 @@ class Network(nn.Cell):
 
     def construct(self, x):
         return self.total(self.back(self.front(x)))
+
+
+class Interleaved(nn.Cell):
+    """An embedding, which no stage is given, four blocks that two stages hold in turn, and a sum as the loss."""
+
+    @ms.lazy_inline  # without it MindSpore interleaves nothing
+    def __init__(self, dp, mp):
+        super().__init__()
+        self.table = Parameter(Tensor(np.ones((VOCABULARY, WIDTH), np.float32)), name="embedding.table")
+        self.gather = ops.Gather().shard(((mp, 1), (dp,)))
+        self.cast = ops.Cast()
+        self.narrow = ops.ReduceSum().shard(((dp, 1),))
+        self.blocks = nn.CellList([Block(f"layer{number}", dp, mp) for number in range(4)])
+        self.total = ops.ReduceSum().shard(((dp, 1),))
+        for number, block in enumerate(self.blocks):
+            block.pipeline_stage, block.pipeline_segment = number % 2, number // 2
+
+    def construct(self, x):
+        out = self.gather(self.table, self.cast(self.narrow(x, 1), ms.int32), 0)
+        for block in self.blocks:
+            out = block(out)
+        return self.total(out)
 
 
 class Evaluated(nn.Cell):
@@ -98,8 +125,9 @@ def make_model(layout, strategy):
         **LAYOUTS[layout],
     )
     stages = LAYOUTS[layout].get("pipeline_stages", 1)
-    mp = 2 if layout.startswith("mp2") else MP
-    network = Network(get_group_size() // mp // stages, stages, mp)
+    mp = 2 if layout.startswith(("mp2", "interleaved")) else MP
+    dp = get_group_size() // mp // stages
+    network = Interleaved(dp, mp) if layout == "interleaved" else Network(dp, stages, mp)
     optimizer = nn.Adam(network.trainable_params(), 0.01)
     trained = nn.PipelineCell(network, MICRO) if stages > 1 else network
     return Model(
@@ -120,13 +148,15 @@ def whole_value(parameter, shape):
 def known_values(network):
     """Return known values for the parameters of a compiled network: this rank's part of a whole tensor, by name.
 
-    MindSpore cuts the whole tensor, by the layouts that its compiler gave to the network.
+    MindSpore cuts the whole tensor, by the layouts that its compiler gave to the network. A weight that has none is cut
+    like its state: a later stage of an interleaved pipeline holds an embedding so.
     """
     from mindspore.parallel._tensor import _load_tensor_by_layout
 
     values = {}
     for parameter in network.get_parameters():
-        layout = network.parameter_layout_dict.get(parameter.name)
+        layouts = network.parameter_layout_dict
+        layout = layouts.get(parameter.name) or layouts.get(f"moment1.{parameter.name}")
         shape = tuple(layout[6]) if layout and len(layout) > 6 and layout[6] else tuple(parameter.shape)
         whole = Tensor(whole_value(parameter, shape))
         part = _load_tensor_by_layout(whole, layout, get_rank()) if layout else whole

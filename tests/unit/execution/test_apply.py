@@ -298,3 +298,26 @@ def cut_tree(folder):
     rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", (2, 2), (1,), ()))
     columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", (2, 2), (), (0,)))
     return make_cut_tree(folder, {"rows": rows, "columns": columns, "global_step": CutTensor("Int64", np.int64(8))}, 4)
+
+
+def test_a_composed_slice_takes_the_place_of_one_that_is_kept_with_its_manifest(tmp_path):
+    source, matrix = np.random.default_rng(7), (2, 2)
+    rows = CutTensor("Float32", source.random((8, 6), np.float32), cut_layout("rows", matrix, (1,), ()))
+    columns = CutTensor("Float32", source.random((8, 12), np.float32), cut_layout("columns", matrix, (), (0,)))
+    tree = make_cut_tree(tmp_path / "tree", {"rows": rows, "columns": columns}, 4)
+    path = tree / "ckpt_dir0" / NAME
+    whole = path.read_bytes()
+    overwrite(path, whole[:-1] + bytes([whole[-1] ^ 1]))
+    old, manifest = path.read_bytes(), path.with_name(f"{NAME}.manifest.json")
+    manifest.write_bytes(b"of another tool")
+    plan = api.plan(api.scan(tree), PlanOptions(lost=frozenset((0,))))
+    (action,) = plan.actions
+    action = replace(action, set_aside=f"{action.target}.outvoted")
+    plan = replace(plan, actions=(action,))
+    outcome = api.apply(plan)
+    assert [(one.status, one.set_aside) for one in outcome.results] == [("composed", action.set_aside)]
+    assert (path.read_bytes(), path.with_name(f"{NAME}.outvoted").read_bytes()) == (whole, old)
+    assert path.with_name(f"{NAME}.outvoted.manifest.json").read_bytes() == b"of another tool"
+    assert manifest.read_bytes() != b"of another tool"
+    again = api.apply(plan)
+    assert [(one.status, one.set_aside) for one in again.results] == [("already there", action.set_aside)]

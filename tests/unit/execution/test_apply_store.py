@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -8,9 +9,14 @@ pytest.importorskip("fsspec")
 from ms_recover import api, backing_up
 from ms_recover.errors import StorageError, UsageError, VerificationError
 from ms_recover.execution.apply_store import jobs_with_room
-from ms_recover.model.options import ScanOptions
+from ms_recover.execution.set_aside import keep_outvoted
+from ms_recover.model.options import PlanOptions, ScanOptions
+from ms_recover.model.plan import GivenUpSlice
+from ms_recover.model.steps import Step
+from ms_recover.reporting.outcome_text import outcome_text
 from ms_recover.stores.urls import open_plain, open_store
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.mishaps import overwrite
 
 NUMBERS = count()
 SLICE = "ckpt_dir{}/test-1_8.ckpt"
@@ -127,3 +133,62 @@ def test_room_for_what_is_made_is_looked_for(tmp_path):
         jobs_with_room([1 << 60], 4, str(tmp_path))
     assert jobs_with_room([], 4, str(tmp_path)) == 4
     assert api.scan(make_tree(tmp_path / "x"), ScanOptions()).slices
+
+
+def flipped(tree, rank=1):
+    """Flip a bit in the slice of one of three replicas without manifests; return the tree's URL and both bytes."""
+    path = tree / SLICE.format(rank)
+    whole = path.read_bytes()
+    overwrite(path, whole[:-1] + bytes([whole[-1] ^ 1]))
+    return uploaded(tree), path.read_bytes(), whole
+
+
+def test_an_outvoted_slice_is_kept_in_its_store(tmp_path):
+    url, old, whole = flipped(make_tree(tmp_path / "tree", data_parallel=3))
+    plan = api.plan(api.scan(url))
+    outcome = api.apply(plan)
+    assert outcome.exit_code == 0
+    assert [result.set_aside for result in outcome.results] == [f"{SLICE.format(1)}.outvoted"]
+    assert bytes_at(url, f"{SLICE.format(1)}.outvoted") == old
+    assert bytes_at(url, SLICE.format(1)) == whole
+    after = api.plan(api.scan(url))
+    assert not after.changes_anything
+    (note,) = [note for note in after.notes if note.path.endswith(".outvoted")]
+    assert f"give it, and what lies beside it, the name {url}/{SLICE.format(1)} in the store" in note.reason
+
+
+def test_what_an_interrupted_recovery_kept_in_a_store_is_kept_once(tmp_path):
+    url, old, whole = flipped(make_tree(tmp_path / "tree", data_parallel=3))
+    with open_plain(url) as store:
+        keep_outvoted(store, SLICE.format(1))
+    assert api.apply(api.plan(api.scan(url))).exit_code == 0
+    assert bytes_at(url, f"{SLICE.format(1)}.outvoted") == old
+    assert bytes_at(url, SLICE.format(1)) == whole
+    with open_store(url) as store:
+        assert [one.name for one in store.list("ckpt_dir1") if "outvoted" in one.name] == ["test-1_8.ckpt.outvoted"]
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as planned", "changed"])
+def test_a_slice_that_is_given_up_is_renamed_in_its_store_or_the_recovery_is_not_done(tmp_path, changed):
+    tree = make_tree(tmp_path / "tree", steps=[Step(1, 8), Step(1, 9)])
+    for rank in (0, 1, 2):
+        (tree / f"ckpt_dir{rank}" / "test-1_9.ckpt").unlink()
+    save_manifests(tree)
+    url, path = uploaded(tree), "ckpt_dir3/test-1_9.ckpt"
+    data = bytes_at(url, path)
+    with open_plain(url) as store:
+        state = store.stat(path).state
+    one = GivenUpSlice(rank=3, path=path, state=replace(state, bytes=state.bytes + changed), reason="a rerun's")
+    plan = replace(api.plan(api.scan(url), PlanOptions(step=Step(1, 8))), set_aside=(one,))
+    assert plan.changes_anything
+    outcome = api.apply(plan)
+    if changed:
+        assert outcome.exit_code == VerificationError.exit_code
+        assert "ckpt_dir3/test-1_9.ckpt changed after the plan was made" in outcome.errors[0]
+        assert "FAILED" in outcome_text(outcome, None)
+        assert bytes_at(url, path) == data
+    else:
+        assert (outcome.exit_code, outcome.set_aside) == (0, (f"{path}.superseded",))
+        assert bytes_at(url, f"{path}.superseded") == data
+        assert [one.step for one in api.scan(url).set_aside] == [Step(1, 9)]
+        assert [file.step for file in api.scan(url).slices] == [Step(1, 8)] * 4

@@ -186,3 +186,40 @@ def test_borrowed_values_are_named():
     (action,) = make_plan(tree(slices, TRIPLES), contents=known).actions
     assert action.rank == 0
     assert action.borrowed == ("moving_mean",)
+
+
+def saved_triples(*values, **changes):
+    """Return the slices of ranks 0, 2 and 4, which hold the same, and of 1, 3 and 5, as training saved them."""
+    held = [(0, values[0]), (2, values[1]), (4, values[2]), (1, "b"), (3, "b"), (5, "b")]
+    return [backed(slice_file(r), v, pairs=False, world_size=6, **changes) for r, v in held if v]
+
+
+def test_a_slice_that_training_saved_is_kept_against_a_majority_and_named():
+    plan = make_plan(tree(saved_triples("a", "x", "a"), TRIPLES))
+    assert plan.recoverable
+    assert not plan.actions
+    assert plan.ranks[2].verdict == "keep"
+    [warning] = plan.warnings
+    assert "rank 2" in warning
+    assert "ckpt_dir2" in warning
+    assert "--lost 2" in warning
+
+
+def test_declaring_it_lost_replaces_it_by_the_majority():
+    plan = make_plan(tree(saved_triples("a", "x", "a"), TRIPLES), PlanOptions(lost=frozenset((2,))))
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(2, 0)]
+
+
+def test_a_lost_rank_recovers_from_the_majority_and_not_from_the_slice_that_is_kept():
+    lists = {rank: list(range(4)) for rank in range(4)}
+    slices = [backed(slice_file(rank), v, group=(0, 1, 2, 3)) for rank, v in enumerate("xaa")]
+    plan = make_plan(tree(slices, lists))
+    assert [(action.rank, action.source_rank) for action in plan.actions] == [(3, 1)]
+    assert plan.ranks[0].verdict == "keep"
+    assert [one.rank for one in plan.actions[0].alternatives] == [2]
+
+
+def test_without_a_majority_of_saved_slices_nothing_is_settled():
+    plan = make_plan(tree(saved_triples("a", "x", ""), TRIPLES))
+    assert not plan.recoverable
+    assert plan.disagreements

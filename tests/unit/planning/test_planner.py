@@ -132,9 +132,16 @@ def test_newest_chooses_one_run_for_all_ranks_and_never_rank_by_rank():
     assert chosen.recoverable
     assert not chosen.actions
     assert {rank.path for rank in chosen.ranks} == {f"ckpt_dir{rank}/test-2_8.ckpt" for rank in range(8)}
+    assert "rank 0 has slices with the prefix 'test_1' as well, written after those" in chosen.warnings[0]
     rerun = [slice_file(rank, prefix="test_1", mtime=9) for rank in range(4)]
-    completed = make_plan(tree([*whole(), *rerun], lists()), PlanOptions(newest=True))
+    newest = make_plan(tree([*whole(), *rerun], lists()), PlanOptions(newest=True))
+    assert {rank.path for rank in newest.ranks} == {f"ckpt_dir{rank}/test-2_8.ckpt" for rank in range(8)}
+    assert newest.warnings[0].endswith("--run test_1 takes it")
+    completed = make_plan(tree([*whole(), *rerun], lists()), PlanOptions(run="test_1"))
     assert {rank.path for rank in completed.ranks} == {f"ckpt_dir{rank}/test_1-2_8.ckpt" for rank in range(8)}
+    rerun = [slice_file(rank, prefix="test_1", mtime=9) for rank in range(8)]
+    newest = make_plan(tree([*whole(), *rerun], lists()), PlanOptions(newest=True))
+    assert {rank.path for rank in newest.ranks} == {f"ckpt_dir{rank}/test_1-2_8.ckpt" for rank in range(8)}
 
 
 def test_an_ambiguous_slice_is_no_source():

@@ -5,6 +5,7 @@ import pytest
 from ms_recover.model.inventory import MetaFile, RankPath, UnhealthySlice
 from ms_recover.model.plan import MetaWrite, RankVerdict
 from ms_recover.model.steps import Step
+from ms_recover.planning.prefixes import base_of
 from ms_recover.planning.resume_records import (
     NamedRun,
     find_named_run,
@@ -12,7 +13,7 @@ from ms_recover.planning.resume_records import (
     why_names_differ,
     why_unhealthy,
 )
-from ms_recover.planning.runs import Run, base_of, find_runs
+from ms_recover.planning.runs import OlderRuns, Run, find_runs
 from tests.support.inventories import OLDER, STEP, slice_file
 
 PLACE = RankPath(("rank_", "/meta.json"))
@@ -108,7 +109,7 @@ def test_newer_steps_of_an_earlier_run_are_abandoned(prefixes, step, abandoned):
 
 def test_ranks_with_slices_of_two_reruns_are_settled_by_the_named_one():
     both = [slice_file(rank, prefix=prefix) for rank in range(2) for prefix in ("CKP", "CKP_1")]
-    present = frozenset({"CKP"})
+    present = OlderRuns(present=frozenset({"CKP"}), reasons={})
     assert find_runs(both, present, newest=False, named="CKP_1") == (Run(base="CKP", prefix="CKP_1"),)
     assert find_runs(both, present, newest=False, named="CKP_2") == (Run(base="CKP"),)
     one_each = [slice_file(0, prefix="CKP"), slice_file(1, prefix="CKP_1")]

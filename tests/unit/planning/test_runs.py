@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.inventory import RankPath
-from ms_recover.planning.runs import Run, base_of, find_older_runs, find_runs
+from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
 from tests.support.inventories import OLDER, STEP, slice_file
 from tests.unit.planning.test_contents import backed
 
@@ -13,7 +14,7 @@ PRESENT = frozenset({"test", "other"})
 
 
 def runs(*files, present=PRESENT, newest=False):
-    return find_runs(files, present, newest=newest)
+    return find_runs(files, OlderRuns(present=present, reasons={}), newest=newest)
 
 
 def named(rank, run, step=STEP, **changes):
@@ -69,11 +70,47 @@ def test_a_prefix_that_clearly_prevails_stays_a_run_of_its_own():
     assert [run.base for run in runs(*files)] == ["test", "other"]
 
 
-def test_newest_splits_a_run_of_which_ranks_have_two_reruns_the_last_modified_first():
+def test_newest_splits_a_run_of_which_ranks_have_two_reruns_the_one_that_most_ranks_have_first():
     files = [slice_file(0), slice_file(0, prefix="test_1", mtime=9), slice_file(1, mtime=5)]
-    assert [run.prefix for run in runs(*files, newest=True)] == ["test_1", "test"]
+    assert [run.prefix for run in runs(*files, newest=True)] == ["test", "test_1"]
     assert [run.prefix for run in runs(*files)] == [None]
     assert [run.prefix for run in runs(files[0], files[2], newest=True)] == [None]
+
+
+def test_of_reruns_that_equally_many_ranks_have_newest_takes_the_last_modified():
+    files = [
+        slice_file(rank, prefix=prefix, mtime=at) for rank in range(2) for prefix, at in (("test", 9), ("test_1", 5))
+    ]
+    assert [run.prefix for run in runs(*files, newest=True)] == ["test", "test_1"]
+
+
+def test_a_run_that_times_call_older_counts_where_more_ranks_have_it():
+    old = [slice_file(rank, prefix="old", mtime=1) for rank in range(4)]
+    new = [slice_file(rank, prefix="new", mtime=2) for rank in range(4)]
+    older = find_older_runs([*old, *new])
+    assert [run.base for run in find_runs([*old, *new], older, newest=False)] == ["new"]
+    assert [run.base for run in find_runs([*old, *new[1:]], older, newest=False)] == ["old", "new"]
+    assert [run.base for run in find_runs([*old[1:], *new], older, newest=True)] == ["new"]
+
+
+def test_the_prefix_that_was_chosen_is_the_present_run():
+    old = [slice_file(rank, prefix="old", mtime=1) for rank in range(4)]
+    new = [slice_file(rank, OLDER, prefix="new", mtime=2) for rank in range(4)]
+    found = find_older_runs([*old, *new], "old")
+    assert found.why_older(old) is None
+    assert found.why_older(new) == (
+        "its slices are of the run 'new', and the run with the prefix 'old' was chosen; --run new takes it"
+    )
+
+
+def test_a_rerun_that_was_chosen_takes_no_step_of_which_only_other_reruns_have_slices():
+    first, again = slice_file(0), slice_file(0, OLDER, prefix="test_1")
+    found = find_older_runs([first, again], "test_1")
+    assert "--run test takes it" in found.why_older([first])
+    assert found.why_older([again]) is None
+    assert found.why_older([again, slice_file(1, OLDER, prefix="test_2")]) is None
+    assert "--run test_1 takes it" in find_older_runs([first, again], "test").why_older([again])
+    assert find_older_runs([again], "test").why_older([again]) is None
 
 
 def test_newest_splits_by_format_where_a_rank_has_one_prefix_in_both():

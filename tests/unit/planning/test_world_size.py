@@ -1,15 +1,20 @@
 """The number of ranks, from the evidence that survived."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from ms_recover import api
 from ms_recover.errors import ContradictionError, UsageError
+from ms_recover.model.groups import RankGroup
 from ms_recover.model.inventory import Inventory, StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.world_size import find_world_size
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.unit.planning.judging.test_votes import manifest
+
+FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
 def stated(rank, world_size, step=STEP):
@@ -114,3 +119,66 @@ def test_the_strategy_file_of_the_last_stage_counts_although_no_rank_of_it_has_f
     files = [strategy(rank, 4, [rank // 4]) for rank in range(8)]
     found = find_world_size(with_strategies(there, *files))
     assert (found.ranks, found.source) == (8, "the device matrix in ckpt_dir4/strategy.ckpt")
+
+
+@pytest.mark.parametrize("layout", ["dp2_mp4", "dp4_mp2_opt2", "dp4_mp2_optfull"])
+def test_strategy_files_and_rank_lists_of_the_compiler_state_a_world_of_one_stage_together(layout):
+    found = find_world_size(api.scan(FIXTURES / layout))
+    assert (found.ranks, found.guessed) == (8, False)
+    assert found.source == "the strategy files and the rank lists"
+
+
+def test_a_pipeline_whose_lists_name_no_other_stage_may_lack_one():
+    seen = api.scan(FIXTURES / "dp2_mp2_pp2")
+    assert (find_world_size(seen).ranks, find_world_size(seen).guessed) == (8, True)
+    left = replace(
+        seen,
+        ranks=seen.ranks[:4],
+        slices=tuple(file for file in seen.slices if file.rank < 4),
+        group_files=tuple(file for file in seen.group_files if file.rank < 4),
+        strategy_files=tuple(file for file in seen.strategy_files if file.rank < 4),
+    )
+    assert (find_world_size(left).ranks, find_world_size(left).guessed) == (4, True)
+
+
+def pipeline(stages, devices, ranks=None, *, change=lambda file: file):
+    """A tree of a pipeline each of whose lists names one rank of each stage."""
+    there = range(stages * devices) if ranks is None else ranks
+    lists = []
+    for rank in there:
+        column = tuple(range(rank % devices, stages * devices, devices))
+        listed = group_file(rank, [rank])
+        lists.append(change(replace(listed, info=replace(listed.info, groups=(RankGroup("column", column),)))))
+    return with_strategies(there, *(strategy(rank, devices, [rank // devices]) for rank in there), lists=lists)
+
+
+def test_a_pipeline_whose_lists_name_a_rank_of_each_stage_states_its_world():
+    found = find_world_size(pipeline(4, 4))
+    assert (found.ranks, found.source, found.guessed) == (16, "the strategy files and the rank lists", False)
+    assert not find_world_size(pipeline(4, 4, [0, 1, 5, 13])).guessed
+
+
+def test_where_its_last_stage_is_gone_it_is_guessed():
+    assert find_world_size(pipeline(4, 4, range(12))).guessed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: replace(file, info=None, problem="cut") if file.rank == 2 else file,
+        lambda file: replace(file, info=replace(file.info, restore_ranks=(3, 9))) if file.rank == 3 else file,
+        lambda file: replace(file, info=replace(file.info, restore_ranks=(5,))) if file.rank == 4 else file,
+    ],
+    ids=["a list is damaged", "a list crosses stages", "a list names others than its owner"],
+)
+def test_a_list_that_is_missing_or_contradicts_leaves_a_guess(change):
+    assert find_world_size(pipeline(4, 4, change=change)).guessed
+
+
+def test_strategy_files_that_disagree_leave_a_guess():
+    whole = pipeline(2, 4)
+    other = replace(whole, strategy_files=(*whole.strategy_files[:-1], strategy(7, 8)))
+    assert not find_world_size(whole).guessed
+    assert find_world_size(other).guessed
+    misplaced = replace(whole, strategy_files=(strategy(0, 4, [1]), *whole.strategy_files[1:]))
+    assert find_world_size(misplaced).guessed

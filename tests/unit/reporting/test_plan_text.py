@@ -45,7 +45,8 @@ def unrecoverable(*states):
 
 
 def test_a_complete_tree():
-    assert headline(COMPLETE) == "COMPLETE at step 3_8: every rank has its slice, nothing to do"
+    counted = "COMPLETE at step 3_8 for 4 ranks (by manifests)"
+    assert headline(COMPLETE) == f"{counted}: every rank has its slice, nothing to do"
 
 
 def test_a_guessed_world_is_never_plainly_complete():

@@ -233,3 +233,20 @@ def test_states_go_with_their_slices(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"test-1_8.ckpt{end}" for end in ("", MANIFEST_SUFFIX, STATE_SUFFIX)
     ]
+
+
+def test_what_was_outvoted_stays(tmp_path):
+    save(tmp_path, "test-1_4", "test-2_4", "test-3_4")
+    outvoted = [f"test-1_4.ckpt{number}.outvoted{end}" for number in ("", ".2") for end in ("", MANIFEST_SUFFIX)]
+    for name in outvoted:
+        (tmp_path / name).write_bytes(b"{}")
+    rotate(str(tmp_path), "test", keep(1), Step(3, 4))
+    assert left_besides(tmp_path, outvoted) == ["test-3_4"]
+
+
+def left_besides(folder, names):
+    """Return the slices that are left, behind a check that these files are."""
+    assert {path.name for path in folder.glob("*outvoted*")} == set(names)
+    for name in names:
+        (folder / name).unlink()
+    return left(folder)

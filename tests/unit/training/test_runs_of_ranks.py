@@ -174,6 +174,29 @@ def test_slices_that_were_all_set_aside_are_named_where_nothing_is_left(root):
     assert "up to step 3_4, were set aside" in str(outcomes[0])
 
 
+def test_a_run_without_manifests_is_chosen_by_its_prefix_where_each_rank_sees_its_own_slices_only(root, tmp_path):
+    for run, prefix, step in ((OLD, "alpha", "2_8"), (NEW, "beta", "2_8")):
+        add_run(root, run, prefix, "1_8", step)
+    for path in root.rglob(f"*{MANIFEST_SUFFIX}"):
+        path.unlink()
+    for path in root.rglob("alpha-*"):
+        data = path.read_bytes()
+        path.chmod(0o600)
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        os.utime(path, (1, 1))
+    roots = []
+    for rank in range(SIZE):
+        (tmp_path / f"node{rank}").mkdir()
+        shutil.copytree(root / f"ckpt_dir{rank}", tmp_path / f"node{rank}" / f"ckpt_dir{rank}")
+        roots.append(tmp_path / f"node{rank}")
+    for where in (root, roots):
+        assert found(where)[0] == "beta-2_8.ckpt"
+        assert found(where, run="alpha")[0] == "alpha-2_8.ckpt"
+    outcomes = found(roots, run="gamma")
+    assert {type(outcome) for outcome in outcomes} == {UsageError}
+    assert "there is alpha (by the prefix of its slices); beta (by the prefix of its slices)" in str(outcomes[0])
+
+
 def test_a_run_that_no_rank_sees_is_refused_on_all(root):
     add_run(root, OLD, "test", "3_4")
     outcomes = found(root, run="other")
@@ -203,6 +226,7 @@ def test_what_ranks_see_is_put_together():
     jobs = thread_jobs(2)
     seen = [
         RunRecord(run_id="a-Ä", started=1, newest=Step(1, 8), written=3, newest_written=2),
+        RunRecord(run_id="", newest=Step(1, 4), prefixes=("alpha", "beta_1")),
         RunRecord(run_id="b", started=None, resumed_from=RunStep("a-Ä", Step(1, 8), 1), begun=Step(1, 2)),
     ]
     both, also = on_all(2, lambda rank: gather_runs(jobs[rank], seen[rank:] if rank else seen[:1]))
@@ -224,3 +248,17 @@ def test_a_run_starts_behind_those_that_any_rank_knows_whatever_the_clock_says(c
     assert on_all(2, lambda rank: agree_start(jobs[rank], future * rank, lambda: now)) == [future + 1] * 2
     assert "the order is kept" in caplog.text
     assert agree_start(TrainingJob(0, 2, False), 5) is None
+
+
+@pytest.mark.parametrize("run", [None, OLD])
+def test_what_was_outvoted_is_neither_brought_back_nor_a_step_of_its_run(root, run):
+    add_run(root, OLD, "test", "1_8", "3_4")
+    for path in root.rglob("test-3_4*"):
+        path.rename(path.with_name(path.name.replace(".ckpt", ".ckpt.outvoted")))
+    outvoted = sorted(root.rglob("*outvoted*"))
+    assert outvoted
+    inventory = api.scan(root)
+    assert inventory.set_aside == ()
+    assert inventory.steps == (Step(1, 8),)
+    assert found(root, run=run)[0] == "test-1_8.ckpt"
+    assert sorted(root.rglob("*outvoted*")) == outvoted

@@ -33,6 +33,11 @@ def compare(values, lists, layouts=(), change=lambda file: file):
     return compare_blocks(facts, facts.counted_at(STEP))
 
 
+def with_counter(file):
+    *larger, last = file.parameters
+    return replace(file, parameters=(*larger, replace(last, shape=())))
+
+
 def test_slices_that_were_not_read_show_nothing():
     assert compare(["", "", "", ""], PAIRS) == BlockComparison()
 
@@ -102,8 +107,21 @@ def test_a_single_parameter_in_which_ranks_differ_is_damage_and_no_wrong_strateg
 
 
 def test_a_counter_in_which_one_rank_of_a_stage_differs_is_damage():
-    found = compare(["abce", "abce", "abcx", "abce"], ALONE, REPLICATED)
+    found = compare(["abce", "abce", "abcx", "abce"], ALONE, REPLICATED[:2], with_counter)
     assert found.outvoted[path(2)].names == ("global_step",)
+
+
+def test_a_larger_parameter_without_layout_is_never_voted_on_over_layouts():
+    """A stage's strategy file may leave out a parameter that is cut all the same."""
+    found = compare(["abce", "abce", "abcx", "abce"], ALONE, REPLICATED[:2])
+    assert not found.outvoted
+    assert not found.disagreements
+
+
+def test_a_counter_is_not_voted_on_by_slices_of_one_rank_list():
+    """Ranks 0 and 2 hold the same slice, and 1 may have a number of its own."""
+    found = compare(["abce", "abcx", "abce"], {0: [0, 2], 1: [1, 3], 2: [0, 2]}, REPLICATED[:2], with_counter)
+    assert not found.outvoted
 
 
 def test_counters_that_differ_from_group_to_group_are_each_ones_own():

@@ -5,20 +5,27 @@ from dataclasses import replace
 import pytest
 
 from ms_recover.model.contents import Contents
+from ms_recover.model.strategy import Layout
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.misplaced import ContentIndex
+from ms_recover.planning.redundancy.stages import Stages
 from tests.support.inventories import OLDER, STEP, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, digests
 
 
-def index_of(slices, values, are_alike=lambda one, other: False):
+def index_of(slices, values, stages=Stages(), lists=PAIRS):  # noqa: B008
     """Return the index and its slices by (rank, step); `values` names contents for each (rank, step)."""
     read = Contents(
         {file.path: digests(values[file.rank, file.step]) for file in slices if (file.rank, file.step) in values}
     )
-    facts = gather_facts(tree(slices, PAIRS), contents=read)
+    facts = gather_facts(tree(slices, lists), contents=read)
     by = {(one.rank, one.file.step): one for one in facts.counted}
-    return ContentIndex(facts.counted, are_alike), by
+    return ContentIndex(facts.counted, stages), by
+
+
+def cut(axes):
+    """Return one stage of four ranks with a parameter cut over some axes of its matrix."""
+    return Stages(4, {0: {"a": Layout("a", (2, 2), (axes,))}}, {0: "strategy.ckpt"})
 
 
 def plain(step=STEP):
@@ -92,7 +99,13 @@ def test_the_bytes_of_another_group_show_nothing_where_its_own_group_confirms_th
 
 def test_the_bytes_of_another_group_show_nothing_where_layouts_make_both_ranks_alike():
     values = right() | {(0, STEP): f"1{STEP}"}
-    assert why(plain(), values, 0, are_alike=lambda one, other: True) is None
+    assert why(plain(), values, 0, stages=cut(())) is None
+
+
+def test_without_rank_lists_the_ranks_that_layouts_make_alike_confirm_a_slice():
+    values = right() | {(0, STEP): f"1{STEP}"}
+    assert why(plain(), values, 0, lists={}) is None
+    assert "ckpt_dir1" in why(plain(), values, 0, stages=cut((0,)), lists={})
 
 
 @pytest.mark.parametrize("problem", [None, "cut"])

@@ -200,3 +200,14 @@ def test_a_slice_of_another_run_in_the_place_of_a_slice_is_set_aside():
     slices = [backed(slice_file(rank), rank % 2, run="main") for rank in range(1, 4)]
     (action,) = choose([*slices, backed(slice_file(0), "x", run="other")]).actions
     assert (action.rank, action.set_aside) == (0, "ckpt_dir0/test-2_8.ckpt.outvoted")
+
+
+def test_a_slice_that_was_not_committed_is_set_aside():
+    slices = [backed(slice_file(rank), rank % 2) for rank in range(1, 4)]
+    (action,) = choose([*slices, slice_file(0)]).actions
+    assert (action.rank, action.set_aside) == (0, "ckpt_dir0/test-2_8.ckpt.outvoted")
+
+
+def test_a_slice_that_cannot_be_read_is_replaced_for_good():
+    (action,) = choose([*plain(0), replace(slice_file(0, problem="refused"), denied=True)]).actions
+    assert (action.rank, action.set_aside) == (0, None)

@@ -1,0 +1,148 @@
+"""What is whole and proven is never overwritten by inference, and what survives is recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, event, given, settings
+from hypothesis import strategies as st
+
+from ms_recover.model.options import PlanOptions
+from ms_recover.model.strategy import Layout
+from tests.support.cuts import cut_layout
+from tests.support.examples import examples
+from tests.support.law_checks import RECOVERED, Verdict, examine, examine_scene
+from tests.support.law_network import TIED, Job, Tensor, plain_job, spread_job
+from tests.support.law_scenes import MISSING, OTHER_JOB, RIGHT, Fault, Scene, cut_over_data, random_scene, turned, uncut
+from tests.support.law_simplest import describe, simplest
+
+SPREAD = spread_job()
+NEWEST = SPREAD.steps[-1]
+WHOLE = PlanOptions(world_size=8)
+QUICK = PlanOptions(world_size=8, quick=True)
+
+
+@settings(max_examples=examples(400), phases=(Phase.explicit, Phase.reuse, Phase.generate))  # no seed is simpler
+@given(st.integers(0, (1 << 32) - 1))
+def test_no_random_tree_loses_what_is_proven_and_none_is_refused_that_can_be_recovered(seed: int) -> None:
+    verdict = examine(seed)
+    event(f"{verdict.ended}, {'right' if verdict.right else 'not right'}")
+    assert not verdict.violations, describe(simplest(random_scene(seed)))
+
+
+def recovered(scene: Scene) -> None:
+    verdict = lawful(scene)
+    assert verdict.obliged
+    assert (verdict.ended, verdict.right) == (RECOVERED, True)
+
+
+def lawful(scene: Scene) -> Verdict:
+    verdict = examine_scene(scene)
+    assert not verdict.violations, "\n".join(verdict.violations)
+    return verdict
+
+
+def lost(*ranks: int) -> tuple[Fault, ...]:
+    return tuple(Fault(kind="lost directory", rank=rank, step=NEWEST) for rank in ranks)
+
+
+@pytest.mark.parametrize("options", [WHOLE, QUICK], ids=["read", "quick"])
+@pytest.mark.parametrize("manifests", ["saved", "sealed", "none"])
+@pytest.mark.parametrize("rank", range(4, 8))
+def test_a_lost_rank_of_an_interleaved_pipeline_is_recovered_and_nothing_else_is_written(
+    rank: int, manifests: str, options: PlanOptions
+) -> None:
+    """The strategy file of the last stage names states of the embedding and not the embedding, which is cut."""
+    recovered(Scene(job=SPREAD, faults=lost(rank), manifests=manifests, options=options))
+
+
+@pytest.mark.parametrize("manifests", ["saved", "sealed"])
+@pytest.mark.parametrize("name", [TIED, "layer1.weight", "global_step"])
+def test_a_flipped_bit_in_a_stage_of_an_interleaved_pipeline_is_mended_alone(name: str, manifests: str) -> None:
+    flip = Fault(kind="flip", rank=7, step=NEWEST, names=(name,))
+    recovered(Scene(job=SPREAD, faults=(flip,), manifests=manifests, options=WHOLE))
+
+
+@pytest.mark.parametrize("options", [WHOLE, QUICK], ids=["read", "quick"])
+@pytest.mark.parametrize("name", [TIED, "layer1.weight"])
+def test_a_flipped_bit_without_manifests_in_an_interleaved_pipeline_overwrites_no_other_half(
+    name: str, options: PlanOptions
+) -> None:
+    lawful(Scene(job=SPREAD, faults=(Fault(kind="flip", rank=7, step=NEWEST, names=(name,)),), options=options))
+
+
+@pytest.mark.parametrize("options", [WHOLE, QUICK], ids=["read", "quick"])
+@pytest.mark.parametrize("manifests", ["saved", "sealed", "none"])
+def test_partial_gives_no_rank_the_half_of_others_where_both_ranks_of_its_half_are_lost(
+    manifests: str, options: PlanOptions
+) -> None:
+    verdict = lawful(Scene(job=SPREAD, faults=lost(5, 7), manifests=manifests, options=options))
+    assert verdict.ended == "unrecoverable"
+
+
+@pytest.mark.parametrize("lists", [RIGHT, MISSING])
+@pytest.mark.parametrize("change", [uncut, cut_over_data, turned])
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 4), (4, 2), (1, 4), (3, 2)])
+def test_the_strategy_file_of_another_job_overwrites_nothing_where_a_rank_is_lost(
+    sizes: tuple[int, int], change: Callable[[Layout], Layout], lists: str
+) -> None:
+    job = plain_job(*sizes)
+    for rank in (0, job.size - 1):
+        lawful(_misled(job, change, rank, lists=lists))
+
+
+@pytest.mark.parametrize("change", [uncut, cut_over_data])
+def test_one_foreign_parameter_of_four_ranks_overwrites_nothing_where_a_rank_is_lost(
+    change: Callable[[Layout], Layout],
+) -> None:
+    job = plain_job(2, 2)
+    for rank in range(4):
+        for name in ("dense.weight", "head.weight"):
+            lawful(_misled(job, change, rank, names=(name,)))
+
+
+def _misled(
+    job: Job, change: Callable[[Layout], Layout], rank: int, *, names: tuple[str, ...] = (), lists: str = RIGHT
+) -> Scene:
+    right = job.strategy(0)
+    layouts = tuple(change(one) if not names or one.parameter in names else one for one in right.layouts)
+    return Scene(
+        job=job,
+        faults=lost(rank),
+        strategies=OTHER_JOB,
+        lists=lists,
+        foreign={0: replace(right, layouts=layouts)},
+        options=PlanOptions(world_size=job.size),
+    )
+
+
+@pytest.mark.parametrize("manifests", ["saved", "sealed", "none"])
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (16, 3)])
+def test_a_larger_parameter_without_layout_is_no_counter(shape: tuple[int, ...], manifests: str) -> None:
+    cut = cut_layout("statistics", (2, 2), (0,), *((),) * (len(shape) - 1))
+    extra = Tensor(name="statistics", shape=shape, layout=cut, stages=frozenset({0}), named=frozenset())
+    for rank in range(4):
+        job = plain_job(2, 2, extra=extra)
+        recovered(Scene(job=job, faults=lost(rank), manifests=manifests, options=PlanOptions(world_size=4)))
+
+
+@pytest.mark.parametrize("manifests", ["saved", "sealed", "none"])
+def test_a_list_of_rates_comes_from_slices_of_two_groups(manifests: str) -> None:
+    """Each rank is alone in its rank list, and each part of what is cut lies on two ranks."""
+    only = frozenset({0})
+    rates = Tensor(name="learning_rates", shape=(5,), layout=None, stages=only, named=frozenset())
+    job = plain_job(2, 2, extra=rates)
+    turned_one, *others = job.tensors
+    assert turned_one.layout is not None
+    crossed = replace(turned_one, layout=cut_over_data(turned_one.layout))
+    for rank in range(4):
+        recovered(
+            Scene(
+                job=replace(job, tensors=(crossed, *others)),
+                faults=lost(rank),
+                manifests=manifests,
+                options=PlanOptions(world_size=4),
+            )
+        )

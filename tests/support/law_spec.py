@@ -1,0 +1,246 @@
+"""The law about slices that are whole and proven, as a specification: decided from what was put into a tree alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ms_recover.model.steps import Step
+from tests.support.cuts import cell_of
+from tests.support.law_files import Tree
+from tests.support.law_network import Tensor
+from tests.support.law_scenes import MISSING, RIGHT
+
+PROOF = ("saved", "sealed")
+
+
+def must_recover(tree: Tree) -> Step | None:
+    """Return the step that a plan must recover with 0, unless it recovers a newer one; None where nothing obliges it.
+
+    The evidence in the tree must be right and not contradict itself:
+
+    - No strategy file and no rank list is of another job; they may be missing, on some ranks or on all.
+    - Slices are whole, gone, or *shown* to be damaged: by their own manifest, or because they cannot be read or lack
+      parameters.
+    - A slice that is wrong and not shown to be, has more whole replicas in its rank list than there are wrong ones, at
+      this step alone.
+
+    The step is the newest of which each rank has its slice whole, or can have it whole from such slices (`has_source`),
+    where manifests lie beside some slices from these alone. At newer steps something may be lost, but nothing disputed.
+    """
+    scene = tree.scene
+    if not scene.strategies_right or not scene.lists_right:
+        return None
+    if scene.options.world_size is None and not any(
+        (scene.job.size - 1, step) in tree.data for step in scene.job.steps
+    ):
+        return None
+    if scene.manifests.startswith("sealed") and (not scene.known_when_saved or scene.manifests == "sealed on some"):
+        return None  # what was sealed without rank lists names other groups than the lists that came later
+    if not scene.manifests.startswith("saved") and "another run" in tree.manifest.values():
+        return None  # a run that saves manifests has the names of slices without
+    if sum(any(hidden(tree, step)) for step in scene.job.steps) > 1:
+        return None
+    for step in reversed(scene.job.steps):
+        if any(not _has_majority(tree, rank, step) for rank in hidden(tree, step)):
+            return None
+        if all(_keeps(tree, rank, step) or has_source(tree, rank, step) for rank in range(scene.job.size)):
+            return step
+    return None
+
+
+def hidden(tree: Tree, step: Step) -> Iterator[int]:
+    """Yield the ranks whose slices of a step are wrong, and not shown to be by themselves."""
+    for rank in range(tree.scene.job.size):
+        there = (rank, step) in tree.data and rank not in tree.scene.options.lost
+        if there and not tree.is_intact(rank, step) and not is_shown(tree, rank, step):
+            yield rank
+
+
+def is_shown(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a wrong slice is shown to be damaged by its own manifest, or by its structure."""
+    if len(tree.contents[rank, step]) < len(tree.scene.job.of_rank(rank)):
+        return True
+    return tree.manifest.get((rank, step)) == "against" and not tree.scene.options.quick
+
+
+def counts(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a slice is whole, and committed where manifests lie beside some slices of the step."""
+    if rank in tree.scene.options.lost or not tree.is_intact(rank, step):
+        return False
+    some = any(tree.manifest.get((one, step)) is not None for one in range(tree.scene.job.size))
+    return not some or tree.manifest.get((rank, step)) in PROOF
+
+
+def has_source(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether what a rank's slice must hold survives on slices that count, and the evidence says so.
+
+    Nobody has what its own manifest names where that is not the truth, or names values of its own. Otherwise that is
+
+    - a whole replica in its rank list, where a list survives that names it.
+    - or parameter by parameter, where a strategy file of its stage survives: of one with a layout the same
+      region in its stage, of a counter any slice of the stage, of a larger one without layout slices of two groups.
+    """
+    job = tree.scene.job
+    stage = [one for one in range(job.size) if job.stage(one) == job.stage(rank) and counts(tree, one, step)]
+    group = job.groups[rank]
+    if (rank, step) in tree.manifest:
+        proved = tree.proved[rank, step]
+        if proved != job.slice(rank, step) or any(one.own for one in job.of_rank(rank)):
+            return False
+    if knows_group(tree, rank) and any(one in group for one in stage):
+        return True
+    if not knows_layouts(tree, rank):
+        return False
+    return all(_has_region(tree, one, rank, stage) for one in job.of_rank(rank))
+
+
+def _has_region(tree: Tree, tensor: Tensor, rank: int, held: list[int]) -> bool:
+    job = tree.scene.job
+    if tensor.counter:
+        return bool(held)
+    if job.stage(rank) in tensor.named:
+        return any(job.region(tensor, one) == job.region(tensor, rank) for one in held)
+    if tensor.layout is not None or tensor.own:
+        return False
+    return len({job.groups[one] for one in held}) > 1
+
+
+def knows_group(tree: Tree, rank: int) -> bool:
+    """Whether a right rank list that names a rank survives."""
+    scene = tree.scene
+    return any(one in tree.folders and scene.has("lists", one) == RIGHT for one in scene.job.groups[rank])
+
+
+def knows_layouts(tree: Tree, rank: int) -> bool:
+    """Whether a right strategy file of a rank's stage survives."""
+    scene, job = tree.scene, tree.scene.job
+    stage = (one for one in range(job.size) if job.stage(one) == job.stage(rank))
+    return any(one in tree.folders and scene.has("strategies", one) == RIGHT for one in stage)
+
+
+def _keeps(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a rank keeps its slice: it counts, or training's manifest proves it as it is."""
+    saved = tree.manifest.get((rank, step)) == "saved" and rank not in tree.scene.options.lost
+    return counts(tree, rank, step) or saved
+
+
+def _has_majority(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a wrong slice has more whole replicas in its rank list than there are wrong ones."""
+    if not knows_group(tree, rank) or tree.scene.options.quick:
+        return False
+    group = tree.scene.job.groups[rank]
+    wrong = sum(one in group for one in hidden(tree, step))
+    return sum(counts(tree, one, step) for one in group) > wrong
+
+
+def is_protected(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a slice may be neither replaced nor set aside: training's manifest proves it, or a replica confirms it.
+
+    Without a manifest of training it must be whole, equal to another survivor of its rank list, and differ from none.
+    """
+    if rank in tree.scene.options.lost:
+        return False
+    if tree.manifest.get((rank, step)) == "saved":
+        return True
+    if not tree.is_intact(rank, step) or not tree.scene.lists_right or not knows_group(tree, rank):
+        return False
+    others = [one for one in tree.scene.job.groups[rank] if one != rank and (one, step) in tree.data]
+    return bool(others) and all(tree.data[one, step] == tree.data[rank, step] for one in others)
+
+
+def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str | None:
+    """Return why wrong contents of a parameter may be written to a rank's slice: nothing in the tree could show it.
+
+    - Nothing was read to plan, and a slice that holds this part is wrong.
+    - More slices that hold this part by right evidence hold the wrong contents than the right ones, and their manifests
+      do not speak against them.
+    - A wrong strategy file or rank list says that another slice holds the same, and nothing contradicts the file.
+    - Of a larger parameter without layout slices of two groups hold the same, and no other slice of the stage differs.
+    """
+    if _wrong_majority(tree, rank, step, name, content):
+        return "most slices that are left hold it"
+    job = tree.scene.job
+    held = [one for one in range(job.size) if tree.contents.get((one, step), {}).get(name) == content]
+    if not tree.scene.strategies_right and not _is_refuted(tree, "strategies", job.stage(rank)) and held:
+        return "a strategy file says so"
+    if not tree.scene.lists_right and not _is_refuted(tree, "lists", job.stage(rank)) and held:
+        return "a rank list says so"
+    if _of_two_groups(tree, rank, step, name, content):
+        return "slices of two groups hold it, and none holds anything else"
+    return None
+
+
+def _of_two_groups(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
+    """Whether slices of two groups hold the same of a larger parameter without layout, and all others do."""
+    job = tree.scene.job
+    tensor = next(one for one in job.of_rank(rank) if one.name == name)
+    known = tensor.counter or (job.stage(rank) in tensor.named and tree.scene.strategies != MISSING)
+    held = {
+        one: tree.contents[one, step][name]
+        for one in range(job.size)
+        if job.stage(one) == job.stage(rank)
+        and one not in tree.scene.options.lost
+        and name in tree.contents.get((one, step), {})
+        and not is_shown(tree, one, step)
+    }
+    groups = {job.groups[one] if knows_group(tree, one) else (one,) for one in held}
+    return not known and set(held.values()) == {content} and len(groups) > 1
+
+
+def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
+    job, options = tree.scene.job, tree.scene.options
+    tensor = next(one for one in job.of_rank(rank) if one.name == name)
+    by_layout = knows_layouts(tree, rank)
+    there = {
+        one
+        for one in range(job.size)
+        if one not in options.lost
+        and name in tree.contents.get((one, step), {})
+        and job.region(tensor, one) == job.region(tensor, rank)
+    }
+    near = {one for one in there if one in job.groups[rank]}
+    if by_layout and (job.stage(rank) in tensor.named or tensor.layout is None):
+        near = {one for one in there if job.stage(one) == job.stage(rank)}
+    truth = job.held(tensor, rank, step).tobytes()
+    right = {one for one in near if tree.contents[one, step][name] == truth}
+    near |= {one for one in there if tree.contents[one, step][name] == content}
+    wrong = {one for one in near - right if not is_shown(tree, one, step)}
+    if options.quick and wrong:
+        return True
+    if any(tree.manifest.get((one, step)) in PROOF for one in wrong):
+        right = {one for one in right if tree.manifest.get((one, step)) in PROOF}
+    return len(wrong) > len(right)
+
+
+def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
+    """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a stage."""
+    scene, job = tree.scene, tree.scene.job
+    there = {one for one in tree.folders if scene.has(what, one) == "wrong"}
+    if sum(scene.has(what, one) == RIGHT for one in tree.folders) >= len(there) > 0:
+        return True
+    if "saved" in tree.manifest.values() and (scene.known_when_saved or (what == "lists" and scene.lists != MISSING)):
+        return True
+    for (rank, step), held in tree.contents.items():
+        for (other, at), theirs in tree.contents.items():
+            if at != step or other <= rank or (job.stage(rank), job.stage(other)) != (stage, stage):
+                continue
+            if scene.options.lost.intersection((rank, other)):
+                continue  # the operator took them out of the comparison
+            for tensor in job.of_rank(rank):
+                claimed = _claimed_same(tree, what, tensor.name, rank, other, there)
+                differ = (tensor.name in held) != (tensor.name in theirs) or (
+                    not scene.options.quick and held.get(tensor.name) != theirs.get(tensor.name)
+                )
+                if claimed and not tensor.own and differ:
+                    return True
+    return False
+
+
+def _claimed_same(tree: Tree, what: str, name: str, rank: int, other: int, there: set[int]) -> bool:
+    scene, job = tree.scene, tree.scene.job
+    if what == "lists":
+        return any(other in scene.foreign_groups[one] and rank in scene.foreign_groups[one] for one in there)
+    if not any(job.stage(one) == job.stage(rank) for one in there):
+        return False
+    layout = next((one for one in scene.foreign[job.stage(rank)].layouts if one.parameter == name), None)
+    return layout is not None and cell_of(layout, rank) == cell_of(layout, other)
