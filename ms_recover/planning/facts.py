@@ -29,7 +29,7 @@ from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
-from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
+from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs, of_last_run
 from ms_recover.planning.world_size import (
     WorldSize,
     check_rank,
@@ -224,7 +224,7 @@ class Facts:
         return newest_first(
             one
             for step in self.inventory.steps
-            for one in saved_at(step, self._times(step), self.positions, self.generation(step))
+            for one in saved_at(step, self._times(step), self._trained, self.generation(step))
         )
 
     def _times(self, step: Step) -> list[list[SliceFile]]:
@@ -239,6 +239,9 @@ class Facts:
         others = [file for file in files if file.path not in present]
         return [[*held, *others] for held in times]
 
+    def _trained(self, files: list[SliceFile]) -> int | None:
+        return self.positions.of_all(files if self.lineage is None else of_last_run(self.lineage, files))
+
     def generation(self, step: Step) -> int:
         """Return the place in the lineage of the last run that has slices of a step, 0 without one."""
         if self.lineage is None:
@@ -252,10 +255,7 @@ class Facts:
         return files if saved is None or saved.paths is None else [file for file in files if file.path in saved.paths]
 
     def why_older(self, step: Step, saved: Saved | None = None) -> str | None:
-        """Return the reason why the slices of a step, or those saved at one time, are not of the present run.
-
-        None when some may be.
-        """
+        """Return why the slices of a step, or those saved at one time, are not of the present run; else None."""
         files = self.files_at(step, saved)
         if self.lineage is not None and files:
             return self.lineage.why_outside(files) if not self.generation(step) else None
@@ -290,7 +290,7 @@ class Facts:
             own = frozenset(file.path for file in files) if len(times) > 1 else None
             if saved is not None and saved.paths not in (None, own):
                 continue
-            trained = self.positions.of_all(files)
+            trained = self._trained(files)
             apart = frozenset() if own is None else frozenset(file.path for held in times for file in held) - own
             found = find_runs(files, older, newest=newest, named=named, lineage=lineage)
             runs += [replace(run, trained=trained, apart=apart) for run in found]

@@ -9,7 +9,7 @@ manifests, else the optimizer's ``global_step`` in the slices, else the ``step_n
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -151,13 +151,13 @@ class Saved:
 
 
 def saved_at(
-    step: Step, times: Sequence[Sequence[SliceFile]], positions: Positions, generation: int
+    step: Step, times: Sequence[list[SliceFile]], trained: Callable[[list[SliceFile]], int | None], generation: int
 ) -> Iterator[Saved]:
     """Yield the slices of a step by the time at which they were saved, as items to be put in order."""
     for files in times:
         yield Saved(
             step=step,
-            trained=positions.of_all(files),
+            trained=trained(files),
             generation=generation,
             rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
             paths=frozenset(file.path for file in files) if len(times) > 1 else None,

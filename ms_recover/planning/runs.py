@@ -243,7 +243,7 @@ def find_runs(
     saved = list(files)
     sound = [file for file in saved if file.problem is None]
     if lineage is not None:
-        sound = _of_last_run(lineage, sound)
+        sound = of_last_run(lineage, sound)
     larger = _larger(older, saved)
     counted = [*older.of_present(sound), *(file for file in sound if base_of(file.prefix) in larger)] or sound
     unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
@@ -282,7 +282,7 @@ def _by_run(file: SliceFile) -> tuple[str, int, str]:
     return run_id, -1 if started is None else started, base_of(file.prefix)
 
 
-def _of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
+def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     """Return the slices of a step that the last run of a lineage saved which has any; all of them where none has."""
     orders = [lineage.order(file) for file in files]
     last = max((order for order in orders if order is not None), default=None)
