@@ -20,13 +20,12 @@ from ms_recover.model.plan import texts_of_passed_over
 from ms_recover.model.progress import Progress
 from ms_recover.model.steps import Step
 from ms_recover.model.verdicts import Evidence
-from ms_recover.planning.facts import check_kind_of_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
 from ms_recover.planning.judging.trials import trials_of
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.candidates import runs_alike
-from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.planning.tree.tree_facts import TreeFacts, check_kind_of_step
 from ms_recover.scanning.read import read_contents
 from ms_recover.stores.urls import is_url, open_plain, open_store
 

@@ -78,7 +78,7 @@ def command(
     from ms_recover.cli.plan_file import write_file
     from ms_recover.reporting.page.report import report_html
 
-    refused = plan.require_newest and report.plan.recoverable and bool(report.plan.given_up)
+    refused = plan.require_newest and report.plan.recoverable and bool(report.plan.not_newest)
     write_file(target, report_html(report, made=_now(), version=__version__, refused=refused), page_target)
     if target.kind == "file":
         print_text(f"Written: {target.path}")

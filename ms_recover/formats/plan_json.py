@@ -20,6 +20,7 @@ from ms_recover.formats.action_json import (
 from ms_recover.formats.bounded_json import decode_object
 from ms_recover.formats.codec import (
     UNSET,
+    Count,
     Extent,
     Fields,
     FileName,
@@ -158,6 +159,7 @@ class RejectedFields(StepFields):
     reason: str
     another_run: bool = False
     ranks: tuple[Rank, ...] = ()
+    may_be_newer: bool | UnsetType = UNSET
 
 
 class PlanFields(Fields, kw_only=True):
@@ -184,6 +186,7 @@ class PlanFields(Fields, kw_only=True):
     documents: tuple[DocumentWriteFields, ...] | UnsetType = UNSET
     meta_files: tuple[MetaWriteFields, ...] | UnsetType = UNSET
     strategy_files: tuple[StrategyWriteFields, ...] | UnsetType = UNSET
+    cumulative_step: Count | UnsetType = UNSET
     set_aside: tuple[GivenUpFields, ...] | UnsetType = UNSET
 
 
@@ -239,6 +242,7 @@ def plan_to_json(plan: Plan, explanation: Explanation | None = None) -> dict[str
             documents=tuple(map(_document_fields, plan.documents)) if _is_of_iteration(plan) else UNSET,
             meta_files=plan.meta_files or UNSET,
             strategy_files=plan.strategy_files or UNSET,
+            cumulative_step=UNSET if plan.cumulative_step is None else plan.cumulative_step,
             set_aside=plan.set_aside or UNSET,
             explanation=UNSET if explanation is None else _explanation_fields(explanation),
         )
@@ -280,7 +284,7 @@ def plan_from_json(text: str, where: str) -> Plan:
 
 def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
     """Return the fields of rejected steps."""
-    return tuple(fill(RejectedFields, rejected.step, rejected) for rejected in steps)
+    return tuple(fill(RejectedFields, one.step, one, may_be_newer=one.may_be_newer or UNSET) for one in steps)
 
 
 def _explanation_fields(explanation: Explanation) -> ExplanationFields:
@@ -310,9 +314,11 @@ def _plan(fields: PlanFields) -> Plan:
         documents=tuple(_document(one) for one in fields.documents or ()),
         meta_files=make(tuple[MetaWrite, ...], fields.meta_files or ()),
         strategy_files=make(tuple[StrategyWrite, ...], fields.strategy_files or ()),
+        cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
         rejected_steps=tuple(
-            make_with(RejectedStep, one, step=Step(one.epoch, one.step)) for one in fields.rejected_steps
+            make_with(RejectedStep, one, step=Step(one.epoch, one.step), may_be_newer=one.may_be_newer is True)
+            for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),
     )

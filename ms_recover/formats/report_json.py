@@ -5,6 +5,7 @@ The types state the members and their order; docs/schemas/ is made of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from ms_recover.file_names import WeightKind
@@ -29,6 +30,7 @@ from ms_recover.model.inventory import INVENTORY_VERSION, Inventory
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.outcome import OUTCOME_VERSION, ActionResult, Outcome
 from ms_recover.model.sealing import SEALED_STEP_VERSION, SealedStep
+from ms_recover.model.steps import CountedBy, Position
 from ms_recover.model.verdicts import ActionStatus, Evidence, SliceStatus
 from ms_recover.model.verification import VERIFICATION_VERSION, Verification
 
@@ -109,6 +111,14 @@ class IterationFields(StepFields):
     common: DocumentFields
 
 
+class PositionFields(StepFields):
+    """The steps that were trained when the slices of a prefix and step were saved, and what states them."""
+
+    prefix: str
+    cumulative_step: Count
+    stated_by: CountedBy
+
+
 class InventoryFields(Fields):
     """The slices, steps and rank lists of a tree."""
 
@@ -124,6 +134,7 @@ class InventoryFields(Fields):
     orphans: tuple[OrphanFields, ...]
     iterations: tuple[IterationFields, ...] | UnsetType = UNSET
     tracker: TrackerFields | UnsetType = UNSET
+    positions: tuple[PositionFields, ...] | UnsetType = UNSET
 
 
 class CheckedSliceFields(_SlicePathFields):
@@ -241,8 +252,8 @@ class StoppedFields(Fields, tag_field="event", tag="stopped"):
 ServingFields = StartedFields | StoppedFields
 
 
-def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
-    """Return the object that ``scan --json`` prints."""
+def inventory_to_json(inventory: Inventory, positions: Sequence[Position] = ()) -> dict[str, Any]:
+    """Return the object that ``scan --json`` prints; `positions` are those of the steps, where they are known."""
     slices = tuple(
         fill(
             FoundSliceFields,
@@ -278,6 +289,7 @@ def inventory_to_json(inventory: Inventory) -> dict[str, Any]:
             ),
             iterations=unless_empty(tuple(_iteration_fields(one) for one in inventory.iterations)),
             tracker=_tracker_fields(inventory.tracker),
+            positions=unless_empty(tuple(fill(PositionFields, one.step, one) for one in positions)),
         )
     )
 

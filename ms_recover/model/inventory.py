@@ -54,11 +54,20 @@ class SliceFile:
     """In a "weights 2.0" tree of MindFormers, whether it is the rank's model file or its optimizer file."""
     dealt: bool = False
     """The metadata of a safetensors file says ``remove_redundancy``: it has a part of the parameters of its rank."""
+    global_step: int | None = None
+    """The value of its ``global_step``: read of a few slices of each step, and only where names may not order steps."""
+    step_num: int | None = None
+    """The value that MindFormers appends under this name; None for the slices of others."""
 
     @property
     def path(self) -> str:
         """Path relative to the root."""
         return self.place.of(self.rank)
+
+    @property
+    def name_has_rank(self) -> bool:
+        """Whether the file name itself carries the rank, as MindFormers' do."""
+        return "/" not in self.place.parts[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

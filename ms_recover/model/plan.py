@@ -128,7 +128,7 @@ class GivenUpSlice:
 
 @dataclass(frozen=True, slots=True)
 class RejectedStep:
-    """A step newer than the planned one, and why it cannot be recovered."""
+    """A step newer than the planned one, or one that may be, and why it is not taken."""
 
     step: Step
     reason: str
@@ -136,6 +136,8 @@ class RejectedStep:
     """Only an older run has slices of it: the planned run never reached it."""
     ranks: tuple[int, ...] = ()
     """The ranks without a source at it, where its best run is known."""
+    may_be_newer: bool = False
+    """It is of a later run than the planned step, and nothing states which of both was trained longer."""
 
 
 def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
@@ -149,7 +151,8 @@ def texts_of_passed_over(rejected: Iterable[RejectedStep]) -> list[str]:
     texts = []
     for one in rejected:
         if not one.another_run or one.reason not in told:
-            texts.append(f"step {one.step} is passed over: {one.reason}")
+            verdict = "may be newer" if one.may_be_newer else "is passed over"
+            texts.append(f"step {one.step} {verdict}: {one.reason}")
         told.add(one.reason)
     return texts
 
@@ -222,6 +225,8 @@ class Plan:
     """Where a rank has no source: evidence that was seen, equal bytes, and the options that make a recovery of it."""
     strategy_files: tuple[StrategyWrite, ...] = ()
     """By rank."""
+    cumulative_step: int | None = None
+    """Steps that were trained before `step`, since the very beginning; None where nothing states it."""
     set_aside: tuple[GivenUpSlice, ...] = ()
     """Slices that would keep a training from resuming from the planned step, by rank and path; once every rank has its
     slice.
@@ -237,6 +242,11 @@ class Plan:
     def given_up(self) -> tuple[RejectedStep, ...]:
         """Steps of the planned run that are newer than the planned one."""
         return of_this_run(self.rejected_steps)
+
+    @property
+    def not_newest(self) -> tuple[RejectedStep, ...]:
+        """Steps for which the planned one may not be the newest: those given up, or undecided."""
+        return self.given_up or tuple(one for one in self.rejected_steps if one.may_be_newer)
 
     @property
     def recoverable(self) -> bool:

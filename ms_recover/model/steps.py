@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 _STEP = re.compile(r"(?:(0|[1-9]\d{0,17})_)?(0|[1-9]\d{0,17})\Z", re.ASCII)
+
+CountedBy = Literal["manifest", "global_step", "step_num"]
+"""What states the steps since the beginning of the training: the manifests, the parameter, or MindFormers' value."""
 
 NO_EPOCH = -1
 """The epoch of steps that are counted over the whole training, not within an epoch: MindFormers' iterations."""
@@ -48,3 +52,15 @@ class Step:
                 f"{text!r} is not a step: write EPOCH_STEP, for example 2_77, or the iteration, for example 200"
             )
         return cls(int(match[1]) if match[1] is not None else NO_EPOCH, int(match[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The place of a step in its training: the steps since the very beginning, over all resumes."""
+
+    prefix: str
+    """Of the slices, the ``_N`` of a rerun included: of two runs both may have a step of one name."""
+    step: Step
+    """Step by the name of the slices."""
+    cumulative_step: int
+    stated_by: CountedBy

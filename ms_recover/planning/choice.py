@@ -58,7 +58,8 @@ class Judged(Generic[T]):
     @property
     def rejected(self) -> RejectedStep:
         """The step among those that are passed over."""
-        return RejectedStep(self.step, self.why or "", ranks=self.lacking)
+        why = f"{self.run.text}: {self.why}" if self.run.apart else self.why or ""
+        return RejectedStep(self.step, why, ranks=self.lacking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,7 @@ def judge_runs(candidate: Candidate, judge: Callable[[Step, Run], Judged[T]]) ->
             break
     if len(tried) == 1:
         return tried[0]
-    why = "; ".join(f"run {one.run.run_id or one.run.prefix or one.run.base}: {one.why}" for one in tried)
+    why = "; ".join(f"{one.run.text}: {one.why}" for one in tried)
     shown = tried[-1] if tried[-1].disputed else tried[0]
     return replace(shown, why=why, lacking=tried[0].lacking)
 

@@ -18,7 +18,7 @@ def judge_every_step(planned: Planned, most: int) -> tuple[JudgedStep, ...]:
     Those that a plan passes over are judged as well; what was not read for the plan is judged by headers and manifests.
     """
     facts = planned.tree.facts
-    return tuple(_judge(planned.tree, candidate_at(facts, step)) for step in facts.newest_first[:most])
+    return tuple(_judge(planned.tree, candidate_at(facts, one.step, one)) for one in facts.saved[:most])
 
 
 def _judge(tree: Parts, candidate: Candidate) -> JudgedStep:

@@ -10,7 +10,6 @@ from ms_recover.model.explanation import ExplainedParameter, Explanation
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.choice import Judged
-from ms_recover.planning.facts import check_rank
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.planner import Planned
@@ -22,6 +21,7 @@ from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.pieces import Choice, choose_parameters
 from ms_recover.planning.sourcing.settle import Settlement
 from ms_recover.planning.tree.candidates import runs_alike
+from ms_recover.planning.world_size import check_rank
 
 _UNKNOWN = "unknown"
 

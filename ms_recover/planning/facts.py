@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ms_recover.errors import UsageError
 from ms_recover.model.contents import NOTHING_READ, Contents
-from ms_recover.model.inventory import GroupFile, Inventory, Note, OrphanManifest, SliceFile
+from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFile
 from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
-from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import (
     Lineage,
     RunRecord,
@@ -23,6 +21,7 @@ from ms_recover.planning.lineage import (
     find_run_records,
     merge_run_records,
 )
+from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first, saved_at
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
 from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
@@ -30,11 +29,15 @@ from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
-from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs
-from ms_recover.planning.world_size import WorldSize, find_world_size, with_word
-
-_MOST_STEPS = 8
-"""Steps that an error names."""
+from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs, of_last_run
+from ms_recover.planning.world_size import (
+    WorldSize,
+    check_rank,
+    find_world_size,
+    inside_world,
+    outside_world,
+    with_word,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,9 +186,14 @@ class Facts:
         return tuple(one for step in self.steps for one in self.counted_at(step))
 
     @cached_property
+    def positions(self) -> Positions:
+        """The steps of the training that were trained when slices were saved, as far as anything states them."""
+        return find_positions([one.file for one in self.counted])
+
+    @cached_property
     def named_run(self) -> NamedRun | None:
-        """The run that every ``meta.json`` of MindFormers names."""
-        return find_named_run(self.inventory.meta_files)
+        """The run that most ``meta.json`` of MindFormers name."""
+        return find_named_run(self.inventory.meta_files, self.positions)
 
     @cached_property
     def orphans(self) -> Mapping[tuple[int, Step], Sequence[OrphanManifest]]:
@@ -211,16 +219,28 @@ class Facts:
         return tuple(one for rank, held in self.steps.get(step, {}).items() if rank not in self.lost for one in held)
 
     @cached_property
-    def newest_first(self) -> tuple[Step, ...]:
-        """Every step, newest first; those of a run come before all steps of the runs that it goes on from."""
-        other = [step for step in self.inventory.steps if not self.generation(step)]
-        ordered: list[Step] = []
-        inside = (step for step in self.inventory.steps if self.generation(step))
-        for step in sorted(inside, key=lambda step: (self.generation(step), step), reverse=True):
-            ordered += [one for one in other if one > step]
-            other = [one for one in other if one < step]
-            ordered.append(step)
-        return (*ordered, *other)
+    def saved(self) -> tuple[Saved, ...]:
+        """The slices of every step, by the time of the training at which they were saved, newest first."""
+        return newest_first(
+            one
+            for step in self.inventory.steps
+            for one in saved_at(step, self._times(step), self._trained, self.generation(step))
+        )
+
+    def _times(self, step: Step) -> list[list[SliceFile]]:
+        """Return the slices of a step by that time; in a lineage one run alone counts at each step."""
+        files = [one.file for one in self.counted_at(step)]
+        if self.lineage is not None or not self.positions.known:
+            return [files]
+        times = self.positions.apart(own := self.older_runs.of_present(files))
+        if len(times) < 2:
+            return [files]
+        present = {file.path for file in own}
+        others = [file for file in files if file.path not in present]
+        return [[*held, *others] for held in times]
+
+    def _trained(self, files: list[SliceFile]) -> int | None:
+        return self.positions.of_all(files if self.lineage is None else of_last_run(self.lineage, files))
 
     def generation(self, step: Step) -> int:
         """Return the place in the lineage of the last run that has slices of a step, 0 without one."""
@@ -229,32 +249,57 @@ class Facts:
         orders = (self.lineage.order(one.file) for one in self.counted_at(step))
         return max((order[0] for order in orders if order is not None), default=0)
 
-    def why_older(self, step: Step) -> str | None:
-        """Return the reason why the slices of a step are not of the present run; None when some may be."""
+    def files_at(self, step: Step, saved: Saved | None = None) -> list[SliceFile]:
+        """Return the slices of a step, or those saved at one time, without those of ranks declared lost."""
         files = [one.file for one in self.counted_at(step)]
+        return files if saved is None or saved.paths is None else [file for file in files if file.path in saved.paths]
+
+    def why_older(self, step: Step, saved: Saved | None = None) -> str | None:
+        """Return why the slices of a step, or those saved at one time, are not of the present run; else None."""
+        files = self.files_at(step, saved)
         if self.lineage is not None and files:
             return self.lineage.why_outside(files) if not self.generation(step) else None
         named = self.named_run if self.older_runs.chosen is None else None
-        return self.older_runs.why_older(files) or (named.why_abandoned(files, step) if named is not None else None)
+        why = self.older_runs.why_older(files)
+        if why is not None or named is None:
+            return why
+        return named.why_abandoned(files, step, self.positions.of_all(files))
 
-    def why_unhealthy(self, step: Step) -> str | None:
+    def why_unhealthy(self, step: Step, saved: Saved | None = None) -> str | None:
         """Return why a step is not to be resumed from although its slices may be sound; None when nothing says so."""
-        return why_unhealthy((one.file for one in self.counted_at(step)), self.inventory.unhealthy, step)
+        return why_unhealthy(self.files_at(step, saved), self.inventory.unhealthy, step)
 
-    def runs(self, step: Step) -> tuple[Run, ...]:
-        """Return the runs that saved slices of a step, the best first; where one is in the lineage, that one alone."""
-        return self._find_runs(step, self.lineage)
+    def runs(self, step: Step, saved: Saved | None = None) -> tuple[Run, ...]:
+        """Return the runs that saved slices of a step, the best first; where one is in the lineage, that one alone.
+
+        Of those saved at all times of the training, the newest first, or at the one that is given.
+        """
+        return self._find_runs(step, self.lineage, saved)
 
     def every_run(self, step: Step) -> tuple[Run, ...]:
         """Return the same runs, and behind them those that have no part in the lineage."""
         return tuple(dict.fromkeys((*self.runs(step), *self._find_runs(step, None))))
 
-    def _find_runs(self, step: Step, lineage: Lineage | None) -> tuple[Run, ...]:
-        files = [one.file for one in self.counted_at(step)]
+    def _find_runs(self, step: Step, lineage: Lineage | None, saved: Saved | None = None) -> tuple[Run, ...]:
         older, newest, named = self.older_runs, self.options.newest, self.older_runs.chosen
         if named is None and self.named_run is not None and not newest:
             named = self.named_run.prefix
-        return find_runs(files, older, newest=newest, named=named, lineage=lineage)
+        times = self._times(step)
+        runs: list[Run] = []
+        for files in times:
+            own = frozenset(file.path for file in files) if len(times) > 1 else None
+            if saved is not None and saved.paths not in (None, own):
+                continue
+            trained = self._trained(files)
+            apart = frozenset() if own is None else frozenset(file.path for held in times for file in held) - own
+            found = find_runs(files, older, newest=newest, named=named, lineage=lineage)
+            runs += [replace(run, trained=trained, apart=apart) for run in found]
+        return tuple(runs)
+
+    def saved_as(self, step: Step, run: Run) -> Saved:
+        """Return the slices of a step that were saved when a run of it did."""
+        held = (one for one in self.saved if one.step == step)
+        return next(one for one in held if one.paths is None or one.paths.isdisjoint(run.apart))
 
 
 def gather_facts(
@@ -287,7 +332,7 @@ def gather_facts(
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
     claims = settle_claims(
-        [_inside(file, world) for file in listing if (file.rank or 0) < world.ranks],
+        [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks],
         inside,
         find_stages(strategies, world.ranks, {name for name in named if name}),
         find_word(options, world.ranks),
@@ -303,7 +348,7 @@ def gather_facts(
     nameless = options.run is not None and not choose_run(records, options.run).run_id
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
-    notes += _outside(inventory, world)
+    notes += outside_world(inventory, world)
     return Facts(
         inventory=inventory,
         options=options,
@@ -321,29 +366,6 @@ def gather_facts(
         ),
         notes=tuple(notes),
     )
-
-
-def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
-    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
-    if step is not None and step.is_iteration != bool(inventory.iterations):
-        have = list_some(inventory.steps[:_MOST_STEPS])
-        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
-        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")
-
-
-def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
-    """Refuse a rank that is not in the world.
-
-    Raises
-    ------
-    UsageError
-        It names the ranks of the world.
-    """
-    if not 0 <= rank < world.ranks:
-        begin = f"rank {rank} is {what}, but the" if what else f"there is no rank {rank}: the"
-        raise UsageError(
-            f"{begin} ranks are 0 to {world.ranks - 1} by {world.source}; give another rank or --world-size"
-        )
 
 
 def _slice_facts(
@@ -373,19 +395,3 @@ def _slice_facts(
             expected=expected,
             state_problem=contents.states.get(path),
         )
-
-
-def _inside(file: GroupFile, world: WorldSize) -> GroupFile:
-    """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
-    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
-        return file
-    ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
-    return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)
-
-
-def _outside(inventory: Inventory, world: WorldSize) -> list[Note]:
-    why = f"its rank is outside the world of {world.ranks} ranks by {world.source}"
-    paths = [file.path for file in inventory.slices if file.rank >= world.ranks]
-    return [Note(path, why) for path in paths[:1]] + (
-        [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
-    )

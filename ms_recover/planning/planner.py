@@ -16,11 +16,13 @@ from ms_recover.model.plan import Action, GroupWrite, Plan, RejectedStep, StepAs
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.choice import AssessedPart, choose_step
-from ms_recover.planning.facts import Facts, check_rank
+from ms_recover.planning.facts import Facts
 from ms_recover.planning.hints import hints_for
 from ms_recover.planning.judging.equal_contents import equal_ranks, ranks_without_claim
 from ms_recover.planning.judging.judgement import Comparison
 from ms_recover.planning.judging.parts import Parts
+from ms_recover.planning.positions import Saved
+from ms_recover.planning.reruns import given_up_slices, later_reruns
 from ms_recover.planning.resume_records import plan_meta_files, why_names_differ
 from ms_recover.planning.runs import Run, why_alone
 from ms_recover.planning.sourcing.lent_values import name_lent_values
@@ -29,6 +31,7 @@ from ms_recover.planning.sourcing.lost_states import name_lost_states
 from ms_recover.planning.sourcing.target_path import left_beside
 from ms_recover.planning.strategy_writes import plan_strategy_files
 from ms_recover.planning.tree.tree_facts import TreeFacts
+from ms_recover.planning.world_size import check_rank
 
 if TYPE_CHECKING:
     from ms_recover.model.explanation import Explanation
@@ -73,7 +76,10 @@ def plan_facts(facts: Facts) -> Planned:
 
 def plan_part(tree: Parts, part: AssessedPart, rejected: tuple[RejectedStep, ...] = (), *, found: bool) -> Planned:
     """Return the plan of one part of a step, without actions where it is not `found`."""
-    plan = make_plan(part.compared, part.assessment if found else None, part.assessment, rejected)
+    facts, step = part.compared.facts, part.assessment.step
+    if found and facts.options.step is None:
+        rejected = (*rejected, *later_reruns(facts, facts.saved_as(step, part.run), part.run))
+    plan = make_plan(part.compared, part.assessment if found else None, part.assessment, part.run, rejected)
     return Planned(plan=plan, tree=tree, compared=part.compared, run=part.run)
 
 
@@ -81,9 +87,10 @@ def make_plan(
     compared: Comparison,
     found: StepAssessment | None,
     shown: StepAssessment,
+    run: Run,
     rejected: tuple[RejectedStep, ...] = (),
 ) -> Plan:
-    """Return the plan for the step that was found, or one without actions that shows the ranks of another."""
+    """Return the plan for the step that was found, as one of a run, or one without actions that shows another."""
     facts = compared.facts
     actions = found.actions if found else ()
     lists = _group_writes(facts, found)
@@ -104,8 +111,9 @@ def make_plan(
         world_size_guessed=facts.world.guessed,
         meta_files=plan_meta_files(facts.inventory.meta_files, found.ranks, found.step) if found else (),
         strategy_files=plan_strategy_files(facts, actions, lists),
-        set_aside=(),
-        warnings=_warnings(compared, found, rejected),
+        set_aside=given_up_slices(facts, facts.saved_as(found.step, run), found.ranks) if found else (),
+        warnings=_warnings(compared, found, run, rejected),
+        cumulative_step=run.trained if found else None,
         hints=_hints(facts, found, shown, rejected),
     )
 
@@ -121,11 +129,13 @@ def _hints(
 
 def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> None:
     """Raise OlderStepError when a plan goes back behind a newer step that was given up."""
-    if plan.recoverable and plan.given_up:
-        newest = plan.given_up[0]
+    if plan.recoverable and plan.not_newest:
+        newest = plan.not_newest[0]
+        why = f"step {newest.step} {'may be newer' if newest.may_be_newer else 'cannot be recovered'} ({newest.reason})"
+        mend = "choose the run" if newest.may_be_newer else "mend the newer step"
         raise OlderStepError(
-            f"{plan.root}: step {newest.step} cannot be recovered ({newest.reason}), and going back to step "
-            f"{plan.step} is refused: mend the newer step, or plan without require_newest",
+            f"{plan.root}: {why}, and going back to step {plan.step} is refused: {mend}, or plan without "
+            "require_newest",
             plan,
             explanation,
         )
@@ -133,11 +143,14 @@ def refuse_older_step(plan: Plan, explanation: Explanation | None = None) -> Non
 
 def plan_for_rank(compared: Comparison, assessment: StepAssessment, rank: int) -> Plan:
     """Return the plan that brings one rank alone to an assessed step."""
-    plan = make_plan(compared, assessment, assessment, ())
+    run = compared.facts.runs(assessment.step)[0]
+    plan = make_plan(compared, assessment, assessment, run)
     return replace(plan, actions=tuple(action for action in plan.actions if action.rank == rank), set_aside=())
 
 
-def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequence[RejectedStep]) -> tuple[str, ...]:
+def _warnings(
+    compared: Comparison, found: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
+) -> tuple[str, ...]:
     facts = compared.facts
     texts = texts_of_passed_over(one for one in rejected if one.another_run)
     if facts.lineage is not None:
@@ -145,8 +158,9 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
     if found is None:
         return tuple(texts)
-    texts += _other_runs(facts, found)
-    if (unhealthy := facts.why_unhealthy(found.step)) is not None:
+    saved = facts.saved_as(found.step, run)
+    texts += _other_runs(facts, found, saved)
+    if (unhealthy := facts.why_unhealthy(found.step, saved)) is not None:
         texts.append(f"step {found.step} is {unhealthy}")
     if differ := why_names_differ(facts.inventory.meta_files, found.ranks, found.step):
         texts.append(differ)
@@ -159,7 +173,7 @@ def _warnings(compared: Comparison, found: StepAssessment | None, rejected: Sequ
     return (*texts, *filter(None, (_why_not_last(facts, found),)))
 
 
-def _other_runs(facts: Facts, found: StepAssessment) -> list[str]:
+def _other_runs(facts: Facts, found: StepAssessment, saved: Saved) -> list[str]:
     """Return a warning for each run that is passed over at the step that is taken, where no manifest tells them apart.
 
     Another one where a single rank has the run that is taken, and nothing but structure proves it.
@@ -168,7 +182,7 @@ def _other_runs(facts: Facts, found: StepAssessment) -> list[str]:
     taken |= {replica.path for action in found.actions for replica in action.replicas}
     texts = []
     if facts.lineage is None:
-        texts += facts.older_runs.others_at(found.step, [one.file for one in facts.counted_at(found.step)], taken)
+        texts += facts.older_runs.others_at(found.step, facts.files_at(found.step, saved), taken)
     proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
     alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
     return [*texts, *([alone] if alone is not None else [])]
@@ -208,7 +222,8 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
             notes.append(Note(path, text))
     for step, ranks in facts.steps.items():
         for rank, held in ranks.items():
-            if len(held) > 1:
-                names = list_some(one.path for one in held)
-                notes.append(Note(held[0].path, f"rank {rank} has {len(held)} slices for step {step}: {names}"))
+            for files in facts.positions.apart([one.file for one in held]) if len(held) > 1 else ():
+                if len(files) > 1:
+                    names = list_some(file.path for file in files)
+                    notes.append(Note(files[0].path, f"rank {rank} has {len(files)} slices for step {step}: {names}"))
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

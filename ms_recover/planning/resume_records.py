@@ -7,7 +7,7 @@ recovery each ``meta.json`` must name the rank's slice of the recovered step.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,21 +16,30 @@ from ms_recover.model.inventory import MetaFile, SliceFile, UnhealthySlice
 from ms_recover.model.plan import MetaWrite, RankVerdict
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.planning.positions import NO_POSITIONS, Positions
 from ms_recover.planning.prefixes import base_of, rerun_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRun:
-    """The run that ``meta.json`` calls the last, by its prefix, and its newest step."""
+    """The run that ``meta.json`` calls the last, by its prefix, and its newest step.
+
+    `since` is the position of its first slice that is there, None where nothing states one.
+    """
 
     prefix: str
     until: Step
+    since: int | None = None
 
-    def why_abandoned(self, files: Iterable[SliceFile], step: Step) -> str | None:
-        """Return why all slices of a step are of an earlier run, which this one went back behind; else None."""
+    def why_abandoned(self, files: Iterable[SliceFile], step: Step, trained: int | None = None) -> str | None:
+        """Return why all slices of a step are of an earlier run, which this one went back behind; else None.
+
+        `trained` is the position of the step. Names count where nothing states positions.
+        """
         prefixes = {file.prefix for file in files}
         earlier = {one for one in prefixes if base_of(one) == base_of(self.prefix) and one != self.prefix}
-        if step <= self.until or not prefixes or earlier != prefixes:
+        behind = step > self.until if None in (trained, self.since) else (trained or 0) >= (self.since or 0)
+        if not behind or not prefixes or earlier != prefixes:
             return None
         if max(map(rerun_of, prefixes)) >= rerun_of(self.prefix):
             return None
@@ -48,12 +57,19 @@ def why_unhealthy(files: Iterable[SliceFile], unhealthy: Sequence[UnhealthySlice
     return f"marked unhealthy in {found.path}" if found is not None else None
 
 
-def find_named_run(metas: Iterable[MetaFile]) -> NamedRun | None:
-    """Return the run that every ``meta.json`` names; None where they name several, or none can be read."""
-    named = [meta for meta in metas if meta.step is not None and meta.prefix]
-    if len({meta.prefix for meta in named}) != 1:
+def find_named_run(metas: Iterable[MetaFile], positions: Positions = NO_POSITIONS) -> NamedRun | None:
+    """Return the run that most ``meta.json`` name; None where no run has most, or none can be read.
+
+    One is a witness, not a judge: a rank that died before it wrote its own still names the run before.
+    """
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for meta in metas:
+        if meta.step is not None and meta.prefix:
+            steps[meta.prefix].append(meta.step)
+    prefix = max(steps, key=lambda one: len(steps[one]), default="")
+    if 2 * len(steps[prefix]) <= sum(map(len, steps.values())):
         return None
-    return NamedRun(prefix=named[0].prefix, until=max(meta.step for meta in named if meta.step is not None))
+    return NamedRun(prefix=prefix, until=max(steps[prefix]), since=positions.first_of(prefix))
 
 
 def why_names_differ(metas: Sequence[MetaFile], ranks: Iterable[RankVerdict], step: Step) -> str | None:
@@ -105,8 +121,10 @@ def _why_written(meta: MetaFile | None, file: str, step: Step) -> str | None:
         return meta.problem
     if meta.step == step and meta.file == file:
         return None
+    if meta.file.rpartition("-")[0] != file.rpartition("-")[0]:
+        return f"names {meta.file}"
     if meta.step > step:
         return f"names step {meta.step}, training resumes from {step}"
     if meta.step < step:
         return f"names the older step {meta.step}"
-    return f"names {meta.file}"
+    return f"names {meta.file}"  # of the other format

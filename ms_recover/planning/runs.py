@@ -26,7 +26,8 @@ class Run:
     The run id is that of manifests, None when none names a run; with the time of its start where manifests state it,
     because a launcher may give one id to several starts. The base is the prefix without rerun suffix, None when
     prefixes do not separate the slices. The whole prefix is there where ranks have slices of several reruns, the ending
-    where they have slices of both formats.
+    where they have slices of both formats. `trained` are the steps since the beginning of the training, where anything
+    states them; where slices of one name were saved at several times, `apart` has the paths of the others.
     """
 
     run_id: str | None = None
@@ -34,6 +35,8 @@ class Run:
     base: str | None = None
     prefix: str | None = None
     ending: str | None = None
+    trained: int | None = None
+    apart: frozenset[str] = frozenset()
 
     def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
@@ -50,7 +53,15 @@ class Run:
             return f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
         if self.ending is not None and ending_of(file.path) != self.ending:
             return f"is no {self.ending} file, and those of the step were chosen"
+        if self.apart and file.path in self.apart:
+            return "is of another step of the training that has the same name"
         return None
+
+    @property
+    def text(self) -> str:
+        """The run, for messages; with the step of the training where one name was given to several."""
+        name = self.run_id or self.prefix or self.base
+        return f"run {name} at step {self.trained} of the training" if self.apart else f"run {name}"
 
     def may_be(self, other: Run) -> bool:
         """Whether files of two parts of a tree may be of one run, as far as both state it."""
@@ -232,7 +243,7 @@ def find_runs(
     saved = list(files)
     sound = [file for file in saved if file.problem is None]
     if lineage is not None:
-        sound = _of_last_run(lineage, sound)
+        sound = of_last_run(lineage, sound)
     larger = _larger(older, saved)
     counted = [*older.of_present(sound), *(file for file in sound if base_of(file.prefix) in larger)] or sound
     unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
@@ -271,7 +282,7 @@ def _by_run(file: SliceFile) -> tuple[str, int, str]:
     return run_id, -1 if started is None else started, base_of(file.prefix)
 
 
-def _of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
+def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     """Return the slices of a step that the last run of a lineage saved which has any; all of them where none has."""
     orders = [lineage.order(file) for file in files]
     last = max((order for order in orders if order is not None), default=None)

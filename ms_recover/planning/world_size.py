@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ms_recover.errors import ContradictionError, UsageError
-from ms_recover.model.inventory import GroupFile, Inventory, SliceFile
+from ms_recover.model.inventory import GroupFile, Inventory, Note, SliceFile
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.steps import Step
 from ms_recover.planning.redundancy.axes import count_ranks, product_text
@@ -221,3 +221,35 @@ def _crosses_stages(file: GroupFile, devices: int) -> bool:
 
 def _highest_in(file: GroupFile) -> int:
     return file.info.highest if file.info is not None else -1
+
+
+def inside_world(file: GroupFile, world: WorldSize) -> GroupFile:
+    """Return a rank list without the ranks outside the world: the operator's number is above all evidence."""
+    if file.info is None or max(file.info.sorted_ranks[-1:], default=0) < world.ranks:
+        return file
+    ranks = tuple(rank for rank in file.info.restore_ranks if rank < world.ranks)
+    return replace(file, info=replace(file.info, restore_ranks=ranks)) if ranks else replace(file, info=None)
+
+
+def outside_world(inventory: Inventory, world: WorldSize) -> list[Note]:
+    """Return notes on slices of ranks outside the world."""
+    why = f"its rank is outside the world of {world.ranks} ranks by {world.source}"
+    paths = [file.path for file in inventory.slices if file.rank >= world.ranks]
+    return [Note(path, why) for path in paths[:1]] + (
+        [Note(paths[1], f"{why}, like {len(paths) - 2} more")] if len(paths) > 1 else []
+    )
+
+
+def check_rank(rank: int, world: WorldSize, what: str = "") -> None:
+    """Refuse a rank that is not in the world.
+
+    Raises
+    ------
+    UsageError
+        It names the ranks of the world.
+    """
+    if not 0 <= rank < world.ranks:
+        begin = f"rank {rank} is {what}, but the" if what else f"there is no rank {rank}: the"
+        raise UsageError(
+            f"{begin} ranks are 0 to {world.ranks - 1} by {world.source}; give another rank or --world-size"
+        )

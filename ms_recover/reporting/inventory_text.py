@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ from ms_recover.model.provenance import Provenance, ProvenanceSource
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
+from ms_recover.planning.positions import find_positions
 from ms_recover.reporting.rank_map import rank_map, states_of_inventory
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
 _MOST_ROWS = 32
+_TRAINED = "of the training"
+"""Title of the steps since the beginning: of two runs both may have a step of one name."""
+
 _EVIDENCE = {
     "manifest": "confirmed by manifest",
     "vote": "confirmed by vote",
@@ -58,6 +63,9 @@ def _step_table(inventory: Inventory, width: int | None) -> list[str]:
     for file in inventory.slices:
         by_step[file.step].append(file)
     any_denied = any(file.denied for file in inventory.slices)
+    counted: dict[Step, list[int]] = defaultdict(list)
+    for position in find_positions(inventory.slices).every:
+        counted[position.step].append(position.cumulative_step)
     rows = []
     for step, files in by_step.items():
         ranks = {file.rank for file in files}
@@ -66,9 +74,11 @@ def _step_table(inventory: Inventory, width: int | None) -> list[str]:
         denied = [ranks_text({file.rank for file in files if file.denied})] if any_denied else []
         missing = [rank for rank in inventory.ranks if rank not in ranks]
         size = size_text(sum(file.size for file in files))
-        rows.append([str(step), str(len(sound)), ranks_text(damaged), *denied, ranks_text(missing), size])
-    columns = ["step", "sound", "damaged", *(["permission denied"] if any_denied else []), "missing", "size"]
-    return table_lines(columns, rows, width, right=("sound", "size"))
+        trained = [", ".join(map(str, counted[step]))] if counted else []
+        rows.append([str(step), *trained, str(len(sound)), ranks_text(damaged), *denied, ranks_text(missing), size])
+    middle = ["damaged", *(["permission denied"] if any_denied else []), "missing"]
+    columns = ["step", *([_TRAINED] if counted else []), "sound", *middle, "size"]
+    return table_lines(columns, rows, width, right=(_TRAINED, "sound", "size"))
 
 
 def _document_lines(inventory: Inventory, width: int | None) -> list[str]:

@@ -40,6 +40,8 @@ def plan_text(
         As for `ms_recover.reporting.rank_map.rank_map`.
     """
     lines = [_world(plan), *headline_lines(plan, refused)]
+    if plan.cumulative_step is not None:
+        lines.append(f"step {plan.step} is step {plan.cumulative_step} of the training")
     lines += [f"WARNING: {warning}" for warning in plan.warnings]
     lines += [f"HINT: {hint}" for hint in plan.hints]
     title = f"Ranks at step {plan.step or plan.considered}"
@@ -135,7 +137,8 @@ def headline_lines(plan: Plan, refused: bool = False) -> list[str]:
         return lines
     back = going_back(plan.given_up, plan.step)
     if refused:
-        return [f"REFUSED by --require-newest: nothing is done{back}"]
+        undecided = [f"; step {one.step} may be newer" for one in plan.not_newest[:1] if one.may_be_newer]
+        return [f"REFUSED by --require-newest: nothing is done{back or ''.join(undecided)}"]
     known = f" for the {plan.world_size} ranks that are known" if plan.world_size_guessed else ""
     if plan.actions:
         count = len(plan.actions)

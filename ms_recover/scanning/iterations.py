@@ -33,6 +33,7 @@ from ms_recover.model.inventory import RankPath, SliceFile
 from ms_recover.model.iterations import Document, Iteration
 from ms_recover.model.shard_metadata import CommonInfo, ShardMetadata
 from ms_recover.model.steps import Step
+from ms_recover.scanning.counters import read_numbers
 from ms_recover.scanning.naming import SliceName, why_unused
 from ms_recover.scanning.notes import Notes
 from ms_recover.scanning.tree import Tree
@@ -270,11 +271,9 @@ def _names(tree: Tree, folder: str) -> list[str]:
 def _global_step(tree: Tree, path: str) -> int | None:
     try:
         with tree.open(path) as opened:
-            read_at = opened.read_at
-            header = parse_header(read_at, opened.size, name=path)
-            for parameter, ranges in zip(header.parameters, header.contents, strict=True):
-                if (parameter.name, parameter.dtype, parameter.nbytes) == ("global_step", "Int32", 4):
-                    return int.from_bytes(read_at(ranges[0].start, 4), "little", signed=True)
+            header = parse_header(opened.read_at, opened.size, name=path)
+            found = read_numbers(opened, header, ("global_step",)).get("global_step")
+            return found if isinstance(found, int) else None
     except MsRecoverError as error:
         tree.check_reached(error)
     return None

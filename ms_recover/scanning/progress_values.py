@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from math import isfinite
 
@@ -11,10 +10,10 @@ from ms_recover.formats.common_info import COMMON_MEMBERS
 from ms_recover.formats.header import parse_header
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.steps import Step
+from ms_recover.scanning.counters import read_numbers
 from ms_recover.stores.urls import open_store
 
 _MOST_ASKED = 8
-_CODES = {"Int8": "<b", "Int32": "<i", "Int64": "<q", "UInt32": "<I", "UInt64": "<Q", "Float32": "<f", "Float64": "<d"}
 
 
 def read_progress(inventory: Inventory, step: Step) -> dict[str, float]:
@@ -29,11 +28,9 @@ def read_progress(inventory: Inventory, step: Step) -> dict[str, float]:
             try:
                 with store.open(file.path) as opened:
                     header = parse_header(opened.read_at, opened.size, name=file.path)
-                    for one, places in zip(header.parameters, header.contents, strict=True):
-                        if one.name in COMMON_MEMBERS and one.dtype in _CODES and one.shape in ((), (1,)):
-                            data = opened.read_at(places[0].start, one.nbytes)
-                            found[one.name].add(struct.unpack(_CODES[one.dtype], data)[0])
-            except (MsRecoverError, struct.error):
+                    for name, value in read_numbers(opened, header, COMMON_MEMBERS).items():
+                        found[name].add(value)
+            except MsRecoverError:
                 continue
     agreed = {name: values.pop() for name, values in found.items() if len(values) == 1}
     return {name: value for name, value in agreed.items() if isfinite(value) and value >= 0}

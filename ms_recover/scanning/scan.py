@@ -25,6 +25,7 @@ from ms_recover.model.inventory import (
 from ms_recover.model.options import DEFAULT_SCAN, ScanOptions
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
+from ms_recover.scanning.counters import with_counters
 from ms_recover.scanning.doubles import without_doubles
 from ms_recover.scanning.named_files import find_named_files
 from ms_recover.scanning.naming import Pattern
@@ -114,6 +115,7 @@ def scan_store(
         slices = choose_format(slices, notes)
         stored = stored if not slices or slices[0].step.is_iteration else None
     slices = without_doubles(tree, slices, notes, stop, named=named)
+    slices = with_counters(tree, slices) if options.headers else slices
     orphans = [file for file in opened if isinstance(file, OrphanManifest)]
     groups = _own_groups(tree, found)
     for owner, path in find_named_files(tree, options.group_info, "--group-info"):

@@ -71,6 +71,8 @@ class _SliceFields(Fields):
     digits: _Digits = 1
     numbers: Count | None = None
     dealt: bool = False
+    global_step: Count | None = None
+    step_num: Count | None = None
 
 
 class _OrphanFields(Fields):

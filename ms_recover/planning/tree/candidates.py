@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ms_recover.model.plan import RejectedStep
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts
+from ms_recover.planning.positions import Saved
 from ms_recover.planning.runs import Run
 from ms_recover.planning.tree.tree_facts import TreeFacts, check_steps
 
@@ -21,6 +22,7 @@ class Candidate:
 
     step: Step
     runs: tuple[Run, ...]
+    """Those of one time of the training: a name that two runs gave to different steps makes two candidates."""
 
 
 def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candidate | RejectedStep]:
@@ -36,21 +38,23 @@ def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candi
     """
     check_steps(tree.inventory, tree.options)
     asked = tree.options.step
-    for step in (asked,) if asked is not None else tree.newest_first:
-        if only not in (None, step):
-            yield RejectedStep(step, f"step {only} was chosen")
+    for saved in tree.saved:
+        if asked not in (None, saved.step):
+            continue
+        if only not in (None, saved.step):
+            yield RejectedStep(saved.step, f"step {only} was chosen")
         else:
-            yield _why_passed_over(tree, step) or candidate_at(tree, step)
+            yield _why_passed_over(tree, saved) or candidate_at(tree, saved.step, saved)
 
 
-def candidate_at(tree: TreeFacts, step: Step) -> Candidate:
-    """Return a step with the runs that saved slices of it, whatever speaks against it.
+def candidate_at(tree: TreeFacts, step: Step, saved: Saved | None = None) -> Candidate:
+    """Return a step with the runs that saved slices of it, or those of one time, whatever speaks against it.
 
     Where it has several parts, they are those of the first that is of the present run.
     """
     parts = tree.at(step)
     own = [facts for facts in parts if facts.counted_at(step) and facts.why_older(step) is None] if parts[1:] else []
-    return Candidate(step=step, runs=next((facts.runs(step) for facts in (*own, *parts)), (Run(),)))
+    return Candidate(step=step, runs=next((facts.runs(step, saved) for facts in (*own, *parts)), (Run(),)))
 
 
 def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
@@ -59,20 +63,21 @@ def runs_alike(facts: Facts, step: Step, run: Run) -> tuple[Run, ...]:
     return (run,) if run in own else tuple(other for other in own if run.may_be(other)) or (run,)
 
 
-def _why_passed_over(tree: TreeFacts, step: Step) -> RejectedStep | None:
+def _why_passed_over(tree: TreeFacts, saved: Saved) -> RejectedStep | None:
+    step = saved.step
     given, world = tree.options.world_size, tree.world(step)
     if given not in (None, world.ranks):
         return RejectedStep(step, f"{world.source} are of {world.ranks} ranks, not of {given}", another_run=True)
     if step == tree.options.step:
         return None
-    older = why_of_another_run(tree, step)
+    older = why_of_another_run(tree, step, saved)
     if older is not None:
         return RejectedStep(step, older, another_run=True)
-    unhealthy = next((why for facts in tree.at(step) if (why := facts.why_unhealthy(step)) is not None), None)
+    unhealthy = next((why for facts in tree.at(step) if (why := facts.why_unhealthy(step, saved)) is not None), None)
     return RejectedStep(step, unhealthy) if unhealthy is not None else None
 
 
-def why_of_another_run(tree: TreeFacts, step: Step) -> str | None:
+def why_of_another_run(tree: TreeFacts, step: Step, saved: Saved | None = None) -> str | None:
     """Return the reason why no part of a step is of the run to recover; None when one is, or no slice of it counts."""
-    reasons = [facts.why_older(step) for facts in tree.at(step) if facts.counted_at(step)]
+    reasons = [facts.why_older(step, saved) for facts in tree.at(step) if facts.counted_at(step)]
     return reasons[0] if reasons and None not in reasons else None

@@ -11,9 +11,11 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.steps import Step
-from ms_recover.planning.facts import Facts, check_kind_of_step, check_rank, gather_facts
+from ms_recover.model.texts import list_some
+from ms_recover.planning.facts import Facts, gather_facts
 from ms_recover.planning.lineage import RunRecord, find_run_records, texts_of_aside
-from ms_recover.planning.world_size import WorldSize
+from ms_recover.planning.positions import Saved
+from ms_recover.planning.world_size import WorldSize, check_rank
 
 _MOST_NAMED = 8
 _NO_WORLD = WorldSize(ranks=0, source="nothing", rejected_lists={})
@@ -81,9 +83,11 @@ class TreeFacts:
             check_rank(rank, world)
 
     @property
-    def newest_first(self) -> tuple[Step, ...]:
+    def saved(self) -> tuple[Saved, ...]:
         """Every step, newest first: the number of an iteration counts from the beginning of the training."""
-        return self.inventory.steps if self.inventory.iterations else self._facts(0).newest_first
+        if self.inventory.iterations:
+            return tuple(Saved(step=step) for step in self.inventory.steps)
+        return self._facts(0).saved
 
     def world(self, step: Step) -> WorldSize:
         """Return the number of ranks at a step."""
@@ -146,3 +150,11 @@ def check_steps(inventory: Inventory, options: PlanOptions) -> None:
     if options.step is not None and options.step not in inventory.steps:
         have = ", ".join(str(known) for known in inventory.steps[:_MOST_NAMED])
         raise MissingInputError(f"{inventory.root} holds no slice of step {options.step}; it has {have}")
+
+
+def check_kind_of_step(inventory: Inventory, step: Step | None) -> None:
+    """Raise a UsageError when a step is an iteration and the tree has steps of epochs, or the other way round."""
+    if step is not None and step.is_iteration != bool(inventory.iterations):
+        have = list_some(inventory.steps[:_MOST_NAMED])
+        form = "the iteration alone" if inventory.iterations else "EPOCH_STEP"
+        raise UsageError(f"{step} is no step of {inventory.root}, where it is {form}: it has {have}")

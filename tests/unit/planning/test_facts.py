@@ -9,7 +9,8 @@ from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note
 from ms_recover.model.manifest import Digests
 from ms_recover.model.options import PlanOptions
-from ms_recover.planning.facts import check_rank, gather_facts
+from ms_recover.planning.facts import gather_facts
+from ms_recover.planning.world_size import check_rank
 from tests.support.inventories import OLDER, STEP, group_file, slice_file, tree
 from tests.unit.planning.test_contents import PAIRS, backed, contents, digests
 

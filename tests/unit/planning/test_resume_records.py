@@ -80,10 +80,12 @@ def test_names_that_differ_between_ranks_are_warned_of():
 # --- the run that every meta.json names -----------------------------------------------------------------------------
 
 
-def test_one_prefix_in_every_meta_json_names_the_last_run():
+def test_the_prefix_in_most_meta_json_names_the_last_run():
     named = [meta(rank, prefix="CKP_1") for rank in (0, 1)]
-    assert find_named_run([*named, meta(2, step=None, prefix="")]) == NamedRun(prefix="CKP_1", until=STEP)
-    assert find_named_run([*named, meta(2, prefix="CKP")]) is None
+    last = NamedRun(prefix="CKP_1", until=STEP)
+    assert find_named_run([*named, meta(2, step=None, prefix="")]) == last
+    assert find_named_run([*named, meta(2, prefix="CKP")]) == last
+    assert find_named_run([*named, meta(2, prefix="CKP"), meta(3, prefix="CKP")]) is None
     assert find_named_run([]) is None
 
 

@@ -1,0 +1,186 @@
+"""Positions: the steps of a training that were trained when a slice was saved, since the very beginning.
+
+Names order the steps of one run of MindSpore's. MindFormers without sink mode counts the steps of a name from the
+resume: after a resume at 14 of epochs of 8 steps, ``2_2`` is step 16, and ``3_1`` comes after ``3_8``; of two runs both
+may have a ``2_2``. So the order of steps is the order of training, where anything states it: the ``cumulative_step`` of
+manifests, else the optimizer's ``global_step`` in the slices, else the ``step_num`` that MindFormers appends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import get_args
+
+from ms_recover.model.inventory import SliceFile
+from ms_recover.model.steps import CountedBy, Position, Step
+from ms_recover.planning.prefixes import rerun_of
+
+_Key = tuple[str, Step]
+_SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """The positions of slices: by prefix and step, and of single slices whose manifests state another one.
+
+    A run has one prefix in a directory; MindSpore numbers prefixes in each directory by itself, so that one rank may
+    have given a name to another step than the others.
+    """
+
+    known: Mapping[_Key, Position] = field(default_factory=lambda: MappingProxyType({}))
+    odd: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By the path of the slice."""
+
+    def of(self, file: SliceFile) -> int | None:
+        """Return the position of a slice, None where nothing states it."""
+        if not self.known:
+            return None
+        if self.odd and (own := self.odd.get(file.path)) is not None:
+            return own
+        found = self.known.get((file.prefix, file.step))
+        return found.cumulative_step if found is not None else None
+
+    def of_all(self, files: Iterable[SliceFile]) -> int | None:
+        """Return the newest position of some slices, None where nothing states any."""
+        return max((one for file in files if (one := self.of(file)) is not None), default=None)
+
+    def apart(self, files: Sequence[SliceFile]) -> list[list[SliceFile]]:
+        """Return slices of one name by their position, the newest first; each may be with any that nothing states."""
+        held: dict[int | None, list[SliceFile]] = defaultdict(list)
+        for file in files:
+            held[self.of(file)].append(file)
+        unknown = held.pop(None, [])
+        return [held[one] + unknown for one in sorted(one for one in held if one is not None)[::-1]] or [unknown]
+
+    @property
+    def every(self) -> tuple[Position, ...]:
+        """Every position, in order."""
+        return tuple(sorted(self.known.values(), key=lambda one: (one.cumulative_step, one.prefix)))
+
+    def first_of(self, prefix: str) -> int | None:
+        """Return the position of the first slice of a prefix, None where nothing states any."""
+        return min((one.cumulative_step for (own, _), one in self.known.items() if own == prefix), default=None)
+
+
+NO_POSITIONS = Positions()
+
+
+def find_positions(files: Sequence[SliceFile]) -> Positions:
+    """Return the positions that slices and their manifests state.
+
+    One source counts for all slices where it states all: counters may differ, because an overflow adds nothing to a
+    ``global_step``. A source that gives two steps of a prefix one position states nothing about the prefix; nor does
+    one that contradicts the order of names, unless these are MindFormers'. Most slices of a step must agree.
+    """
+    stated: dict[CountedBy, dict[_Key, Counter[int]]] = {source: defaultdict(Counter) for source in _SOURCES}
+    restart: set[str] = set()
+    for file in files:
+        key = (file.prefix, file.step)
+        if (trained := _by_manifest(file)) is not None:
+            stated["manifest"][key][trained] += 1
+        if file.global_step is not None:
+            stated["global_step"][key][file.global_step] += 1
+        if file.step_num is not None:
+            stated["step_num"][key][file.step_num] += 1
+        if file.name_has_rank:
+            restart.add(file.prefix)
+    scales = {source: _scale(keys, restart) for source, keys in stated.items() if keys}
+    every = {key for scale in scales.values() for key in scale}
+    whole = next((source for source, scale in scales.items() if len(scale) == len(every)), None)
+    known: dict[_Key, Position] = {}
+    for source, scale in scales.items():
+        for (prefix, step), trained in scale.items() if whole in (None, source) else ():
+            position = Position(prefix=prefix, step=step, cumulative_step=trained, stated_by=source)
+            known.setdefault((prefix, step), position)
+    several = {key for key, values in stated["manifest"].items() if len(values) > 1 and key in known}
+    odd = {file.path: file for file in files if (file.prefix, file.step) in several} if several else {}
+    return Positions(known=known, odd={path: own for path, file in odd.items() if (own := _by_manifest(file))})
+
+
+def _by_manifest(file: SliceFile) -> int | None:
+    """Return the position that the manifest of a slice states, None for an iteration, whose name is its position."""
+    manifest = file.manifest
+    if manifest is None or file.part is not None or (manifest.rank, manifest.step) != (file.rank, file.step):
+        return None
+    return manifest.cumulative_step
+
+
+def _scale(stated: Mapping[_Key, Counter[int]], restart: Iterable[str]) -> dict[_Key, int]:
+    """Return the positions by one source, without the prefixes of which it cannot be right."""
+    by_prefix: dict[str, dict[Step, int]] = defaultdict(dict)
+    for (prefix, step), values in stated.items():
+        value, count = values.most_common(1)[0]
+        if 2 * count > values.total():
+            by_prefix[prefix][step] = value
+    found = {}
+    for prefix, held in by_prefix.items():
+        ordered = [held[step] for step in sorted(held)]
+        rises = all(one < other for one, other in pairwise(ordered))
+        if rises or (prefix in restart and len(set(ordered)) == len(ordered)):
+            found.update({(prefix, step): value for step, value in held.items()})
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The slices of one name that were saved at one time of a training.
+
+    Parameters
+    ----------
+    step : Step
+        The name.
+    trained : int or None
+        Their position.
+    generation : int
+        The place of their run in the lineage, 0 without one.
+    rerun : int
+        The number behind their prefix.
+    paths : frozenset of str or None
+        Their paths, where others of the same name were saved at another time.
+    """
+
+    step: Step
+    trained: int | None = None
+    generation: int = 0
+    rerun: int = 0
+    paths: frozenset[str] | None = None
+
+
+def saved_at(
+    step: Step, times: Sequence[list[SliceFile]], trained: Callable[[list[SliceFile]], int | None], generation: int
+) -> Iterator[Saved]:
+    """Yield the slices of a step by the time at which they were saved, as items to be put in order."""
+    for files in times:
+        yield Saved(
+            step=step,
+            trained=trained(files),
+            generation=generation,
+            rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
+            paths=frozenset(file.path for file in files) if len(times) > 1 else None,
+        )
+
+
+def newest_first(items: Iterable[Saved]) -> tuple[Saved, ...]:
+    """Return items, newest first: those of a later run of the lineage, then those that were trained longer.
+
+    Those outside of the lineage, or of which nothing states the position, find their place among the others by name.
+    """
+    by_name = sorted(items, key=lambda one: (one.step, one.rerun), reverse=True)
+    lineage = any(one.generation for one in by_name)
+    inside = [one for one in by_name if (one.generation if lineage else one.trained is not None)]
+    if all(one.trained is not None for one in inside):
+        inside.sort(key=lambda one: (one.generation, one.trained or 0, one.rerun), reverse=True)
+    else:
+        inside.sort(key=lambda one: one.generation, reverse=True)
+    known = set(map(id, inside))
+    other = [one for one in by_name if id(one) not in known]
+    ordered: list[Saved] = []
+    for one in inside:
+        ordered += [item for item in other if item.step > one.step]
+        other = [item for item in other if item.step <= one.step]
+        ordered.append(one)
+    return (*ordered, *other)

@@ -1,0 +1,196 @@
+"""Whatever runs, names and records a tree has: the step that is taken is the one that was trained longest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from ms_recover import api
+from ms_recover.model.options import PlanOptions
+from tests.support.examples import examples
+from tests.support.mindformers_tree import resumed_file
+from tests.support.rerun_trees import Evidence, Run, Training
+
+RANKS = 4
+OPTIONS = PlanOptions(quick=True, world_size=RANKS)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A step that was saved: its run, the steps before it, and the ranks that have it."""
+
+    run: Run
+    position: int
+    ranks: frozenset[int]
+
+    @property
+    def recoverable(self) -> bool:
+        training = self.run.training
+        return all(self.ranks & set(training.group(rank)) for rank in range(training.ranks))
+
+    @property
+    def whole(self) -> bool:
+        return len(self.ranks) == self.run.training.ranks
+
+    @property
+    def age(self) -> tuple[int, int]:
+        return self.position, self.run.number
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its slices, when every rank has one."""
+        return {self.run.path(rank, self.position).name for rank in range(self.run.training.ranks)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A tree, every step in it by the time of its save, and what lies in it that may mislead."""
+
+    training: Training
+    saved: tuple[Truth, ...]
+
+    @property
+    def recoverable(self) -> bool:
+        return any(one.recoverable for one in self.saved)
+
+    @property
+    def is_tidy(self) -> bool:
+        """Whether the newest step is whole, and nothing newer lies about."""
+        return self.newest.whole and not self.longer
+
+    @property
+    def longer(self) -> list[Truth]:
+        """Those that were trained longer than the newest one that is recoverable, newest first."""
+        found = [one for one in self.saved if one.age > self.newest.age]
+        return sorted(found, key=lambda one: one.age, reverse=True)
+
+    @property
+    def newest(self) -> Truth:
+        """The recoverable step that was trained longest; of equals that of the later run."""
+        recoverable = [one for one in self.saved if one.recoverable]
+        return max(recoverable, key=lambda one: one.age)
+
+
+@contextmanager
+def job_of(draw: st.DrawFn, *evidence: Evidence) -> Iterator[Job]:
+    """Draw a job, in a directory that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="ms_recover-order-") as home:
+        yield draw_job(draw, Path(home) / "checkpoint", evidence)
+
+
+def draw_job(draw: st.DrawFn, root: Path, evidence: Sequence[Evidence]) -> Job:
+    """Draw one to three runs, each resumed from the newest step; ranks may have died before their last slice.
+
+    Where that needs a copy, or would make the next names differ, a plan is applied first.
+    """
+    stated = draw(st.sampled_from(evidence), label="evidence")
+    training = Training(root, ranks=RANKS, apart=draw(st.booleans(), label="no replicas"), evidence=stated)
+    job = Job(training=training, saved=())
+    for number in range(draw(st.integers(1, 3), label="runs")):
+        if number and not (job.recoverable and (stated != "nothing" or job.is_tidy)):
+            break
+        job = replace(job, saved=_resumable(job))
+        run, saved = training.resume(job.newest.position if number else 0), list(job.saved)
+        for gap in draw(st.lists(st.integers(1, 5), min_size=1, max_size=4), label="saves"):
+            at = max([run.start, *(one.position for one in saved if one.run is run)]) + gap
+            saved.append(Truth(run, at, frozenset(range(RANKS))))
+            run.save(at, late=True)
+        lacking = draw(st.sets(st.integers(0, RANKS - 1), max_size=2), label="without the last slice")
+        for rank in lacking:
+            remove_slice(run, rank, saved[-1].position)
+        saved[-1] = replace(saved[-1], ranks=saved[-1].ranks - lacking)
+        _write_metas(draw, run, saved)
+        job = replace(job, saved=tuple(saved))
+    return job
+
+
+def _resumable(job: Job) -> tuple[Truth, ...]:
+    """Return what is in a tree after a plan was applied to it, where the next run needs that."""
+    if not job.recoverable or job.is_tidy:
+        return job.saved
+    api.apply(api.plan(api.scan(job.training.root), OPTIONS))
+    assert all(job.newest.run.path(rank, job.newest.position).exists() for rank in range(RANKS))
+    held = [
+        replace(one, ranks=frozenset(rank for rank in range(RANKS) if one.run.path(rank, one.position).exists()))
+        for one in job.saved
+    ]
+    return tuple(one for one in held if one.ranks)
+
+
+def remove_slice(run: Run, rank: int, position: int) -> None:
+    """Remove a slice and its manifest, as of a rank that died before."""
+    path = run.path(rank, position)
+    path.unlink()
+    Path(f"{path}.manifest.json").unlink(missing_ok=True)
+
+
+def _write_metas(draw: st.DrawFn, run: Run, saved: list[Truth]) -> None:
+    """Let meta.json name the last slice of a rank, or an earlier one as of asynchronous saves; some are lost."""
+    for rank in range(RANKS):
+        own = [one for one in saved if rank in one.ranks]
+        late = draw(st.sampled_from(["right", "late", "lost"]), label=f"meta.json of rank {rank}")
+        path = run.training.folder(rank) / "meta.json"
+        if late == "lost" or not own:
+            path.unlink(missing_ok=True)
+            continue
+        named = own[-2] if late == "late" and len(own) > 1 else own[-1]
+        named.run.write_meta(rank, named.position)
+
+
+def names(plan) -> set[str]:
+    return {rank.path.rpartition("/")[2] for rank in plan.ranks}
+
+
+@given(data=st.data())
+@settings(max_examples=examples(120))
+def test_the_step_that_was_trained_longest_is_taken(data):
+    with job_of(data.draw, "manifest", "global_step", "step_num") as job:
+        if not job.recoverable:
+            return
+        plan, truth = api.plan(api.scan(job.training.root), OPTIONS), job.newest
+        event(f"{len(job.training.runs)} runs, {'whole' if truth.whole else 'copied'}")
+        assert (plan.step, plan.cumulative_step) == (truth.run.step(truth.position), truth.position)
+        assert names(plan) == truth.names
+        assert [one.step for one in plan.rejected_steps] == [one.run.step(one.position) for one in job.longer]
+        last = {one.run.step(one.position) for one in job.longer if one.run is job.training.runs[-1]}
+        assert last <= {one.step for one in plan.given_up}
+        assert not any(one.may_be_newer for one in plan.rejected_steps)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(60))
+def test_where_nothing_states_it_the_newest_step_is_not_known(data):
+    """Names decide; where the step that was trained longest is another one, a rerun is named that may be newer."""
+    with job_of(data.draw, "nothing") as job:
+        if not job.recoverable:
+            return
+        plan = api.plan(api.scan(job.training.root), OPTIONS)
+        if plan.step is None:  # two runs saved steps of one name
+            event("none is taken")
+            reasons = " ".join(rank.reason for rank in plan.ranks)
+            assert "--newest" in reasons or "belongs to the run with the prefix" in reasons
+        elif names(plan) != job.newest.names:
+            event("another step is taken")
+            assert plan.not_newest
+            assert plan.warnings or plan.given_up
+
+
+@given(data=st.data())
+@settings(max_examples=examples(60))
+def test_after_apply_mindformers_resumes_from_the_planned_step_and_names_the_next_run_alike(data):
+    with job_of(data.draw, "manifest", "global_step") as job:
+        if not job.recoverable:
+            return
+        root, truth = job.training.root, job.newest
+        api.apply(api.plan(api.scan(root), OPTIONS))
+        if list(root.glob("rank_*/meta.json")):
+            assert {resumed_file(root, rank) for rank in range(RANKS)} == truth.names
+        again = job.training.resume(truth.position)
+        assert len({prefix.replace(f"_rank_{rank}", "") for rank, prefix in enumerate(again.prefixes)}) == 1
+        assert not api.plan(api.scan(root), OPTIONS).changes_anything
