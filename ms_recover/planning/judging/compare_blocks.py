@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
@@ -49,12 +49,13 @@ class BlockComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class _Counted:
-    """One vote over some parameters of a block."""
+    """One vote over some parameters of a block; `manifest` is how the only manifest that proves a side decides it."""
 
     block: Block
     names: tuple[str, ...]
     ballots: tuple[SliceFacts, ...]
     vote: Vote
+    manifest: Vote | None = None
 
 
 def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockComparison:
@@ -85,7 +86,7 @@ def compare_blocks(facts: Facts, slices: Sequence[SliceFacts]) -> BlockCompariso
             whole = _count(facts, block, by_rank, frozenset())
             counted += [one for one in whole if one.vote.disagreement is not None and not one.vote.disputed]
         votes += counted
-    return _sum_up(facts, by_rank, votes)
+    return _sum_up(facts, by_rank, _decided_by_manifests(votes))
 
 
 def find_refuted(facts: Facts, slices: Sequence[SliceFacts]) -> dict[str, str]:
@@ -162,8 +163,11 @@ def _count(facts: Facts, block: Block, by_rank: Mapping[int, SliceFacts], done: 
     counted = []
     for names, ballots in kinds.items():
         known = names if names is not None else tuple(ballots[0].listed.index)
-        vote = settle_split(facts, ballots, hold_vote(ballots, facts.tolerance, names), known)
-        counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote))
+        held = hold_vote(ballots, facts.tolerance, names)
+        vote = settle_split(facts, ballots, held, known)
+        proven = any(one.proven for one in ballots if one.path in held.winners)
+        by_manifest = held if held.odd and proven and vote.disagreement is not None else None
+        counted.append(_Counted(block=block, names=known, ballots=tuple(ballots), vote=vote, manifest=by_manifest))
     return counted
 
 
@@ -225,6 +229,15 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
 
 def _counters_in(listed: ParameterList) -> set[str]:
     return {one.name for one in listed if one.is_counter}
+
+
+def _decided_by_manifests(votes: Sequence[_Counted]) -> list[_Counted]:
+    """Return votes, those that were left open decided by a manifest where all losers are outvoted in others as well."""
+    odd = {path for one in votes for path in one.vote.odd}
+    return [
+        replace(one, vote=one.manifest) if one.manifest is not None and one.manifest.odd.keys() <= odd else one
+        for one in votes
+    ]
 
 
 def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Counted]) -> BlockComparison:
