@@ -252,9 +252,9 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
 
 
 def _is_committed(tree: Tree, rank: int, step: Step) -> bool:
-    """Whether a slice has a manifest, or no slice of the step has one; what was not committed shows nothing."""
-    some = any(tree.manifest.get((one, step)) is not None for one in range(tree.scene.job.size))
-    return not some or tree.manifest.get((rank, step)) is not None
+    """Whether a slice has a manifest of this run, or no slice of the step has one; what has none shows nothing then."""
+    some = any(tree.manifest.get((one, step)) in PROOF for one in range(tree.scene.job.size))
+    return not some or tree.manifest.get((rank, step)) in PROOF
 
 
 def _claimed_same(tree: Tree, what: str, name: str, rank: int, other: int, there: set[int]) -> bool:
