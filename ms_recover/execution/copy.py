@@ -228,9 +228,8 @@ def _write_manifest(
         borrowed=action.borrowed,
     )
     if manifest is None:
-        manifest = make_manifest(
-            target, action.rank, context.step, context.world_size, action.group, context.run_id or ""
-        )
+        made = make_manifest(target, action.rank, context.step, context.world_size, action.group, context.run_id or "")
+        manifest = replace(made, strategy_digest=None)  # the file that lies here now need not be that of the source
     if manifest.digests.file != digest:
         raise VerificationError(f"{target} does not hold the bytes its source's manifest names: plan again")
     name = os.path.basename(target)

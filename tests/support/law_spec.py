@@ -38,6 +38,8 @@ def must_recover(tree: Tree) -> Step | None:
         return None  # what was sealed without rank lists names other groups than the lists that came later
     if not scene.manifests.startswith("saved") and "another run" in tree.manifest.values():
         return None  # a run that saves manifests has the names of slices without
+    if scene.manifests == "none" and tree.manifest:
+        return None  # where one slice has a manifest, of whatever run, the others were not committed
     if sum(any(hidden(tree, step)) for step in scene.job.steps) > 1:
         return None
     for step in reversed(scene.job.steps):
@@ -174,6 +176,14 @@ def excuse(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> str 
     return None
 
 
+def why_copied(tree: Tree, rank: int, step: Step, held: dict[str, bytes]) -> str | None:
+    """Return why the slice of another rank may be copied to a rank: a wrong rank list says so, and nothing else."""
+    if tree.scene.lists_right or _is_refuted(tree, "lists", tree.scene.job.stage(rank)):
+        return None
+    others = (tree.contents.get((one, step)) for one in range(tree.scene.job.size) if one != rank)
+    return "a rank list says so" if any(held == other for other in others) else None
+
+
 def _of_two_groups(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
     """Whether slices of two groups hold the same of a larger parameter without layout, and all others do."""
     job = tree.scene.job
@@ -210,7 +220,9 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
     right = {one for one in there if tree.contents[one, step][name] == truth}
     if options.quick and wrong:
         return True
-    if any(tree.manifest.get((one, step)) in PROOF for one in wrong):
+    named_by = {one for one in there if contents_of(tree.proved.get((one, step), b"")).get(name) == content}
+    if any(tree.manifest.get((one, step)) in PROOF for one in wrong) or named_by:
+        wrong |= named_by
         right = {one for one in right if tree.manifest.get((one, step)) in PROOF}
     near = {one for one in right if one in job.groups[rank] and knows_group(tree, rank)}
     others = {one for one in right if job.stage(one) == job.stage(rank)}
@@ -229,8 +241,11 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
     """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a stage."""
     scene, job = tree.scene, tree.scene.job
     there = {one for one in tree.folders if scene.has(what, one) == "wrong"}
-    if sum(scene.has(what, one) == RIGHT for one in tree.folders) >= len(there) > 0:
+    near = [one for one in tree.folders if what == "lists" or job.stage(one) == stage]
+    if sum(scene.has(what, one) == RIGHT for one in near) >= len(there.intersection(near)) > 0:
         return True
+    if what == "lists" and _are_alike_by_fault(tree, there):
+        return False
     if "saved" in tree.manifest.values() and (scene.known_when_saved or (what == "lists" and scene.lists != MISSING)):
         return True
     for (rank, step), held in tree.contents.items():
@@ -249,6 +264,17 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
                 if claimed and not tensor.own and differ:
                     return True
     return False
+
+
+def _are_alike_by_fault(tree: Tree, there: set[int]) -> bool:
+    """Whether two ranks of a wrong list hold the same at some step, because one has the slice of the other."""
+    job, wrong = tree.scene.job, tree.scene.foreign_groups
+    return any(
+        other > rank and at == step and held == theirs and job.slice(rank, step) != job.slice(other, step)
+        for (rank, step), held in tree.contents.items()
+        for (other, at), theirs in tree.contents.items()
+        if any(rank in wrong[one] and other in wrong[one] for one in there)
+    )
 
 
 def _is_committed(tree: Tree, rank: int, step: Step) -> bool:

@@ -231,7 +231,8 @@ class _Finding:
             return
         contents = {index.digest(rank, name) for rank in there} - {None}
         counter = parameter is not None and index.is_counter(parameter)
-        if len(contents) < 2 or (counter and index.may_differ(name, there)):
+        known = len(contents) == 1 or counter or not self.facts.options.quick
+        if (len(contents) < 2 and known) or (counter and index.may_differ(name, there)):
             everyone = [rank for rank in index.slices if index.find(rank, name) == parameter] if counter else there
             yield Block(kind=kind, holders=tuple(sorted(everyone)), bytes=size), needing
             return

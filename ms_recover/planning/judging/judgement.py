@@ -21,7 +21,8 @@ class Judgement:
 
     `borrowed` are the parameters in which its replicas differ as they may; `good` those that may be used of a slice
     that is not sound, None for none. One that is `kept` is not replaced although it is not sound: others differ from
-    it, but training saved it so. One that is `whole` is called damaged for what its manifest says of its place alone.
+    it, but training saved it so. One that is `whole` is called damaged for what its manifest says of its place, or for
+    what other slices list, alone.
     """
 
     status: SliceStatus

@@ -43,7 +43,7 @@ def _damaged(case: Case) -> Ruling:
         problem = one.file.problem or structure or one.manifest_problem or one.content_problem
         if problem is not None:
             good = proven_parameters(case.facts, one) if structure is None else None
-            whole = not (one.file.problem or structure or one.content_problem or check_header(one.file))
+            whole = not (one.file.problem or one.content_problem or check_header(one.file))
             judged[one.path] = Judgement(status="damaged", reason=problem, good=good, whole=whole)
     return Ruling(slices=judged)
 

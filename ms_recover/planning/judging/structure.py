@@ -149,19 +149,32 @@ def _without(slices: Iterable[SliceFacts], damaged: Collection[str]) -> list[Sli
 def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when its list is new to its rank, while its rank's other steps have a common one.
 
-    Where several slices of the step have the new list, more of them must have the usual one.
+    Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
+    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
+    or no other rank has that there: then it is the slice of another rank.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
+    in_group = Counter((one.group, lists.of(one)) for one in slices)
+    histories = {
+        one.path: Counter(
+            lists.of(other) for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step
+        )
+        for one in slices
+    }
+    new_to = Counter(lists.of(one) for one in slices if not histories[one.path][lists.of(one)])
     for one in slices:
-        new = here[lists.of(one)]
-        run = by_run.get((one.rank, one.file.prefix), ())
-        history = Counter(lists.of(other) for other in run if other.file.step != one.file.step)
-        if history[lists.of(one)]:
+        listed, history = lists.of(one), histories[one.path]
+        if history[listed]:
             continue
-        for other in run:
+        elsewhere = new_to[listed] == 1 == in_group[one.group, listed]
+        for other in by_run.get((one.rank, one.file.prefix), ()):
             usual = lists.of(other)
-            common = here[usual] > new if new > 1 else history[usual] + here[usual] > 1
+            if here[listed] == 1:
+                common = history[usual] + here[usual] > 1
+            else:
+                own = elsewhere and (history[usual] > 1 or _is_own(other, by_run, lists))
+                common = here[usual] > here[listed] or own
             if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
                 damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "
@@ -169,6 +182,13 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
                 )
                 break
     return damaged
+
+
+def _is_own(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
+    """Whether no rank outside its group lists at the step of a slice what that lists."""
+    others = (held for (rank, _), held in by_run.items() if rank not in one.group)
+    here = (other for held in others for other in held if other.file.step == one.file.step)
+    return all(lists.of(other) != lists.of(one) for other in here)
 
 
 def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
