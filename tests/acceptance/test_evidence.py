@@ -60,15 +60,15 @@ def is_refused(tree, recover_ckpt, *options, codes=(5,)):
         (2, 0, False, "ckpt"),
         (2, 0, True, "safetensors"),
         (2, 0, False, "safetensors"),
-        (0, 2, True, "ckpt"),
+        (0, 4, True, "ckpt"),
         (3, 1, False, "ckpt"),
-        (1, 3, True, "ckpt"),
+        (1, 5, True, "ckpt"),
     ],
 )
 def test_01_a_bit_that_layouts_and_rank_lists_together_show_is_mended_and_not_copied(
     odd, lost, lists, form, tree_of, recover_ckpt
 ):
-    tree = tree_of(form=form, lists=lists).save()
+    tree = tree_of(dp=3 if lists else 2, form=form, lists=lists).save()
     tree.flip(odd)
     tree.lose(lost)
     plan = recover_ckpt("plan", tree.root, "--json")
@@ -78,11 +78,23 @@ def test_01_a_bit_that_layouts_and_rank_lists_together_show_is_mended_and_not_co
     assert is_mended(tree, recover_ckpt)
 
 
+@pytest.mark.parametrize(("odd", "lost"), [(2, 0), (0, 2), (1, 3)])
+def test_01_two_slices_of_one_rank_list_outvote_nobody_over_layouts(odd, lost, tree_of, recover_ckpt):
+    """A foreign strategy file that calls a parameter whole looks just the same where one rank is lost."""
+    tree = tree_of().save()
+    tree.flip(odd)
+    tree.lose(lost)
+    plan = recover_ckpt("plan", tree.root, "--json")
+    assert plan.code == 5, plan
+    assert "strategy.ckpt" in plan.text
+    assert is_refused(tree, recover_ckpt)
+
+
 @pytest.mark.parametrize("jobs", [1, 8])
 def test_01_a_saved_plan_reads_a_damaged_slice_before_it_is_mended(jobs, tree_of, tmp_path, recover_ckpt):
-    """Rank 2 gives rank 0 what is right in it, and gets back its norm.weight, in this order."""
-    tree = tree_of().save()
-    tree.flip(2)
+    """Rank 3 gives rank 0 what is right in it, and gets back its norm.weight, in this order."""
+    tree = tree_of(mp=3).save()
+    tree.flip(3)
     tree.lose(0)
     saved = tmp_path / "plan.json"
     assert recover_ckpt("plan", tree.root, "-o", saved).code == 0
@@ -179,8 +191,8 @@ def test_01_of_two_holders_that_are_left_neither_is_believed(odd, parameter, tre
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("lists", LISTS)
 def test_01_holds_in_every_pipeline_stage(stage, lists, tree_of, recover_ckpt):
-    tree = tree_of(pp=2, lists=lists).save()
-    odd, lost = 4 * stage + 2, 4 * stage
+    tree = tree_of(dp=3, pp=2, lists=lists).save()
+    odd, lost = 6 * stage + 2, 6 * stage
     tree.flip(odd, f"stage{stage}.norm.weight")
     tree.lose(lost)
     assert not_kept(recover_ckpt("plan", tree.root, "--json").json) == {odd, lost}
@@ -241,11 +253,11 @@ def test_02_newest_never_mixes_runs_where_one_rank_has_the_older_run_written_las
 
 
 @pytest.mark.parametrize("lists", LISTS)
-def test_02_newest_completes_the_rerun_from_replicas(lists, tree_of, recover_ckpt):
+def test_02_a_rerun_that_is_chosen_is_completed_from_replicas(lists, tree_of, recover_ckpt):
     """The rerun died before rank 3 saved; its replica, rank 1, has the rerun's slice."""
     tree = tree_of(lists=lists).save(age=5).save(prefix="test_1", age=1)
     tree.path(3, prefix="test_1").unlink()
-    done = recover_ckpt("apply", tree.root, "--newest")
+    done = recover_ckpt("apply", tree.root, "--run", "test_1")
     assert done.code == 0, done
     assert tree.wrong() == []
 

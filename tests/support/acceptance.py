@@ -129,7 +129,7 @@ class Tree:
             head + "out.weight": made("out.weight", wide, (), (across,)),
             head + "norm.weight": made("norm.weight", (8,), ()),
             head + "moment1.dense.weight": made("moment1.dense.weight", tall, (0,), ()),
-            "global_step": CutTensor("Int32", np.array(source.integers(1 << 20), np.int32)),
+            "global_step": CutTensor("Int32", np.array(_trained(seed), np.int32)),
         }
 
     def describe(self, rank: int) -> None:
@@ -223,6 +223,12 @@ class Tree:
             for path in found
             if path.is_file() and not path.name.startswith("strategy")
         }
+
+
+def _trained(seed: object) -> int:
+    """Return the steps since the beginning at the step that a seed ends with, of 77 an epoch; 0 without one."""
+    epoch, _, step = str(seed).rpartition(" ")[2].rpartition("_")
+    return (int(epoch) - 1) * 77 + int(step) if epoch else 0
 
 
 def _number(text: str) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.texts import name_some
 from ms_recover.planning.facts import Facts, SliceFacts
-from ms_recover.planning.judging.splits import settle_split
+from ms_recover.planning.judging.splits import settle_split, shows_split
 from ms_recover.planning.judging.votes import Outvoted, Vote, count_witnesses, hold_vote, sides_of
 from ms_recover.planning.redundancy.blocks import Block, find_blocks
 
@@ -221,8 +221,8 @@ def _counters_of_stages(facts: Facts, by_rank: Mapping[int, SliceFacts]) -> list
             if len(most) < 2 or len(odd) > 1 or any(count_witnesses(side) > 1 for side in odd):
                 continue
             block = Block(ranks=tuple(one.rank for one in held), names=frozenset((name,)), source="")
-            vote = settle_split(facts, held, hold_vote(held, facts.tolerance, (name,)), (name,))
-            if vote.disagreement is None:
+            vote = hold_vote(held, facts.tolerance, (name,))
+            if vote.disagreement is None and not shows_split(facts, held, vote):
                 counted.append(_Counted(block=block, names=(name,), ballots=tuple(held), vote=vote))
     return counted
 

@@ -19,22 +19,37 @@ from ms_recover.planning.redundancy.manifest_check import check_header
 def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names: Sequence[str]) -> Vote:
     """Return a vote over a layout or a rank list, left open where the sides may hold different parts of a parameter.
 
-    Independent slices with equal contents are not damaged: no side of two or more is outvoted, unless by one with a
-    manifest that proves it. Over a layout a side is outvoted only by slices of two rank lists or more, and no slice
-    where another step shows the same split.
+    Over a layout a side is outvoted only by slices of two rank lists or more, when it is of one alone, and is not what
+    several survivors of that list all hold. No slice is outvoted where another step shows the same split, unless by one
+    of its rank list with a manifest that proves it.
     """
     winners = [one for one in ballots if one.path in vote.winners]
     losers = [one for one in ballots if one.path in vote.odd]
-    proven = any(one.proven for one in winners)
-    several = len({one.group for one in ballots}) > 1
-    if not losers or (proven and not several):
+    several = len(_groups(ballots)) > 1
+    if not losers or (not several and any(one.proven for one in winners)):
         return vote
     odd = tuple({name for lost in vote.odd.values() for name in lost.names})
-    sides = sides_of(losers, odd)
-    cut = several and len({one.group for one in winners}) < 2
-    cut = cut or any(count_witnesses(side) > 1 for side in sides)
-    cut = cut or any(_shows_split(facts, one, winners, vote.odd[one.path].names) for one in losers)
-    return leave_open(ballots, names) if cut else vote
+    cut = several and (len(_groups(winners)) < 2 or not all(_is_alone(side, ballots) for side in sides_of(losers, odd)))
+    return leave_open(ballots, names) if cut or shows_split(facts, ballots, vote) else vote
+
+
+def _groups(slices: Iterable[SliceFacts]) -> set[tuple[int, ...]]:
+    return {one.group for one in slices}
+
+
+def _is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
+    """Whether a losing side is of one rank list, and is not what all of several survivors of it hold."""
+    groups = _groups(side)
+    if len(groups) > 1:
+        return False
+    held = [one for one in ballots if one.group in groups]
+    return len(held) > len(side) or count_witnesses(side) < 2
+
+
+def shows_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote) -> bool:
+    """Whether slices of a rank that is outvoted differ at another step, too, from those of winners that agree there."""
+    winners = [one for one in ballots if one.path in vote.winners]
+    return any(_shows_split(facts, one, winners, vote.odd[one.path].names) for one in ballots if one.path in vote.odd)
 
 
 def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
@@ -47,7 +62,9 @@ def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     for step in facts.steps:
         theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
         for mine in _readable(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or mine.file.encryption is not None or not _is_unlike(mine, theirs):
+            if theirs is None or identity_of(mine.manifest) != identity_of(theirs.manifest):
+                continue
+            if mine.file.encryption is not None or not _is_unlike(mine, theirs):
                 return None
             shown.append(f"{mine.path} and {theirs.path}")
     return f"{shown[0]} hold different contents, so that a rank list that names both is not theirs" if shown else None

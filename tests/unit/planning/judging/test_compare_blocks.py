@@ -118,12 +118,6 @@ def test_a_larger_parameter_without_layout_is_never_voted_on_over_layouts():
     assert not found.disagreements
 
 
-def test_a_counter_is_not_voted_on_by_slices_of_one_rank_list():
-    """Ranks 0 and 2 hold the same slice, and 1 may have a number of its own."""
-    found = compare(["abce", "abcx", "abce"], {0: [0, 2], 1: [1, 3], 2: [0, 2]}, REPLICATED[:2], with_counter)
-    assert not found.outvoted
-
-
 def test_counters_that_differ_from_group_to_group_are_each_ones_own():
     found = compare(["abcd", "abce", "abcd", "abce"], PAIRS, REPLICATED)
     assert not found.outvoted

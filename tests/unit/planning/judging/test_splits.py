@@ -7,8 +7,9 @@ from ms_recover.model.inventory import StrategyFile
 from ms_recover.model.strategy import Layout, Strategy
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.compare_blocks import compare_blocks
+from ms_recover.planning.judging.splits import differing_elsewhere, why_no_replica
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
-from tests.unit.planning.judging.test_votes import digests
+from tests.unit.planning.judging.test_votes import digests, manifest
 
 PAIRS = {rank: [rank % 2, rank % 2 + 2] for rank in range(4)}
 WHOLE = Strategy((), 1, tuple(Layout(name, (4,), ((),)) for name in NAMES[:3]))
@@ -69,3 +70,46 @@ def test_damage_of_a_winner_at_another_step_is_no_split():
     values = {0: "abaa", 1: "abaa", 2: "axaa", 3: "abaa"}
     before = {0: "azaa", 1: "acaa", 2: "acaa", 3: "acaa"}
     assert set(compare(values, lists={}, older=before).outvoted) == {path(2)}
+
+
+def facts_of(values, older, manifests=()):
+    """Return the facts of slices that hold what the letters say at two steps, some ranks' with sealed manifests."""
+    held = [(rank, step, value) for step, all_of in ((STEP, values), (OLDER, older)) for rank, value in all_of.items()]
+    slices = []
+    for rank, step, value in held:
+        file = slice_file(rank, step)
+        if rank in manifests:
+            file = replace(file, manifest=manifest(file, value, world_size=4))
+        slices.append(file)
+    known = Contents({path(rank, step): digests(value) for rank, step, value in held})
+    return gather_facts(tree(slices, {}, ranks=range(4)), contents=known)
+
+
+def newest(facts, rank):
+    (one,) = facts.at(STEP, rank)
+    return one
+
+
+def test_a_rank_whose_other_slices_are_unlike_those_of_a_source_is_no_replica_of_it():
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "ijkh"})
+    assert "ckpt_dir1/test-1_8.ckpt" in why_no_replica(facts, 1, newest(facts, 0))
+
+
+def test_damage_in_one_place_of_another_step_shows_no_other_layout():
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgh"})
+    assert why_no_replica(facts, 1, newest(facts, 0)) is None
+
+
+def test_a_rank_without_other_slices_may_hold_the_same():
+    facts = facts_of({0: "abcd"}, {0: "efgh"})
+    assert why_no_replica(facts, 1, newest(facts, 0)) is None
+
+
+def test_manifests_of_another_step_state_what_two_ranks_do_not_share():
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgy"}, manifests=(0, 1))
+    assert differing_elsewhere(facts, 1, newest(facts, 0)) == {NAMES[1], NAMES[3]}
+
+
+def test_without_manifests_another_step_states_nothing():
+    facts = facts_of({0: "abcd"}, {0: "efgh", 1: "exgy"})
+    assert differing_elsewhere(facts, 1, newest(facts, 0)) == frozenset()

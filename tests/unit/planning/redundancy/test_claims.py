@@ -112,3 +112,17 @@ def test_sealing_again_takes_no_weight_from_what_training_stated():
     sealed = [backed(file, "a", group=(file.rank,), origin="sealed, by vote") for file in SLICES]
     for slices in ([*saved, *sealed], [*sealed, *saved]):
         assert settle_claims(lists((0, 1)), slices, layouts).rejected_lists
+
+
+def test_a_list_that_manifests_of_its_ranks_contradict_is_not_used():
+    sealed = [backed(one, "a", group=(one.rank % 2, one.rank % 2 + 2)) for one in SLICES]
+    claims = settle_claims(lists((0, 1, 2, 3)), sealed, Stages())
+    assert claims.groups.of(0) == (0, 2)
+    assert set(claims.rejected_lists) == {f"ckpt_dir{rank}/group_info.pb" for rank in range(4)}
+    assert "4 manifests of these name others" in claims.rejected_lists["ckpt_dir0/group_info.pb"]
+
+
+def test_a_list_that_one_manifest_contradicts_is_used():
+    one = backed(SLICES[0], "a", group=(0, 2))
+    claims = settle_claims(lists((0, 1, 2, 3)), [one, *SLICES[1:]], Stages())
+    assert claims.groups.of(0) == (0, 1, 2, 3)

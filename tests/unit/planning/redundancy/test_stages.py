@@ -37,3 +37,22 @@ def test_states_of_an_embedding_that_is_cut_by_field_have_its_field():
 def test_a_state_that_is_cut_otherwise_keeps_its_layout():
     whole = Layout("moment1.words", (2, 2), ((), ()))
     assert stage(rows("words", **BY_HAND), whole)["moment1.words"] == whole
+
+
+def files(*stages):
+    """Return strategy files of the ranks 0, 1, ... of one stage of four, each by itself of a stage."""
+    cut = tuple(rows(name) for name in ("words", "other"))
+    return [
+        StrategyFile(rank, f"ckpt_dir{rank}/strategy.ckpt", Strategy((stage,), 1, cut), "digest")
+        for rank, stage in enumerate(stages)
+    ]
+
+
+def test_one_file_of_another_stage_among_many_is_passed_over():
+    assert find_stages(files(0, 0, 0, 1), 4, set()).problem is None
+
+
+def test_where_one_in_three_files_says_otherwise_none_is_used():
+    problem = find_stages(files(0, 0, 1), 4, set()).problem
+    assert problem is not None
+    assert "ckpt_dir2/strategy.ckpt is of another stage" in problem
