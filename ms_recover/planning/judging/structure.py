@@ -150,8 +150,8 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
     """Mark a slice damaged when its list is new to its rank, while its rank's other steps have a common one.
 
     Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
-    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
-    or no other rank has that there: then it is the slice of another rank.
+    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one:
+    then it is the slice of another rank.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
@@ -173,8 +173,7 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
             if here[listed] == 1:
                 common = history[usual] + here[usual] > 1
             else:
-                own = elsewhere and (history[usual] > 1 or _is_own(other, by_run, lists))
-                common = here[usual] > here[listed] or own
+                common = here[usual] > here[listed] or (elsewhere and history[usual] > 1)
             if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
                 damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "
@@ -182,13 +181,6 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
                 )
                 break
     return damaged
-
-
-def _is_own(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
-    """Whether no rank outside its group lists at the step of a slice what that lists."""
-    others = (held for (rank, _), held in by_run.items() if rank not in one.group)
-    here = (other for held in others for other in held if other.file.step == one.file.step)
-    return all(lists.of(other) != lists.of(one) for other in here)
 
 
 def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:
