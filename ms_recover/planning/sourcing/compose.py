@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ms_recover.file_names import ending_of, marked
@@ -148,11 +148,12 @@ def _choose(
         return Composition(reason=f"{refusal}: {mismatch}")
     choices = choose_parameters(settlement, rank, expected, load)
     odd = settlement.why_outvoted(rank, ((choice.parameter, choice.settled) for choice in choices))
-    if odd is not None:
-        return Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
     missing = tuple(region for choice in choices for region in choice.settled.missing)
     unlisted = settlement.lost_names.of(rank, complete=complete)
-    return _incomplete(index, rank, own, choices, missing, unlisted) if missing or unlisted else choices
+    if missing or unlisted:  # what is gone is gone, whatever the rest is worth
+        found = _incomplete(index, rank, own, choices, missing, unlisted)
+        return found if odd is None else replace(found, partial=None)
+    return choices if odd is None else Composition(reason=odd, bytes=_bytes(choices), dispute=odd)
 
 
 def _strategy_file(index: ParameterIndex, rank: int) -> str:
