@@ -151,8 +151,8 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
 
     Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
     alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
-    or its replicas have it, or no other rank has that there: then it is the slice of another rank. A list that begins as another
-    does shows nothing here: one of the two was cut.
+    or its replicas have it, or no other rank has that there: then it is the slice of another rank. A list that begins
+    as another does shows nothing here: one of the two was cut.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
