@@ -151,8 +151,7 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
 
     Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
     alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
-    or its replicas have it, or no other rank has that there: then it is the slice of another rank. A list that begins
-    as another does shows nothing here: one of the two was cut.
+    or its replicas have it, or no other rank has that there: then it is the slice of another rank.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
@@ -175,10 +174,10 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
                 common = history[usual] + here[usual] > 1
             else:
                 replicas = in_group[one.group, usual] > 0
-                own = elsewhere and (history[usual] > 1 or replicas or _is_own(other, by_run, lists))
+                cut = _cut_off(lists.names(other), lists.names(one))  # the other was: it shows nothing
+                own = elsewhere and not cut and (history[usual] > 1 or replicas or _is_own(other, by_run, lists))
                 common = here[usual] > here[listed] or own
-            cut = _cut_off(lists.names(one), lists.names(other)) or _cut_off(lists.names(other), lists.names(one))
-            if history[usual] and common and not cut:
+            if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
                 damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "
                     f"{_difference(one.listed, other.listed)}"
