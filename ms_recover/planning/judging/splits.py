@@ -55,14 +55,14 @@ def shows_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote) -> bool
 def why_no_replica(facts: Facts, rank: int, source: SliceFacts) -> str | None:
     """Return why a rank does not hold the same slice as a source, by what both hold at other steps; None if it may.
 
-    They agree at no such step, and at each they list other parameters, or most of their bytes differ: damage strikes
-    one slice of one step, and in one place.
+    Steps at which they are of different runs show nothing. They agree at no other, and at each they list other
+    parameters, or most of their bytes differ: damage strikes one slice of one step, and in one place.
     """
     shown: list[str] = []
     for step in facts.steps:
         theirs = next(_readable(facts, source.rank, source, step), None) if step != source.file.step else None
         for mine in _readable(facts, rank, source, step) if theirs is not None else ():
-            if theirs is None or identity_of(mine.manifest) != identity_of(theirs.manifest):
+            if theirs is None or _of_two_runs(mine, theirs):
                 continue
             if mine.file.encryption is not None or not _is_unlike(mine, theirs):
                 return None
@@ -81,6 +81,13 @@ def differing_elsewhere(facts: Facts, rank: int, source: SliceFacts) -> frozense
                 shared = [name for name in mine.listed.index if name in theirs.listed.index]
                 return frozenset(differing([mine, theirs], shared))
     return frozenset()
+
+
+def _of_two_runs(one: SliceFacts, other: SliceFacts) -> bool:
+    """Whether manifests say that two slices are of different runs."""
+    if one.manifest is None or other.manifest is None:
+        return False
+    return identity_of(one.manifest) != identity_of(other.manifest)
 
 
 def _is_unlike(one: SliceFacts, other: SliceFacts) -> bool:

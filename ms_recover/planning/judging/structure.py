@@ -150,8 +150,8 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
     """Mark a slice damaged when its list is new to its rank, while its rank's other steps have a common one.
 
     Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
-    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one:
-    then it is the slice of another rank.
+    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
+    or its replicas: then it is the slice of another rank.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
@@ -173,7 +173,9 @@ def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Li
             if here[listed] == 1:
                 common = history[usual] + here[usual] > 1
             else:
-                common = here[usual] > here[listed] or (elsewhere and history[usual] > 1)
+                cut = _cut_off(lists.names(other), lists.names(one))  # the other was: it shows nothing
+                own = elsewhere and not cut and (history[usual] > 1 or in_group[one.group, usual] > 0)
+                common = here[usual] > here[listed] or own
             if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
                 damaged[one.path] = (
                     f"does not list the parameters of {other.path}, a slice of the same run: "

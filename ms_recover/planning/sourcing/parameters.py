@@ -193,11 +193,15 @@ class ParameterIndex:
         """Whether ranks of one stage that hold the same of a parameter without layout show that it is not cut.
 
         It could be cut like some other parameter of the stage; so ranks that hold different parts of each of these must
-        have it, or one with the part that `rank` has. Contents that are not known yet are read before a plan rests on
-        them, unless it is a quick one.
+        have it, or one with the part that `rank` has. Or it is cut between rank lists; so ranks of one do not suffice,
+        unless that has the whole stage. Contents that are not known yet are read before a plan rests on them, unless it
+        is a quick one.
         """
         quick = self.facts.options.quick
         known = [one for one in ranks if not quick or self.digest(one, name) is not None]
+        groups = {self.facts.groups.of(one) for one in known}
+        if len(groups) == 1 and not self.stages.devices <= len(*groups):
+            return False
         return len(known) > 1 and not any(
             len(parts := {cut.parts[one % self.stages.devices] for one in known}) == 1
             and not parts.issuperset(cut.parts if rank is None else (cut.parts[rank % self.stages.devices],))

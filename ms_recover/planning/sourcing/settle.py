@@ -223,10 +223,14 @@ class Settlement:
         )
 
     def _is_named(self, stage: int) -> bool:
-        """Whether a manifest says that slices of a stage were saved under the strategy file that is used."""
+        """Whether a manifest of training says that slices of a stage were saved under the strategy file that is used.
+
+        Sealing takes the file that lies there.
+        """
         if stage not in self._named:
             index = self.index
             known = index.stages.digests.get(stage, frozenset())
-            manifests = (index.slices[rank].manifest for rank in index.by_stage.get(stage, ()))
+            held = (index.slices[rank] for rank in index.by_stage.get(stage, ()))
+            manifests = (one.manifest for one in held if one.saved)
             self._named[stage] = any(one is not None and one.strategy_digest in known for one in manifests)
         return self._named[stage]

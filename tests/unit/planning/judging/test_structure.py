@@ -111,3 +111,21 @@ def test_names_that_differ_in_one_letter_are_other_parameters():
     one, other = ("layer1", "global_step"), ("layer2", "global_step")
     slices = [slice_file(1, names=one), slice_file(2, names=other), slice_file(3, names=other)]
     assert not compare(slices).damaged
+
+
+def test_a_slice_that_was_cut_does_not_condemn_the_ranks_other_step():
+    slices = [slice_file(rank, step) for rank in range(3) for step in (OLDER, STEP)]
+    slices = [*slices, slice_file(3, OLDER), slice_file(3, names=NAMES[:2])]
+    alone = {rank: [rank] for rank in range(4)}
+    found = compare_structure(gather_facts(tree(slices, alone)).counted)
+    assert set(found.damaged) == {"ckpt_dir3/test-2_8.ckpt"}
+
+
+def test_a_slice_with_the_list_of_another_stage_is_damaged_where_its_replicas_have_the_usual_one():
+    first, second = ("a", "s"), ("b", "s")
+    slices = [slice_file(rank, OLDER, names=second if rank % 2 else first) for rank in range(4)]
+    slices += [slice_file(rank, names=second if rank else first) for rank in range(4) if rank != 1]
+    slices += [slice_file(1, names=second)]
+    found = compare(slices)
+    assert set(found.damaged) == {"ckpt_dir2/test-2_8.ckpt"}
+    assert not found.deduplicated
