@@ -251,6 +251,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
     odd: dict[str, list[Outvoted]] = defaultdict(list)
     disagreements: dict[tuple[int, ...], str] = {}
     undecided: dict[str, str] = {}
+    disputed: dict[str, set[str]] = defaultdict(set)
     witnesses: dict[str, int] = {}
     alone: set[str] = set()
     tolerated: dict[str, list[str]] = defaultdict(list)
@@ -263,6 +264,8 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
                 text += f", by {one.block.source}: it is not the strategy file of these slices, or they are damaged"
             disagreements[_ranks_of(facts, one.block)] = text
             undecided |= {ballot.path: text for ballot in one.ballots}
+            for ballot in one.ballots:
+                disputed[ballot.path].update(vote.disputed)
         for path, lost in vote.odd.items():
             odd[path].append(lost)
         alone |= vote.winners if len(vote.winners) == 1 and one.names else frozenset()
@@ -279,7 +282,7 @@ def _sum_up(facts: Facts, by_rank: Mapping[int, SliceFacts], votes: Sequence[_Co
         path = one_slice.path
         if path in outvoted:
             usable = agreeing[path] + _agreeing_in_lost_votes(path, votes) >= len(outvoted[path].names)
-            names = frozenset(one_slice.listed.index) - set(outvoted[path].names)
+            names = frozenset(one_slice.listed.index) - set(outvoted[path].names) - disputed[path]
             good[path] = names if usable else frozenset()
     return BlockComparison(
         outvoted=outvoted,
