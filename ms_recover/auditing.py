@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from ms_recover.model.topology import Topology
 if TYPE_CHECKING:
     from ms_recover.model.audit import Audit, Finding
     from ms_recover.planning.planner import Planned
+
+_log = logging.getLogger(__name__)
 
 
 def audit(
@@ -57,6 +60,8 @@ def audit(
     from ms_recover.evidence import plan_with_evidence
 
     planned, _ = plan_with_evidence(inventory, options, jobs=jobs, progress=progress, read=read)
+    if (others := planned.tree.facts.text_of_others) is not None:
+        _log.warning("%s: %s", inventory.root, others)
     return audit_planned(planned, inventory, options, topology, wanted)
 
 

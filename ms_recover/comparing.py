@@ -174,6 +174,8 @@ def complete_slices(
         why = "; ".join(f"step {one.step}: {one.reason}" for one in choice.rejected)
         kind = VerificationError if choice.shown.disputed else UnrecoverableError
         raise kind(f"no full slice for rank {rank} of {inventory.root}; {why}")
+    if (others := facts.text_of_others) is not None:
+        _log.warning("%s: %s", inventory.root, others)
     for text in texts_of_passed_over(choice.rejected):
         _log.warning("%s: %s; step %s is taken", inventory.root, text, choice.shown.step)
     found = choice.shown.value

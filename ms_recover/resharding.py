@@ -69,6 +69,7 @@ def plan_reshard(
     jobs: int = 1,
     progress: Progress | None = None,
     why_not: Callable[[ReshardPlan], str | None] = why_incomplete,
+    refuse_several: bool = False,
 ) -> ReshardPlan:
     """Plan the slices of a step for other ranks, or whole parameters in one checkpoint. Changes nothing.
 
@@ -86,11 +87,13 @@ def plan_reshard(
         How the output is cut, and its form.
     why_not : callable
         Says why the plan of a step is not enough, None where it is; by default everything must have a source.
+    refuse_several : bool
+        Refuse a tree with several experiments where the options name none.
 
     Raises
     ------
     UsageError
-        When the target does not fit the parameters of the source.
+        When the target does not fit the parameters of the source, or an experiment has to be named.
     MissingInputError
         When there is no slice, no strategy file of the target, or nothing states how the source is cut.
     FormatError, ContradictionError
@@ -132,11 +135,14 @@ def plan_reshard(
         return Judged(step=step, run=run, value=plan, why=why_not(plan), disputed=bool(plan.disagreements))
 
     facts = TreeFacts(inventory, options)
+    if refuse_several:
+        facts.refuse_several()
     choice = choose(candidates_of(facts), partial(judge_runs, judge=judge), partial(refuse_empty, facts))
     plan = choice.shown.value
     if plan is None:
         refuse_empty(facts, choice.rejected)
-    return replace(plan, rejected_steps=tuple(one for one in choice.rejected if one.step != plan.step))
+    rejected = tuple(one for one in choice.rejected if one.step != plan.step)
+    return replace(plan, rejected_steps=rejected, warnings=(*filter(None, [facts.text_of_others]), *plan.warnings))
 
 
 def _check_pattern(pattern: str) -> None:

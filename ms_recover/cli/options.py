@@ -215,8 +215,8 @@ OPTIMIZER_SHARDS = _plan(
 RUN = _plan(
     "--run",
     metavar="ID",
-    help="The run to recover, with those that it goes on from: its id, or the prefix of its slices where no manifest "
-    "names it. Default: the run that was started last.",
+    help="The run to recover, with those that it goes on from: its id, or its experiment by the prefix that its "
+    "program gave; where no manifest names either, the prefix of its slices. Default: the run that was started last.",
 )
 NEWEST = _plan(
     "--newest",

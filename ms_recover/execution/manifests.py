@@ -28,12 +28,16 @@ from ms_recover.stores.store import Store
 TOOL = f"ms_recover {__version__}"
 
 
-def write_manifest(slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None) -> None:
+def write_manifest(
+    slice_path: str, manifest: Manifest, syncs: DirectorySyncs | None = None, *, staged: str | None = None
+) -> None:
     """Write a manifest beside its slice; written by root it belongs to the slice's owner.
 
-    `syncs` and errors are as for `ms_recover.stores.atomic.write_small`.
+    `staged` is where the slice lies while it has no name yet. `syncs` and errors are as for
+    `ms_recover.stores.atomic.write_small`.
     """
-    write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=slice_path, syncs=syncs)
+    owner = slice_path if staged is None else staged
+    write_small(slice_path + MANIFEST_SUFFIX, encode_manifest(manifest), owner_of=owner, syncs=syncs)
 
 
 def make_manifest(

@@ -1,7 +1,8 @@
-"""Save one slice: write it in a hidden directory, prove it, sync it, rename it, and only then write its manifest.
+"""Save one slice: write it in a hidden directory, prove it, write its state and its manifest, and only then rename it.
 
 A kill at any moment leaves committed slices as they were. An unfinished slice lies in the hidden directory, which scans
-pass over and the next save clears, or has no manifest and does not count.
+pass over and the next save clears, with what was written for it beside its future name. So a slice that has its name
+has all that it is proven by, and its state.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SliceOrder(SavedSlice):
     group: tuple[int, ...]
     expected: Collection[str]
     state: bytes | None = None
-    """Contents of its state file, which is written before the manifest."""
+    """Contents of its state file, which is written first."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def stage_slice(order: SliceOrder, write: Callable[[str], Digests | None]) -> St
 
 
 def commit_staged(staged: StagedSlice, training: TrainingRecord | None = None) -> Manifest:
-    """Give a staged slice its name, and write its manifest, which is returned; both are durable then.
+    """Write the state and the manifest of a staged slice, and give it its name; return the manifest. All is durable.
 
     The manifest states the facts about the `training`.
 
@@ -120,14 +121,9 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
     if os.path.lexists(order.path):
         raise StorageError(f"{order.path} is there already: does another training save to this directory?")
     withdraw([order.path])  # a manifest whose slice somebody removed must not meet another slice
-    os.rename(staged.temporary, order.path)
-    _staged.discard(staged.temporary)
     try:
-        with suppress(OSError):  # the slice of another saver is in it
-            os.rmdir(os.path.dirname(staged.temporary))
-        sync_directory(os.path.dirname(order.path))
         if order.state is not None:
-            digest = write_state(order.path, order.state)
+            digest = write_state(order.path, order.state, staged=staged.temporary)
             training = replace(training or TrainingRecord(started=None), state_digest=digest)
         folder, name = os.path.split(order.path)
         manifest = Manifest(
@@ -146,7 +142,12 @@ def _commit(staged: StagedSlice, training: TrainingRecord | None) -> Manifest:
             tool=TOOL,
             training=training,
         )
-        write_manifest(order.path, manifest)
+        write_manifest(order.path, manifest, staged=staged.temporary)
+        os.rename(staged.temporary, order.path)
+        _staged.discard(staged.temporary)
+        with suppress(OSError):  # the slice of another saver is in it
+            os.rmdir(os.path.dirname(staged.temporary))
+        sync_directory(folder)
     except Exception:
         with suppress(OSError):
             withdraw([order.path])
@@ -159,14 +160,16 @@ def abandon_staged(folder: str) -> None:
     _staged.difference_update([path for path in _staged if os.path.dirname(os.path.dirname(path)) == folder])
 
 
-def withdraw(paths: Collection[str]) -> None:
-    """Remove slices of one directory: first their manifests, so that none is committed without its bytes and state.
+def withdraw(paths: Collection[str], *, all_or_nothing: bool = False) -> None:
+    """Remove slices: they first, so that none has its name without its manifest and its state.
 
-    The state comes last: by it what a kill has left is known for a slice that a saver wrote.
+    The state comes last: by it what a kill has left is known for a slice that a saver wrote. Of slices that count
+    together, `all_or_nothing`, the manifests come first, so that a kill leaves none of the others counting.
 
     An OSError says that one cannot be removed.
     """
-    for suffix in (MANIFEST_SUFFIX, "", STATE_SUFFIX):
+    order = (MANIFEST_SUFFIX, "") if all_or_nothing else ("", MANIFEST_SUFFIX)
+    for suffix in (*order, STATE_SUFFIX):
         there = [path + suffix for path in paths if os.path.lexists(path + suffix)]
         for path in there:
             remove_large(path)
@@ -182,14 +185,22 @@ def clear_leftovers(folder: str) -> None:
     staging = os.path.join(folder, SAVING_DIRECTORY)
     with suppress(FileNotFoundError):
         paths = [os.path.join(staging, name) for name in os.listdir(staging)]
-        for path in paths:
-            if path not in _staged:
-                os.unlink(path)
+        for path in [path for path in paths if path not in _staged]:
+            _unlink_beside(os.path.join(folder, os.path.basename(path)))
+            os.unlink(path)
         if _staged.isdisjoint(paths):
             os.rmdir(staging)
     for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):
         for path in leftovers(folder, suffix):
             remove_unlocked(path)
+
+
+def _unlink_beside(path: str) -> None:
+    """Remove the state and the manifest that a kill has left of a slice which never got its name."""
+    if not os.path.lexists(path):
+        for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX):
+            with suppress(FileNotFoundError):
+                os.unlink(path + suffix)
 
 
 def _sync(path: str) -> None:

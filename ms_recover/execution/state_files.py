@@ -9,22 +9,26 @@ from ms_recover.file_names import STATE_SUFFIX
 from ms_recover.formats.reading import open_regular, pread
 from ms_recover.formats.state import decode_state
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.state import StateValue
+from ms_recover.model.state import SliceClaim, StateValue
 from ms_recover.stores.atomic import write_small
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.store import Store
 
 _log = logging.getLogger(__name__)
+CLAIM = "claim"
+"""In a state file: whose the slice is, see `SliceClaim`."""
+
 _MOST_BYTES = 256 << 20
 """Of a state file that is brought from another tree."""
 
 
-def write_state(slice_path: str, data: bytes) -> str:
+def write_state(slice_path: str, data: bytes, *, staged: str | None = None) -> str:
     """Write the state file of a slice, durably, read-only and with the slice's owner; return its digest.
 
-    Errors are those of `ms_recover.stores.atomic.write_small`.
+    `staged` is where the slice lies while it has no name yet. Errors are those of
+    `ms_recover.stores.atomic.write_small`.
     """
-    write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path)
+    write_small(slice_path + STATE_SUFFIX, data, mode=0o400, owner_of=slice_path if staged is None else staged)
     return digest_of(data)
 
 
@@ -71,9 +75,24 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
         raise FormatError(f"{path} is not a state file that can be read: {error}") from None
 
 
+def read_claim(slice_path: str) -> SliceClaim | None:
+    """Return whose a slice without a manifest is, by the state file beside it; None where that does not state it.
+
+    Errors are those of `read_state`, but that nothing proves the contents.
+    """
+    path = slice_path + STATE_SUFFIX
+    with open_regular(path, "a state file") as (descriptor, size):
+        if size > _MOST_BYTES:
+            raise FormatError(f"{path} has {size} bytes")
+        data = pread(descriptor)(0, size)
+    return SliceClaim.of(decode_state(data).get(CLAIM))
+
+
 def read_state_in(store: Store, slice_path: str, digest: str) -> dict[str, StateValue]:
     """Read the state file beside a slice of a store; errors as for `read_state`, and those of the store."""
     data = store.read_small(slice_path + STATE_SUFFIX, "a state file", _MOST_BYTES)
     if digest_of(data) != digest:
-        raise VerificationError(f"{store.url}/{slice_path}{STATE_SUFFIX}: it is not what the slice's manifest names")
+        raise VerificationError(
+            f"{store.url.rstrip('/')}/{slice_path}{STATE_SUFFIX}: it is not what the slice's manifest names"
+        )
     return decode_state(data)

@@ -13,6 +13,7 @@ from ms_recover.formats.codec import (
     Digest,
     Epoch,
     Fields,
+    FileName,
     HostName,
     Moment,
     ParameterFields,
@@ -75,6 +76,10 @@ class TrainingFields(Fields):
     host: HostName | UnsetType = UNSET
     machine: HostName | UnsetType = UNSET
     resharded_from: Rank | UnsetType = UNSET
+    base_prefix: FileName | UnsetType = UNSET
+    start_number: Rank | UnsetType = UNSET
+    buffers: tuple[tuple[str, Digest], ...] | UnsetType = UNSET
+    own_buffers: tuple[str, ...] | UnsetType = UNSET
 
 
 class VersionFields(Fields):
@@ -196,6 +201,8 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
     resumed_from = codec.fill(RunStepFields, before.step, before) if before is not None else None
     host, machine = codec.unless_empty(training.host), codec.unless_empty(training.machine)
     resharded_from = codec.unless_empty(training.resharded_from)
+    base_prefix = codec.unless_empty(training.base_prefix)
+    start_number = training.start_number if training.start_number is not None else UNSET
     return codec.fill(
         TrainingFields,
         training,
@@ -203,6 +210,10 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
         host=host,
         machine=machine,
         resharded_from=resharded_from,
+        base_prefix=base_prefix,
+        start_number=start_number,
+        buffers=codec.unless_empty(training.buffers),
+        own_buffers=codec.unless_empty(training.own_buffers),
     )
 
 
@@ -223,6 +234,10 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
         host=fields.host if isinstance(fields.host, str) else None,
         machine=fields.machine if isinstance(fields.machine, str) else None,
         resharded_from=fields.resharded_from if isinstance(fields.resharded_from, int) else None,
+        base_prefix=fields.base_prefix if isinstance(fields.base_prefix, str) else None,
+        start_number=fields.start_number if isinstance(fields.start_number, int) else None,
+        buffers=fields.buffers if isinstance(fields.buffers, tuple) else (),
+        own_buffers=fields.own_buffers if isinstance(fields.own_buffers, tuple) else (),
     )
 
 

@@ -160,6 +160,7 @@ class RejectedFields(StepFields):
     another_run: bool = False
     ranks: tuple[Rank, ...] = ()
     may_be_newer: bool | UnsetType = UNSET
+    another_experiment: bool | UnsetType = UNSET
 
 
 class PlanFields(Fields, kw_only=True):
@@ -284,7 +285,11 @@ def plan_from_json(text: str, where: str) -> Plan:
 
 def rejected_fields(steps: tuple[RejectedStep, ...]) -> tuple[RejectedFields, ...]:
     """Return the fields of rejected steps."""
-    return tuple(fill(RejectedFields, one.step, one, may_be_newer=one.may_be_newer or UNSET) for one in steps)
+    return tuple(fill(RejectedFields, one.step, one, **_flags(one, absent=UNSET)) for one in steps)
+
+
+def _flags(one: RejectedStep | RejectedFields, absent: Any) -> dict[str, Any]:
+    return {name: getattr(one, name) is True or absent for name in ("may_be_newer", "another_experiment")}
 
 
 def _explanation_fields(explanation: Explanation) -> ExplanationFields:
@@ -317,7 +322,7 @@ def _plan(fields: PlanFields) -> Plan:
         cumulative_step=None if fields.cumulative_step is UNSET else fields.cumulative_step,
         set_aside=make(tuple[GivenUpSlice, ...], fields.set_aside or ()),
         rejected_steps=tuple(
-            make_with(RejectedStep, one, step=Step(one.epoch, one.step), may_be_newer=one.may_be_newer is True)
+            make_with(RejectedStep, one, step=Step(one.epoch, one.step), **_flags(one, absent=False))
             for one in fields.rejected_steps
         ),
         notes=make(tuple[Note, ...], fields.notes),

@@ -69,7 +69,8 @@ def load_full(
     pattern, group_info, strategy
         Where slices, rank lists and strategy files lie, as for ``recover-ckpt``.
     options : PlanOptions
-        What else decides: the run, the operator's word for groups or axes.
+        What else decides: the run, the operator's word for groups or axes. Where a tree has several experiments, by
+        the prefixes that their programs gave, ``PlanOptions(run=PREFIX)`` must name one.
     verify : bool
         Read all slices of the step at once and compare replicas, as ``recover-ckpt plan`` does; whole files are
         compared with their manifests. Otherwise a file counts as its manifest and header say, and what is taken of it
@@ -80,7 +81,8 @@ def load_full(
     MissingInputError
         When there is no tree, no slice, or nothing states how parameters are cut.
     UsageError
-        When an argument is invalid, the step has none of these parameters, or a package is not installed.
+        When an argument is invalid, the tree has several experiments and none is named, the step has none of these
+        parameters, or a package is not installed.
     VerificationError
         When slices differ and nothing settles which is right.
     FormatError, ContradictionError, StorageError
@@ -125,7 +127,7 @@ def _has_whole_files(root: str | os.PathLike[str]) -> bool:
 def _plan(inventory: Inventory, options: PlanOptions, wanted: tuple[str, ...] | None) -> ReshardPlan:
     """Plan the newest step of which the wanted parameters are whole, or the newest where none is."""
     why_not = partial(_why_lacking, wanted=wanted)
-    plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, options, why_not=why_not)
+    plan = resharding.plan_reshard(inventory, _NOWHERE, _WHOLE, options, why_not=why_not, refuse_several=True)
     if plan.disagreements:
         raise VerificationError(
             f"{inventory.root}, step {plan.step}: {'; '.join(plan.disagreements)}: nothing shows which is right; see "

@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import FormatError, MissingInputError, UsageError, VerificationError
+from ms_recover.execution.state_files import read_state_in
 from ms_recover.file_names import MANIFEST_SUFFIX, last_named_rank, ranks_in_folders
 from ms_recover.formats.header import parse_header
 from ms_recover.formats.manifest import MAX_SIZE, decode_manifest
 from ms_recover.loading.contents import SliceContents, read_contents
 from ms_recover.loading.kinds import values_module
 from ms_recover.model.manifest import Manifest
-from ms_recover.model.slices import SliceHeader
+from ms_recover.model.slices import Parameter, SliceHeader
+from ms_recover.model.state import StateTensor
 from ms_recover.model.texts import name_some
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.stores.urls import is_url, open_plain, shown_url
@@ -34,7 +36,7 @@ _log = logging.getLogger(__name__)
 _NEXT = "recover-ckpt plan ROOT shows where to get it from"
 
 
-def load_slice(path: str | os.PathLike[str], verify: bool = True) -> dict[str, Any]:
+def load_slice(path: str | os.PathLike[str], verify: bool = True, *, buffers: bool = False) -> dict[str, Any]:
     """Load one slice, a ``.ckpt`` or safetensors file of any origin, each byte read once.
 
     Parameters
@@ -44,6 +46,10 @@ def load_slice(path: str | os.PathLike[str], verify: bool = True) -> dict[str, A
     verify : bool
         Digest the bytes while they are read, and compare each parameter and the file with the manifest beside it;
         without a manifest with the CRC that the slice has, if it has one. Otherwise the structure alone is checked.
+    buffers : bool
+        Load the persistent buffers of the network too (``Cell.register_buffer``), which are in the state file beside
+        the slice: ``network.load_state_dict(load_slice(path, buffers=True), strict=False)`` takes all of it, while
+        ``load_param_into_net`` takes parameters alone. Their names are those in the program's own network.
 
     Returns
     -------
@@ -65,13 +71,30 @@ def load_slice(path: str | os.PathLike[str], verify: bool = True) -> dict[str, A
     """
     text, tensors = _checked(path), values_module("mindspore")
     with _place(text) as (store, name):
-        manifest = _manifest_of(store, name) if verify else None
+        stated = _manifest_of(store, name) if verify or buffers else None
+        manifest = stated if verify else None
         contents, shown = load_contents(store, name, manifest, crc=verify), f"{store.url.rstrip('/')}/{name}"
+        beside = _buffers_of(store, name, stated, _where(shown, stated)) if buffers else {}
     if verify and manifest is None:
         rest = "structure and the CRC of the slice" if contents.checked else "structure of the slice only"
         _log.warning("%s: it has no manifest, so the loaded values rest on the %s", _where(shown, None), rest)
     values: dict[str, Any] = tensors.parameters_of(contents)
+    values |= {listed.name: tensors.value_of(listed, memory) for listed, memory in beside.items()}
     return values
+
+
+def _buffers_of(store: Store, name: str, manifest: Manifest | None, where: str) -> dict[Parameter, memoryview]:
+    """Return the persistent buffers that were saved with a slice; errors as for `read_state_in`."""
+    training = manifest.training if manifest is not None else None
+    if training is None or training.state_digest is None:
+        _log.warning("%s: no state file is known for it, so that it gives no buffers", where)
+        return {}
+    saved = read_state_in(store, name, training.state_digest).get("buffers") or {}
+    return {
+        Parameter(one, tensor.dtype, tensor.shape, len(tensor.data)): memoryview(tensor.data)
+        for one, tensor in saved.items()
+        if isinstance(tensor, StateTensor)
+    }
 
 
 def load_contents(store: Store, name: str, manifest: Manifest | None, *, crc: bool = True) -> SliceContents:

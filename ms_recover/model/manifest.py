@@ -59,11 +59,20 @@ class TrainingRecord:
     """Id of that host's kernel since it was booted, None where it is not known or `host` was chosen by somebody."""
     resharded_from: int | None = None
     """How many ranks saved the slices of `resumed_from`, where these were cut anew for this training."""
+    base_prefix: str | None = None
+    """The prefix that the program gave, which names its experiment; None in manifests that do not state it."""
+    start_number: int | None = None
+    """The N of ``_N`` that was appended to it, 0 for none; None where nothing states it."""
+    buffers: tuple[tuple[str, str], ...] = ()
+    """Name and digest of each buffer in the state file, sorted."""
+    own_buffers: tuple[str, ...] = ()
+    """Those whose values differed among the ranks of the group when the slice was saved, sorted."""
 
     @property
     def names_host_alone(self) -> bool:
-        """Whether it states nothing but the host: the training resumes by itself, as MindFormers does."""
-        return self == TrainingRecord(None, host=self.host, machine=self.machine)
+        """Whether it states nothing but host and prefix: the training resumes by itself, as MindFormers does."""
+        stated = TrainingRecord(None, host=self.host, machine=self.machine)
+        return replace(self, base_prefix=None, start_number=None) == stated
 
     def of_recovered(self) -> TrainingRecord:
         """Return the record for a slice that was recovered from this one; nothing about its state file or host is."""

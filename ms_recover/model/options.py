@@ -51,8 +51,12 @@ class PlanOptions:
     many as there are replicas.
     """
     run: str | None = None
-    """The run to recover, by its id, or by the prefix of its slices where no manifest names it; by default the one that
-    was started last, with those that it goes on from.
+    """The run to recover, by its id, or an experiment by the prefix that its program gave; where no manifest names any,
+    by the prefix of slices. By default the run that was started last. Runs come with those that they go on from.
+    """
+    experiments: tuple[str, ...] = ()
+    """The prefixes that the program gave its savers: only runs of these experiments are considered, unless `run` names
+    another one. Empty where they are not known.
     """
     newest: bool = False
     """Where a step was saved by several runs, take that which most ranks have, of equals the one modified last."""

@@ -138,6 +138,8 @@ class RejectedStep:
     """The ranks without a source at it, where its best run is known."""
     may_be_newer: bool = False
     """It is of a later run than the planned step, and nothing states which of both was trained longer."""
+    another_experiment: bool = False
+    """Only other experiments have slices of it: one warning names them all."""
 
 
 def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
@@ -146,10 +148,13 @@ def of_this_run(rejected: tuple[RejectedStep, ...]) -> tuple[RejectedStep, ...]:
 
 
 def texts_of_passed_over(rejected: Iterable[RejectedStep]) -> list[str]:
-    """Return a warning for each rejected step; the newest that another run has stands for all with the same reason."""
+    """Return a warning for each rejected step; the newest that another run has stands for all with the same reason.
+
+    Those of other experiments are left out.
+    """
     told: set[str] = set()
     texts = []
-    for one in rejected:
+    for one in (step for step in rejected if not step.another_experiment):
         if not one.another_run or one.reason not in told:
             verdict = "may be newer" if one.may_be_newer else "is passed over"
             texts.append(f"step {one.step} {verdict}: {one.reason}")

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFile
-from ms_recover.model.manifest import Digests, Manifest
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
+from ms_recover.planning.experiments import TakenExperiments, other_experiments, take_experiments
 from ms_recover.planning.lineage import (
     Lineage,
     RunRecord,
-    choose_run,
     find_lineage,
     find_run_records,
     merge_run_records,
 )
 from ms_recover.planning.positions import Positions, Saved, find_positions, newest_first, saved_at
+from ms_recover.planning.prefixes import Experiments, find_experiments
 from ms_recover.planning.redundancy.claims import settle_claims
 from ms_recover.planning.redundancy.groups import GroupMap
-from ms_recover.planning.redundancy.manifest_check import check_contents, check_listed, check_manifest, later_groups
 from ms_recover.planning.redundancy.stages import Stages, find_stages
 from ms_recover.planning.redundancy.tolerance import Tolerance
 from ms_recover.planning.redundancy.word import find_word
 from ms_recover.planning.resume_records import NamedRun, find_named_run, why_unhealthy
+from ms_recover.planning.run_records import choose_run
 from ms_recover.planning.runs import OlderRuns, Run, find_older_runs, find_runs, of_last_run
+from ms_recover.planning.slice_facts import SliceFacts as SliceFacts  # noqa: PLC0414 (a part of this interface)
+from ms_recover.planning.slice_facts import find_slice_facts
 from ms_recover.planning.world_size import (
     WorldSize,
     check_rank,
@@ -38,89 +40,6 @@ from ms_recover.planning.world_size import (
     outside_world,
     with_word,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SliceFacts:
-    """One slice and the evidence about it.
-
-    Parameters
-    ----------
-    file : SliceFile
-        The slice.
-    path : str
-        Path relative to the root.
-    listed : ParameterList
-        Its parameters; equal lists are mostly one object.
-    group : tuple of int
-        The ranks that hold the same slice by the rank lists or the operator's word, its own among them.
-    claimed : bool
-        The operator's word alone groups them.
-    digests : Digests or None
-        Of its contents: as they were read, else as its manifest states them. None when unknown, and for encrypted
-        slices, whose contents cannot be compared because each encryption draws its own initial value.
-    was_read : bool
-        The digests are those of the bytes on the disk.
-    manifest_problem : str or None
-        The mismatch of its manifest with its place, name and header, or of its header with what it must list.
-    content_problem : str or None
-        The mismatch of its contents with its manifest, or the reason why they could not be read.
-    expected : ParameterList or None
-        What it must list by metadata that most of the files agree with; None when nothing states it.
-    """
-
-    file: SliceFile
-    path: str
-    listed: ParameterList
-    group: tuple[int, ...]
-    claimed: bool = False
-    digests: Digests | None
-    was_read: bool
-    manifest_problem: str | None
-    content_problem: str | None
-    expected: ParameterList | None = None
-    state_problem: str | None = None
-
-    @property
-    def rank(self) -> int:
-        """Rank."""
-        return self.file.rank
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Its manifest."""
-        return self.file.manifest
-
-    @property
-    def contents(self) -> Digests:
-        """Its digests, which must be known."""
-        assert self.digests is not None
-        return self.digests
-
-    def digest_of(self, name: str) -> str | None:
-        """Return the digest of a parameter's contents, None when it is not known."""
-        place = self.listed.index.get(name)
-        if self.digests is None or not self.digests.parameters or place is None:
-            return None
-        return self.digests.parameters[place]
-
-    @property
-    def proven(self) -> bool:
-        """Whether its manifest is a verdict: its digests were right when they were written."""
-        return self.file.manifest is not None and self.file.manifest.provenance.proven
-
-    @property
-    def saved(self) -> bool:
-        """Whether training saved its manifest, which is no damage then where other slices differ."""
-        return self.file.manifest is not None and self.file.manifest.provenance.kind == "saved"
-
-    @property
-    def rank_local(self) -> frozenset[str]:
-        """The parameters that differed among the ranks of its group when it was saved, by a proven manifest."""
-        manifest = self.file.manifest
-        if manifest is None or manifest.training is None or not manifest.provenance.proven:
-            return frozenset()
-        return frozenset(manifest.training.rank_local)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +64,8 @@ class Facts:
         Ranks that have a slice or a list.
     denied : mapping of int to Note
         Ranks whose directory cannot be read for want of permission.
+    experiments : TakenExperiments
+        The experiments of which steps are considered.
     older_runs : OlderRuns
         Prefixes that the present run did not write.
     lineage : Lineage or None
@@ -165,6 +86,7 @@ class Facts:
     steps: Mapping[Step, Mapping[int, tuple[SliceFacts, ...]]]
     ranks: frozenset[int]
     denied: Mapping[int, Note]
+    experiments: TakenExperiments
     older_runs: OlderRuns
     lineage: Lineage | None
     tolerance: Tolerance
@@ -179,6 +101,26 @@ class Facts:
     def at(self, step: Step, rank: int) -> tuple[SliceFacts, ...]:
         """Return the slices of a rank at a step, whether it is declared lost or not."""
         return self.steps.get(step, {}).get(rank, ())
+
+    @property
+    def names(self) -> Experiments:
+        """The experiments of the slices."""
+        return self.experiments.names
+
+    @cached_property
+    def other_experiments(self) -> Mapping[str, Step]:
+        """The experiments that are passed over, each with its newest step."""
+        return other_experiments(self.experiments, self.lineage, (one.file for one in self.counted))
+
+    @property
+    def text_of_others(self) -> str | None:
+        """The warning that names the other experiments, where nothing but their times chose one."""
+        return self.experiments.text_of(self.other_experiments)
+
+    def is_of_others(self, step: Step, saved: Saved | None = None) -> bool:
+        """Whether the slices of a step, or those saved at one time, are of other experiments alone."""
+        files = self.files_at(step, saved)
+        return bool(files) and not self.experiments.own(files) and not (self.lineage and self.generation(step))
 
     @cached_property
     def counted(self) -> tuple[SliceFacts, ...]:
@@ -224,7 +166,7 @@ class Facts:
         return newest_first(
             one
             for step in self.inventory.steps
-            for one in saved_at(step, self._times(step), self._trained, self.generation(step))
+            for one in saved_at(step, self._times(step), self._trained, self.generation(step), self.names)
         )
 
     def _times(self, step: Step) -> list[list[SliceFile]]:
@@ -257,8 +199,14 @@ class Facts:
     def why_older(self, step: Step, saved: Saved | None = None) -> str | None:
         """Return why the slices of a step, or those saved at one time, are not of the present run; else None."""
         files = self.files_at(step, saved)
+        own = self.experiments.own(files)
         if self.lineage is not None and files:
-            return self.lineage.why_outside(files) if not self.generation(step) else None
+            if self.generation(step):
+                return None
+            return self.lineage.why_outside(own) if own else self.experiments.why_other(files)
+        if files and not own:
+            return self.experiments.why_other(files)
+        files = own
         named = self.named_run if self.older_runs.chosen is None else None
         why = self.older_runs.why_older(files)
         if why is not None or named is None:
@@ -320,20 +268,27 @@ def gather_facts(
     ContradictionError
         When rank lists contradict each other, or anything the operator's word.
     """
-    world = with_word(find_world_size(inventory, options.world_size), options, inventory)
+    given = (*options.experiments, *filter(None, [options.run]))
+    names = find_experiments((*inventory.slices, *inventory.orphans), given)
+    held = [file for file in inventory.slices if file.rank not in options.lost]
+    known = merge_run_records((*find_run_records(held, inventory.set_aside, names), *known_runs))
+    taken = take_experiments(known, held, names, options)
+    own = taken.inventory_of(inventory)
+    world = with_word(find_world_size(own, options.world_size), options, own)
     for rank in sorted(options.lost):
         check_rank(rank, world, "declared lost")
     inside = [file for file in inventory.slices if file.rank < world.ranks]
+    evidence = [file for file in own.slices if file.rank < world.ranks]
     listing = [file for file in inventory.group_files if file.path not in world.rejected_lists]
     strategies = sorted(inventory.strategy_files, key=lambda file: file.path)
     named = {
         file.manifest.strategy_digest
-        for file in inside
+        for file in evidence
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
     claims = settle_claims(
         [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks],
-        inside,
+        evidence,
         find_stages(strategies, world.ranks, {name for name in named if name}),
         find_word(options, world.ranks),
     )
@@ -341,11 +296,14 @@ def gather_facts(
     for step in inventory.part.steps if inventory.part is not None else ():
         steps[step].clear()  # also one without any slice of it
     inside.sort(key=lambda file: (file.rank, file.step.epoch, file.step.step, file.path))
-    for one in _slice_facts(inside, inventory, world, claims.groups, contents):
+    for one in find_slice_facts(inside, inventory, world, claims.groups, contents):
         steps[one.file.step][one.rank].append(one)
     counted = [file for file in inside if file.rank not in options.lost]
-    records = merge_run_records((*find_run_records(counted, inventory.set_aside), *known_runs))
-    nameless = options.run is not None and not choose_run(records, options.run).run_id
+    records = known
+    if len(counted) != len(held):
+        records = merge_run_records((*find_run_records(counted, inventory.set_aside, names), *known_runs))
+    by_run = options.run is not None and not taken.taken
+    nameless = options.run is not None and by_run and not choose_run(records, options.run).run_id
     rejected = world.rejected_lists | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     notes += outside_world(inventory, world)
@@ -358,40 +316,12 @@ def gather_facts(
         steps={step: {rank: tuple(held) for rank, held in ranks.items()} for step, ranks in steps.items()},
         ranks=frozenset(inventory.ranks),
         denied=dict(inventory.denied),
-        older_runs=find_older_runs(counted, options.run if nameless else None),
-        lineage=find_lineage(records, options.run),
+        experiments=taken,
+        older_runs=find_older_runs(taken.own(counted), options.run if nameless else None, names),
+        lineage=find_lineage(records, options.run, taken.taken, names),
         tolerance=Tolerance.with_more(options.tolerate),
         committing=frozenset(
             file.prefix for file in counted if file.manifest and file.manifest.provenance.kind == "saved"
         ),
         notes=tuple(notes),
     )
-
-
-def _slice_facts(
-    files: Iterable[SliceFile], inventory: Inventory, world: WorldSize, groups: GroupMap, contents: Contents
-) -> Iterator[SliceFacts]:
-    shared: dict[ParameterList, ParameterList] = {}
-    part, later = inventory.part, later_groups(files, groups.members.values())
-    for file in files:
-        expected = part.expected.get(file.step, {}).get(file.rank) if part is not None else None
-        listed = file.parameters if isinstance(file.parameters, ParameterList) else ParameterList(file.parameters)
-        group, path, claimed = groups.of(file.rank), file.path, file.rank in groups.claimed
-        read = contents.digests.get(path)
-        stated = file.manifest.digests if file.manifest is not None else None
-        yield SliceFacts(
-            file=file,
-            path=path,
-            listed=shared.setdefault(listed, listed),
-            group=group,
-            claimed=claimed,
-            digests=None if file.encryption is not None else read or stated,
-            was_read=read is not None,
-            manifest_problem=check_manifest(
-                file, world.ranks, group if part is None else None, claimed=claimed, later=group in later
-            )
-            or check_listed(file, expected),
-            content_problem=check_contents(file, contents),
-            expected=expected,
-            state_problem=contents.states.get(path),
-        )

@@ -7,65 +7,40 @@ taken for the present one, however far it came.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 
-from ms_recover.errors import UsageError
 from ms_recover.model.inventory import SetAside, SliceFile
-from ms_recover.model.manifest import Manifest, RunStep
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
-from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.prefixes import NO_NAMES, Experiments, find_experiments, stated_base
+from ms_recover.planning.run_records import RunRecord as RunRecord  # noqa: PLC0414 (a part of this interface)
+from ms_recover.planning.run_records import age_of, choose_run, is_called, name_of, names_experiment
+from ms_recover.planning.run_records import time_text as time_text  # noqa: PLC0414 (likewise)
 
 RUN = "MS_RECOVER_RUN"
 """Environment variable by which a training is given the run to resume."""
 
-_MOST_NAMED = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """Facts about one run, from the manifests of its slices.
-
-    `started` is None for runs whose manifests do not state it. `begun` is the position of its first step where it began
-    within the training and no manifest names the run before: it was resumed by hand. `newest` is its newest step in
-    place, `aside` the newest of those that were set aside, None without one. `written` is when the last of its slices
-    was modified, `newest_written` when that of the newest step was, in nanoseconds since 1970. `prefixes` are those of
-    slices that no manifest gives a run's name: each names a run of its own.
-    """
-
-    run_id: str
-    started: int | None = None
-    resumed_from: RunStep | None = None
-    begun: Step | None = None
-    newest: Step | None = None
-    aside: Step | None = None
-    written: int = 0
-    newest_written: int = 0
-    prefixes: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The run with the time of its start, for messages."""
-        name = f"run {self.run_id}" if self.run_id else "a run without a name"
-        return name if self.started is None else f"{name}, started {time_text(self.started)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The steps of one run that belong to a lineage: up to `until`, or all; those of every other run without an id."""
+    """The steps of one run that belong to a lineage: up to `until`, or all.
+
+    Without an id those of every other run, of one experiment where its manifests state that.
+    """
 
     run_id: str | None
     started: int | None
     until: Step | None = None
+    base: str | None = None
 
-    def has(self, manifest: Manifest | None, step: Step) -> bool:
-        """Whether a slice with this manifest belongs to it."""
+    def has(self, manifest: Manifest | None, step: Step, base: str | None = None) -> bool:
+        """Whether a slice with this manifest belongs to it; `base` is its experiment, where that is known."""
         if self.until is not None and step > self.until:
             return False
         if self.run_id is None:
-            return True
+            return self.base in (None, base)
         run_id, started = identity_of(manifest)
         return run_id == self.run_id and (None in (started, self.started) or started == self.started)
 
@@ -83,18 +58,21 @@ class Lineage:
     parents: tuple[RunRecord, ...] = ()
     others: tuple[RunRecord, ...] = ()
     chosen: bool = False
+    names: Experiments = NO_NAMES
 
     def order(self, file: SliceFile) -> tuple[int, Step] | None:
         """Return the place of a slice in the order in which the lineage saved its steps; None when it has no part.
 
         Steps of a later run come behind all steps of the runs before: it may count them anew.
         """
-        return self.order_of(file.manifest, file.step)
+        return self.order_of(file.manifest, file.step, self.names.of(file))
 
-    def order_of(self, manifest: Manifest | None, step: Step) -> tuple[int, Step] | None:
-        """Return the same for a slice of a step with this manifest."""
+    def order_of(self, manifest: Manifest | None, step: Step, base: str | None = None) -> tuple[int, Step] | None:
+        """Return the same for a slice of a step with this manifest, of the experiment `base` where it states none."""
+        stated = stated_base(manifest)
+        base = base if stated is None else stated
         for index, member in enumerate(self.members):
-            if member.has(manifest, step):
+            if member.has(manifest, step, base):
                 return len(self.members) - index, step
         return None
 
@@ -108,7 +86,7 @@ class Lineage:
             for parent, until, heir in self._given_up()
             if (parent.run_id, parent.started) in ids
         ]
-        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=_age, reverse=True)
+        runs = sorted((one for one in self.others if (one.run_id, one.started) in ids), key=age_of, reverse=True)
         if runs:
             reasons.append(
                 f"its slices are of {list_some(one.text for one in runs)}, and {last}; {self.advice(runs[0])}"
@@ -131,7 +109,7 @@ class Lineage:
 
     def name(self, run: RunRecord) -> str:
         """Return the name by which a run is chosen: its id, with its start where another has the same id."""
-        return _name(run, (self.last, *self.parents, *self.others))
+        return name_of(run, (self.last, *self.parents, *self.others))
 
     def is_later(self, manifest: Manifest | None) -> bool:
         """Whether a slice is of a run that was started later than the last one of the lineage."""
@@ -161,7 +139,7 @@ def texts_of_aside(records: Sequence[RunRecord]) -> list[str]:
     """Return a sentence for each run all of whose slices were set aside."""
     return [
         f"the slices of {one.text}, up to step {one.aside}, were set aside when a later training began; "
-        f"{_bringing_back(_name(one, records))}"
+        f"{_bringing_back(name_of(one, records))}"
         for one in records
         if one.newest is None and one.aside is not None
     ]
@@ -171,11 +149,6 @@ def _bringing_back(name: str) -> str:
     return f"recover_train(run={name!r}) brings it back, and so does {RUN}={name} in the environment of the training"
 
 
-def time_text(milliseconds: int) -> str:
-    """Return a time in milliseconds since 1970 as UTC."""
-    return f"{datetime.fromtimestamp(milliseconds // 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
     """Return the id and the start of the run that saved a slice: an empty id without a manifest."""
     if manifest is None:
@@ -183,12 +156,16 @@ def identity_of(manifest: Manifest | None) -> tuple[str, int | None]:
     return manifest.run_id, manifest.training.started if manifest.training is not None else None
 
 
-def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = ()) -> tuple[RunRecord, ...]:
+def find_run_records(
+    slices: Iterable[SliceFile], set_aside: Iterable[SetAside] = (), names: Experiments | None = None
+) -> tuple[RunRecord, ...]:
     """Return the runs that saved slices, sorted; slices without a manifest are of a run without a name.
 
-    One that training had not committed, when it ended, is of no other run than those of its prefix.
+    One that training had not committed, when it ended, is of no other run than those of its prefix. `names` are the
+    experiments of the slices, where these are known.
     """
     files = list(slices)
+    names = find_experiments(files) if names is None else names
     committing = {
         file.prefix for file in files if file.manifest is not None and file.manifest.provenance.kind == "saved"
     }
@@ -201,13 +178,18 @@ def find_run_records(slices: Iterable[SliceFile], set_aside: Iterable[SetAside] 
     found = []
     for held in by_run.values():
         newest = max(file.step for file in held)
+        record = record_of(held[0].manifest)
+        stated = sorted({base for file in held if (base := stated_base(file.manifest)) is not None})
+        record = replace(record, base_prefix=stated[0] if stated else None)
+        prefixes = {file.prefix for file in held} if not stated else ()
         found.append(
             replace(
-                record_of(held[0].manifest),
+                record,
                 newest=newest,
                 written=max(file.mtime_ns for file in held),
                 newest_written=min(file.mtime_ns for file in held if file.step == newest),
                 prefixes=tuple(sorted({file.prefix for file in held if not identity_of(file.manifest)[0]} - {""})),
+                bases=tuple(sorted({*stated[1:], *map(names.of_name, prefixes), *(prefixes if record.run_id else ())})),
             )
         )
     found += [replace(record_of(one.manifest), aside=one.step) for one in set_aside if one.manifest is not None]
@@ -222,11 +204,12 @@ def merge_run_records(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
     by_run: dict[tuple[str, int | None], list[RunRecord]] = defaultdict(list)
     for record in records:
         by_run[record.run_id, record.started].append(record)
-    return tuple(sorted(map(_merged, by_run.values()), key=_age))
+    return tuple(sorted(map(_merged, by_run.values()), key=age_of))
 
 
 def _merged(records: Sequence[RunRecord]) -> RunRecord:
     newest = max((one.newest for one in records if one.newest is not None), default=None)
+    stated = sorted({base for one in records if one.base_prefix is not None for base in one.experiments})
     return replace(
         records[0],
         resumed_from=next((one.resumed_from for one in records if one.resumed_from is not None), None),
@@ -236,11 +219,21 @@ def _merged(records: Sequence[RunRecord]) -> RunRecord:
         written=max(one.written for one in records),
         newest_written=min((one.newest_written for one in records if one.newest == newest), default=0),
         prefixes=tuple(sorted({prefix for one in records for prefix in one.prefixes})),
+        base_prefix=stated[0] if stated else None,
+        bases=tuple(stated[1:] if stated else sorted({name for one in records for name in one.bases})),
     )
 
 
-def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> Lineage | None:
+def find_lineage(
+    records: tuple[RunRecord, ...],
+    chosen: str | None = None,
+    experiments: Collection[str] = (),
+    names: Experiments = NO_NAMES,
+) -> Lineage | None:
     """Return the lineage of the run that was started last and has slices in place, or of the one that is chosen.
+
+    With `experiments` it is the last one of these, and with an experiment `chosen` the last one of that. A lineage has
+    runs of one experiment, and those of another one that they were begun from. `names` has the experiments of slices.
 
     None where no manifest states a start and no run is chosen, and where the chosen one has no name but its prefix:
     then slices alone must tell runs apart. Runs that state no start are of an older version, and come before those that
@@ -252,12 +245,12 @@ def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> L
     UsageError
         When there is no run of the chosen name, or several.
     """
-    last = choose_run(records, chosen) if chosen is not None else _started_last(records)
-    if (
-        last is None
-        or (chosen is not None and not last.run_id)
-        or (chosen is None and any(_may_follow(one, last) for one in records))
-    ):
+    by_run = chosen is not None and not names_experiment(records, chosen)
+    if chosen is not None and not by_run:
+        experiments = (chosen,)
+    own = [one for one in records if one.is_of(experiments)] if experiments and not by_run else records
+    last = choose_run(records, chosen) if chosen is not None and by_run else _started_last(own)
+    if last is None or (by_run and not last.run_id) or (not by_run and any(may_follow(one, last) for one in own)):
         return None
     members = [Member(last.run_id, last.started)]
     parents: list[RunRecord] = []
@@ -272,10 +265,17 @@ def find_lineage(records: tuple[RunRecord, ...], chosen: str | None = None) -> L
         parents.append(parent)
         run = parent
     if run.resumed_from is None and run.begun is not None:
-        members.append(Member(None, None, run.begun))
+        members.append(Member(None, None, run.begun, run.base_prefix))
     ids = {(one.run_id, one.started) for one in members}
     others = tuple(one for one in records if (one.run_id, one.started) not in ids)
-    return Lineage(last=last, members=tuple(members), parents=tuple(parents), others=others, chosen=chosen is not None)
+    return Lineage(
+        last=last,
+        members=tuple(members),
+        parents=tuple(parents),
+        others=others,
+        chosen=chosen is not None,
+        names=names,
+    )
 
 
 def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
@@ -284,15 +284,15 @@ def follow_choice(records: tuple[RunRecord, ...], name: str) -> str:
     That is the last run that goes on from all that the chosen one has; of that one nothing may be left but its name.
     Where none does it is the chosen run. So the training goes on, and not back to the same step at each start.
     """
-    run = next((one for one in records if _is_called(one, name, records)), None)
+    run = next((one for one in records if is_called(one, name, records)), None)
     seen: set[RunRecord] = set()
     while True:
         heirs = [one for one in records if one.run_id and one.newest is not None and _goes_on(one, run, name)]
-        heir = max(heirs, key=_age, default=None)
+        heir = max(heirs, key=age_of, default=None)
         if heir is None or heir in seen:
             return name
         seen.add(heir)
-        run, name = heir, _name(heir, records)
+        run, name = heir, name_of(heir, records)
 
 
 def _goes_on(heir: RunRecord, run: RunRecord | None, name: str) -> bool:
@@ -313,7 +313,11 @@ def record_of(manifest: Manifest | None) -> RunRecord:
     if manifest is None or training is None:
         return RunRecord(run_id=run_id)
     return RunRecord(
-        run_id=run_id, started=started, resumed_from=training.resumed_from, begun=_begun(manifest, training.epoch_steps)
+        run_id=run_id,
+        started=started,
+        resumed_from=training.resumed_from,
+        begun=_begun(manifest, training.epoch_steps),
+        base_prefix=training.base_prefix,
     )
 
 
@@ -326,44 +330,9 @@ def _begun(manifest: Manifest, epoch_steps: int | None) -> Step | None:
 
 
 def _started_last(records: Iterable[RunRecord]) -> RunRecord | None:
-    return max((one for one in records if one.started is not None and one.newest is not None), key=_age, default=None)
+    return max((one for one in records if one.started is not None and one.newest is not None), key=age_of, default=None)
 
 
-def _may_follow(run: RunRecord, last: RunRecord) -> bool:
+def may_follow(run: RunRecord, last: RunRecord) -> bool:
+    """Whether a run that states no start may have gone on with the training of another one, by times."""
     return run.started is None and run.newest is not None and run.newest_written > last.written
-
-
-def choose_run(records: tuple[RunRecord, ...], name: str) -> RunRecord:
-    """Return the run of a name; where manifests give none, the prefixes of slices stand for it, with or without ``_N``.
-
-    Raises
-    ------
-    UsageError
-        When there is none, or several.
-    """
-    found = [one for one in records if one.run_id and _is_called(one, name, records)]
-    found = found or [one for one in records if not one.run_id and _is_called(one, name, records)]
-    if len(found) == 1:
-        return found[0]
-    named = sorted((one for one in (found or records) if one.run_id), key=_age, reverse=True)
-    steps = (max(step for step in (one.newest, one.aside) if step is not None) for one in named)
-    have = [f"{_name(one, records)} ({one.text}, up to {step})" for one, step in zip(named, steps, strict=True)]
-    nameless = [prefix for one in records if not one.run_id for prefix in one.prefixes]
-    have += [f"{prefix} (by the prefix of its slices)" for prefix in nameless if not found]
-    listed = list_some(have, _MOST_NAMED, separator="; ") or "no run that has a name"
-    raise UsageError(f"there is {'no' if not found else 'more than one'} run {name!r} here; there is {listed}")
-
-
-def _is_called(run: RunRecord, name: str, records: Iterable[RunRecord]) -> bool:
-    if not run.run_id:
-        return name in run.prefixes or name in map(base_of, run.prefixes)
-    return name in (run.run_id, _name(run, records), f"{run.run_id}@{run.started}")
-
-
-def _name(run: RunRecord, runs: Iterable[RunRecord]) -> str:
-    same = [one for one in runs if one.run_id == run.run_id]
-    return run.run_id if len(same) < 2 or run.started is None else f"{run.run_id}@{run.started}"
-
-
-def _age(run: RunRecord) -> tuple[int, str]:
-    return -1 if run.started is None else run.started, run.run_id

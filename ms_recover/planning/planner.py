@@ -152,7 +152,7 @@ def _warnings(
     compared: Comparison, found: StepAssessment | None, run: Run, rejected: Sequence[RejectedStep]
 ) -> tuple[str, ...]:
     facts = compared.facts
-    texts = texts_of_passed_over(one for one in rejected if one.another_run)
+    texts = [*filter(None, [facts.text_of_others]), *texts_of_passed_over(one for one in rejected if one.another_run)]
     if facts.lineage is not None:
         texts += facts.lineage.set_aside_texts(found.step if found is not None else _NO_STEP)
     texts += [other.text for other in facts.inventory.other_sets if not other.kind]
@@ -182,7 +182,8 @@ def _other_runs(facts: Facts, found: StepAssessment, saved: Saved) -> list[str]:
     taken |= {replica.path for action in found.actions for replica in action.replicas}
     texts = []
     if facts.lineage is None:
-        texts += facts.older_runs.others_at(found.step, facts.files_at(found.step, saved), taken)
+        files = facts.experiments.own(facts.files_at(found.step, saved))
+        texts += facts.older_runs.others_at(found.step, files, taken)
     proven = any(rank.evidence in ("manifest", "vote") for rank in found.ranks)
     alone = why_alone((one.file for one in facts.counted), taken) if not proven else None
     return [*texts, *([alone] if alone is not None else [])]
@@ -223,7 +224,9 @@ def _notes(facts: Facts, actions: Sequence[Action]) -> tuple[Note, ...]:
     for step, ranks in facts.steps.items():
         for rank, held in ranks.items():
             for files in facts.positions.apart([one.file for one in held]) if len(held) > 1 else ():
-                if len(files) > 1:
-                    names = list_some(file.path for file in files)
-                    notes.append(Note(files[0].path, f"rank {rank} has {len(files)} slices for step {step}: {names}"))
+                for alike in facts.names.split(files) if len(files) > 1 else ():
+                    if len(alike) > 1:
+                        paths = list_some(file.path for file in alike)
+                        text = f"rank {rank} has {len(alike)} slices for step {step}: {paths}"
+                        notes.append(Note(alike[0].path, text))
     return tuple(sorted((*facts.inventory.notes, *facts.notes, *notes), key=lambda note: (note.path, note.reason)))

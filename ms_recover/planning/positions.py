@@ -17,7 +17,7 @@ from typing import get_args
 
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.steps import CountedBy, Position, Step
-from ms_recover.planning.prefixes import rerun_of
+from ms_recover.planning.prefixes import NO_NAMES, Experiments
 
 _Key = tuple[str, Step]
 _SOURCES: tuple[CountedBy, ...] = get_args(CountedBy)
@@ -151,7 +151,11 @@ class Saved:
 
 
 def saved_at(
-    step: Step, times: Sequence[list[SliceFile]], trained: Callable[[list[SliceFile]], int | None], generation: int
+    step: Step,
+    times: Sequence[list[SliceFile]],
+    trained: Callable[[list[SliceFile]], int | None],
+    generation: int,
+    names: Experiments = NO_NAMES,
 ) -> Iterator[Saved]:
     """Yield the slices of a step by the time at which they were saved, as items to be put in order."""
     for files in times:
@@ -159,7 +163,7 @@ def saved_at(
             step=step,
             trained=trained(files),
             generation=generation,
-            rerun=max((rerun_of(prefix) for prefix in {file.prefix for file in files}), default=0),
+            rerun=max(map(names.number_of, files), default=0),
             paths=frozenset(file.path for file in files) if len(times) > 1 else None,
         )
 

@@ -16,7 +16,6 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.positions import Saved
-from ms_recover.planning.prefixes import base_of, rerun_of
 from ms_recover.planning.runs import Run
 
 _FEW = 2
@@ -36,16 +35,17 @@ def later_reruns(facts: Facts, found: Saved, run: Run) -> tuple[RejectedStep, ..
     decided = facts.lineage is not None or facts.options.run is not None or facts.options.newest
     if decided or facts.inventory.part is not None or not chosen:
         return ()
-    bases, own = {base_of(file.prefix) for file in chosen}, {file.prefix for file in chosen}
+    names, number = facts.names, facts.names.number_of
+    bases, own = {names.of(file) for file in chosen}, {file.prefix for file in chosen}
     written, passed, known = max(file.mtime_ns for file in chosen), [], set(own)
-    rerun = max(map(rerun_of, own))
+    rerun = max(map(number, chosen))
     last: tuple[int, Saved] | None = None
     for saved in facts.saved[_place(facts, found) :]:
-        files = [file for file in facts.files_at(saved.step, saved) if base_of(file.prefix) in bases]
-        later = {file.prefix for file in files if rerun_of(file.prefix) > rerun} - known
+        files = [file for file in facts.files_at(saved.step, saved) if names.of(file) in bases]
+        later = {file.prefix: number(file) for file in files if number(file) > rerun and file.prefix not in known}
         if later and max(file.mtime_ns for file in files if file.prefix in later) > written:
-            known |= later
-            prefix = max(later, key=rerun_of)
+            known |= later.keys()
+            prefix = max(later, key=lambda one: later[one])
             ranks = tuple(sorted({file.rank for file in files if file.prefix == prefix}))
             if len(ranks) > 1 or facts.world.ranks <= _FEW:  # otherwise a stray slice
                 reason = f"{_why_undecided(prefix, saved, found, ranks)}; --run {prefix} chooses it"
@@ -87,11 +87,12 @@ def given_up_slices(facts: Facts, found: Saved, ranks: Sequence[RankVerdict]) ->
     named = all(last_named_rank((one.path or "").rpartition("/")[2]) for one in ranks)
     if facts.lineage is not None or facts.options.ranks is not None or not named:
         return ()
-    bases = {base_of(file.prefix) for file in facts.files_at(found.step, found)}
+    names = facts.names
+    bases = {names.of(file) for file in facts.files_at(found.step, found)}
     later: dict[str, list[SliceFile | OrphanManifest]] = defaultdict(list)
     every: tuple[SliceFile | OrphanManifest, ...] = (*facts.inventory.slices, *facts.inventory.orphans)
     for file in every:
-        if base_of(file.prefix) in bases and rerun_of(file.prefix) > found.rerun:
+        if names.of(file) in bases and names.number_of(file) > found.rerun:
             later[file.prefix].append(file)
     before = facts.saved[: _place(facts, found)] if later else ()
     newer = {file.prefix for saved in before for file in facts.files_at(saved.step, saved)}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ms_recover.file_names import ending_of
 from ms_recover.model.inventory import OrphanManifest, SliceFile
 from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, identity_of
-from ms_recover.planning.prefixes import base_of, rerun_of
+from ms_recover.planning.prefixes import NO_NAMES, Experiments, base_of, find_experiments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Run:
     ending: str | None = None
     trained: int | None = None
     apart: frozenset[str] = frozenset()
+    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
 
     def why_foreign(self, file: SliceFile | OrphanManifest) -> str | None:
         """Return the reason why a slice belongs to another run, None when it belongs to this one."""
@@ -47,7 +48,7 @@ class Run:
         started = identity_of(manifest)[1]
         if None not in (started, self.started) and started != self.started:
             return f"belongs to another start of run {self.run_id}"
-        if self.base is not None and base_of(file.prefix) != self.base:
+        if self.base is not None and self.names.of(file) != self.base:
             return f"its prefix {file.prefix!r} is that of another run than {self.base!r}"
         if self.prefix is not None and file.prefix != self.prefix:
             return f"belongs to the run with the prefix {file.prefix!r}, not to {self.prefix!r}, which was chosen"
@@ -86,13 +87,14 @@ class OlderRuns:
     newest: tuple[str, Step] | None = None
     chosen: str | None = None
     exact: bool = False
+    names: Experiments = field(default=NO_NAMES, compare=False, repr=False)
 
     def of_present(self, files: Iterable[SliceFile]) -> list[SliceFile]:
         """Return the slices of a step that may be of the present run.
 
         Some slice of a step must bear the prefix that was chosen; those of other ranks may have another ``_N``.
         """
-        own = [file for file in files if base_of(file.prefix) in self.present]
+        own = [file for file in files if self.names.of(file) in self.present]
         if self.chosen is None:
             return own
         own = [file for file in own if not identity_of(file.manifest)[0]]
@@ -107,19 +109,19 @@ class OlderRuns:
             names = sorted({_name_of(file) for file in held})
             have = f"its slices are of the run {' or '.join(map(repr, names))}"
             return f"{have}, and the run with the prefix {self.chosen!r} was chosen; {_option(names)}"
-        reasons = "; ".join(self.reasons[base] for base in sorted({base_of(file.prefix) for file in held}))
+        reasons = "; ".join(self.reasons[base] for base in sorted({self.names.of(file) for file in held}))
         return f"{reasons}; {_option(sorted({_name_of(file) for file in held}))}"
 
     def others_at(self, step: Step, files: Sequence[SliceFile], taken: Set[str]) -> list[str]:
         """Return a warning for each other run that saved a step, of which the slices with some paths are `taken`."""
         own = [file for file in files if file.path in taken]
         prefixes, names = {file.prefix for file in own}, {_name_of(file) for file in own}
-        bases = {base_of(prefix) for prefix in prefixes}
-        reruns = [file.rank for file in files if base_of(file.prefix) in bases]
+        bases = {self.names.of(file) for file in own}
+        reruns = [file.rank for file in files if self.names.of(file) in bases]
         one = len(set(reruns)) == len(reruns)
         others: dict[str, list[SliceFile]] = defaultdict(list)
         for file in files if own and self.chosen is None else ():
-            same = base_of(file.prefix) in bases if one else file.prefix in prefixes
+            same = self.names.of(file) in bases if one else file.prefix in prefixes
             if _name_of(file) not in names and (identity_of(file.manifest)[0] or not same):
                 others[_name_of(file)].append(file)
         return [
@@ -128,8 +130,8 @@ class OlderRuns:
         ]
 
     def _why_not(self, held: Sequence[SliceFile], own: Sequence[SliceFile]) -> str:
-        base = base_of(held[0].prefix)
-        if base in self.reasons and base not in {base_of(file.prefix) for file in own}:
+        base = self.names.of(held[0])
+        if base in self.reasons and base not in {self.names.of(file) for file in own}:
             return self.reasons[base]
         run_id = identity_of(held[0].manifest)[0]
         name = f"slices of run {run_id}" if run_id else f"slices with the prefix {held[0].prefix!r}"
@@ -167,24 +169,29 @@ def _option(names: Iterable[str]) -> str:
     return f"{' or '.join(f'--run {name}' for name in names)} takes it"
 
 
-def find_older_runs(slices: Iterable[SliceFile], chosen: str | None = None) -> OlderRuns:
+def find_older_runs(
+    slices: Sequence[SliceFile], chosen: str | None = None, names: Experiments | None = None
+) -> OlderRuns:
     """Tell the present run from those that older runs, or single ranks, left behind.
 
     It is the one `chosen` by its prefix. Otherwise a prefix that at most half as many ranks have as another is a
     leftover. Of several that are left, one whose slices were all written after all slices of the others is the present
     one; otherwise times prove nothing and all are present. Prefixes of manifests with a run id are present: these tell
-    their runs apart.
+    their runs apart. `names` has the experiments of slices, where more than these tell them.
     """
+    names = find_experiments(slices) if names is None else names
     if chosen is not None:
         exact = any(file.prefix == chosen and not identity_of(file.manifest)[0] for file in slices)
-        return OlderRuns(present=frozenset({base_of(chosen)}), reasons={}, chosen=chosen, exact=exact)
+        own = (file for file in slices if chosen == (file.prefix if exact else base_of(file.prefix)))
+        present = frozenset(map(names.of, own))
+        return OlderRuns(present=present, reasons={}, chosen=chosen, exact=exact, names=names)
     by_base: dict[str, list[SliceFile]] = defaultdict(list)
     by_id: dict[str, list[SliceFile]] = defaultdict(list)
     for file in slices:
-        by_base[base_of(file.prefix)].append(file)
+        by_base[names.of(file)].append(file)
         if file.manifest is not None and file.manifest.run_id:
             by_id[file.manifest.run_id].append(file)
-    named = {base_of(file.prefix) for files in by_id.values() for file in files}
+    named = {names.of(file) for files in by_id.values() for file in files}
     large = _widespread(by_base) | named
     followed: set[str] = set()
     reasons = {
@@ -198,7 +205,7 @@ def find_older_runs(slices: Iterable[SliceFile], chosen: str | None = None) -> O
     run = _written_last(by_id, _widespread(by_id))
     newest = (run, max(file.step for file in by_id[run])) if run is not None else None
     present = frozenset(large - followed)
-    return OlderRuns(present=present, reasons=reasons, followed=frozenset(followed), newest=newest)
+    return OlderRuns(present=present, reasons=reasons, followed=frozenset(followed), newest=newest, names=names)
 
 
 def _widespread(families: Mapping[str, Sequence[SliceFile]]) -> set[str]:
@@ -240,20 +247,20 @@ def find_runs(
     step by the prefix `named` as that of the last run, then with `newest` by one prefix and one format: that which most
     ranks have first, of equals the one whose slices were modified last.
     """
-    saved = list(files)
+    saved, names = list(files), older.names
     sound = [file for file in saved if file.problem is None]
     if lineage is not None:
         sound = of_last_run(lineage, sound)
     larger = _larger(older, saved)
-    counted = [*older.of_present(sound), *(file for file in sound if base_of(file.prefix) in larger)] or sound
+    counted = [*older.of_present(sound), *(file for file in sound if names.of(file) in larger)] or sound
     unnamed = {file.manifest.run_id for file in counted if file.manifest is not None} <= {""}
     by_run: dict[Run, list[SliceFile]] = defaultdict(list)
-    for file in sorted(counted, key=_by_run):
+    for file in sorted(counted, key=lambda file: _by_run(file, names)):
         if unnamed or file.manifest is not None:
             run_id, started = identity_of(file.manifest) if not unnamed else (None, None)
-            run = Run(run_id=run_id, started=started, base=base_of(file.prefix))
+            run = Run(run_id=run_id, started=started, base=names.of(file), names=names)
             by_run[run].append(file)
-    runs = sorted(by_run, key=lambda run: _weight(by_run[run], newest=newest), reverse=True)
+    runs = sorted(by_run, key=lambda run: _weight(by_run[run], names, newest=newest), reverse=True)
     if lineage is not None:
         runs.sort(key=lambda run: -1 if run.started is None else run.started, reverse=True)
     if len(runs) > 1 and unnamed and not larger and not _separate(by_run):
@@ -272,14 +279,14 @@ def _larger(older: OlderRuns, files: Iterable[SliceFile]) -> set[str]:
     """
     held: dict[str, list[int]] = defaultdict(list)
     for file in files if older.followed else ():
-        held[base_of(file.prefix)].append(file.rank)
+        held[older.names.of(file)].append(file.rank)
     most = max((len(set(held[base])) for base in older.present & held.keys()), default=0)
     return {base for base in older.followed & held.keys() if len(held[base]) == len(set(held[base])) > most > 0}
 
 
-def _by_run(file: SliceFile) -> tuple[str, int, str]:
+def _by_run(file: SliceFile, names: Experiments) -> tuple[str, int, str]:
     run_id, started = identity_of(file.manifest)
-    return run_id, -1 if started is None else started, base_of(file.prefix)
+    return run_id, -1 if started is None else started, names.of(file)
 
 
 def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
@@ -289,8 +296,8 @@ def of_last_run(lineage: Lineage, files: list[SliceFile]) -> list[SliceFile]:
     return [file for file, order in zip(files, orders, strict=True) if order == last]
 
 
-def _weight(files: Sequence[SliceFile], *, newest: bool) -> tuple[int, int, int]:
-    latest = max((file.mtime_ns if newest else 0, rerun_of(file.prefix)) for file in files)
+def _weight(files: Sequence[SliceFile], names: Experiments, *, newest: bool) -> tuple[int, int, int]:
+    latest = max((file.mtime_ns if newest else 0, names.number_of(file)) for file in files)
     return len({file.rank for file in files}), *latest
 
 
@@ -323,5 +330,7 @@ def _settled(run: Run, sound: Iterable[SliceFile]) -> list[Run]:
         ending = ending_of(file.path) if file.prefix in both else None
         held[replace(run, prefix=file.prefix, ending=ending)].append(file)
     return sorted(
-        held, key=lambda one: (*_weight(held[one], newest=True)[:2], one.prefix or "", one.ending or ""), reverse=True
+        held,
+        key=lambda one: (*_weight(held[one], run.names, newest=True)[:2], one.prefix or "", one.ending or ""),
+        reverse=True,
     )

@@ -136,7 +136,8 @@ def clear_directory(directory: str) -> None:
     """Remove the slices of an earlier splitter; refuse a directory with other files, like `open_directory`."""
     with explained("clearing", directory), lock_tree(directory, timeout=LOCK_SECONDS):
         folders = _find_ranks(directory)
-        withdraw([os.path.join(folder, slice_name(step)) for folder in folders for step in saved_steps(folder)])
+        saved = [os.path.join(folder, slice_name(step)) for folder in folders for step in saved_steps(folder)]
+        withdraw(saved, all_or_nothing=True)
         for folder in folders:
             clear_leftovers(folder)
             for name in os.listdir(folder):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from mindspore.train import Model
 from mindspore.train.callback import _CallbackManager
 
 
@@ -20,6 +21,17 @@ def calling_manager() -> Any | None:
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, _CallbackManager):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def calling_model() -> Any | None:
+    """Return the ``Model`` that trains just now; None when something else does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Model):
             return caller
         frame = frame.f_back
     return None

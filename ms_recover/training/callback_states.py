@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore.train import EarlyStopping, History, LambdaCallback, ReduceLROnPlateau
+from mindspore.train import EarlyStopping, History, ReduceLROnPlateau
 
 from ms_recover.errors import InputError, MsRecoverError
 
@@ -18,9 +18,6 @@ _ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
 )
 """MindSpore's callbacks with a state, and where it is (``mindspore/train/callback`` of 2.10)."""
 
-_WITHOUT = ("mindspore.", "ms_recover.")
-"""Packages whose other callbacks have no state that a training depends on."""
-
 
 def callback_states(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
     """Return the class and the state of each callback that has one, in their order.
@@ -30,16 +27,9 @@ def callback_states(callbacks: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"class": type(one).__qualname__, "state": _state_of(one)} for one in callbacks if _keeps_state(one)]
 
 
-def without_state(callbacks: Iterable[Any]) -> list[str]:
-    """Return the classes of the callbacks that may have a state that is not saved."""
-    names = (
-        type(one).__qualname__
-        for one in callbacks
-        if not _keeps_state(one)
-        and vars(one)
-        and (isinstance(one, LambdaCallback) or not type(one).__module__.startswith(_WITHOUT))
-    )
-    return list(dict.fromkeys(names))
+def keeps_its_state(callback: Any) -> bool:
+    """Whether all of a callback's state is saved; what a class made from one of MindSpore's adds is not."""
+    return _has_methods(callback) or any(type(callback) is kind for kind, _ in _ATTRIBUTES)
 
 
 def restore_callbacks(callbacks: Iterable[Any], states: Sequence[Mapping[str, Any]]) -> list[str]:

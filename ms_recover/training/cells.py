@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from mindspore import Parameter, nn
+from mindspore import Parameter, amp, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from ms_recover.errors import UsageError
@@ -32,7 +32,7 @@ class _Parts(nn.Cell):  # type: ignore[misc]
 
 
 def as_cell(parameters: Any) -> Any:
-    """Return a cell with all of the parameters: a cell, or cells and parameters together.
+    """Return a cell with all of the parameters: a cell, or cells, parameters and loss scalers together.
 
     Optimizers of ``mindspore.experimental`` keep some, such as the learning rate, where cells do not list them; these
     are added.
@@ -50,6 +50,7 @@ def as_cell(parameters: Any) -> Any:
             parts = list(parameters)
         else:
             parts = [parameters]
+        parts = [one for part in parts for one in _parts_of(part)]
         for part in parts:
             _check_part(part)
         whole = _Parts(parts)
@@ -61,8 +62,30 @@ def as_cell(parameters: Any) -> Any:
         raise UsageError("parameters: there is none; give the network and the optimizer, such as [network, optimizer]")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; rename one")
+        raise UsageError(f"parameters: two are named {twice}, so that a slice could not hold both; {_renaming(whole)}")
     return whole
+
+
+def _parts_of(part: Any) -> list[Any]:
+    """Return the parameters of a loss scaler, which is no cell; any other part is itself."""
+    if isinstance(part, amp.LossScaler):
+        return [one for one in vars(part).values() if isinstance(one, Parameter)]
+    return [part]
+
+
+def _renaming(whole: Any) -> str:
+    """Say how parameters of one name get two, such as those of the two optimizers of a GAN."""
+    optimizers = [cell for _, cell in whole.cells_and_names() if isinstance(cell, OPTIMIZERS)]
+    for number, one in enumerate(optimizers):
+        own = {parameter.name for parameter in one.get_parameters()}
+        before = [parameter.name for other in optimizers[:number] for parameter in other.get_parameters()]
+        if own.intersection(before):
+            kind = type(one).__name__
+            return (
+                f"they are of two optimizers: where the second, {kind}, is made, add a line such as "
+                'optimizer_d.update_parameters_name("d.") with its own name and prefix, in every start'
+            )
+    return 'rename one, such as with network_d.update_parameters_name("d.") before its optimizer is made'
 
 
 def _hidden_parameters(whole: Any) -> list[Any]:

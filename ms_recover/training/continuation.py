@@ -14,20 +14,28 @@ from mindspore.train import Callback
 
 from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import around_first, calling_manager
-from ms_recover.training.callback_states import restore_callbacks, without_state
+from ms_recover.training.callback_states import restore_callbacks
+from ms_recover.training.dataset_draws import note_early_draws
+from ms_recover.training.first_step import LoadedValues, is_settled, settle, when_settled
 from ms_recover.training.generators import (
     GENERATORS,
     changed_generators,
     generator_states,
     restore_generators,
 )
+from ms_recover.training.gradients import without_gradient
 from ms_recover.training.job import TrainingJob, device_target
 from ms_recover.training.loss_monitor import continue_loss_monitors
 from ms_recover.training.network import OwnSlice
+from ms_recover.training.proof import resume_line
+from ms_recover.training.proving import SampleProver
 from ms_recover.training.run_state import RunState, named, warn_of_operators
-from ms_recover.training.sample_memory import SampleMemory, called_by_threads
+from ms_recover.training.sample_order import called_by_threads
+from ms_recover.training.unsaved_callbacks import unsaved_callbacks
 
 _log = logging.getLogger(__name__)
+
+_MOST_NAMED = 16
 
 
 def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunState | None:
@@ -44,6 +52,7 @@ def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunS
         list_some(lacking),
         list_some(sorted({str(one["class"]) for one in state.callbacks}), 8),
     )
+    resume_line().doubt(f"their state is lost on rank {list_some(lacking)}", "callbacks")
     return replace(state, callbacks=())
 
 
@@ -55,33 +64,6 @@ def rounding_optimizers(network: Any) -> list[str]:
     if device_target() != "CPU":
         return []
     return sorted({type(cell).__name__ for _, cell in network.cells_and_names() if isinstance(cell, nn.RMSProp)})
-
-
-class DatasetDraws:
-    """Notes which generators of this process change while the first batch of a training is read.
-
-    Nothing but the dataset draws from them then. It reads ahead in threads of its own, so that their states are those
-    of no step; `states` has them before the first sample.
-    """
-
-    def __init__(self) -> None:
-        self.states: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
-
-    def watch(self, manager: Any) -> None:
-        """Watch the training that begins just now."""
-        self.states = {}
-        around_first(manager, "on_train_epoch_begin", self._before_first)
-        around_first(manager, "on_train_step_begin", self._behind_first)
-
-    def _before_first(self, run_context: Any, act: Callable[[], None]) -> None:
-        act()
-        self._before = generator_states()
-
-    def _behind_first(self, run_context: Any, act: Callable[[], None]) -> None:
-        drawn = changed_generators(self._before, generator_states())
-        self.states = {name: self._before[name] for name in drawn}
-        act()
 
 
 class Continuation(Callback):  # type: ignore[misc]
@@ -105,6 +87,12 @@ class Continuation(Callback):  # type: ignore[misc]
         The callbacks of the program.
     state : RunState, optional
         What was saved with the slice.
+    prover : SampleProver, optional
+        Draws and compares the last trained batch, before anything begins for the callbacks.
+    proven : callable
+        Called behind the proof of all that was resumed, by all ranks together: nothing is renamed before.
+    loaded : LoadedValues, optional
+        What was loaded: compared when all callbacks have begun.
     """
 
     def __init__(
@@ -115,18 +103,24 @@ class Continuation(Callback):  # type: ignore[misc]
         epoch_steps: int,
         callbacks: Collection[Any],
         state: RunState | None,
+        prover: SampleProver | None = None,
+        proven: Callable[[], None] = lambda: None,
+        loaded: LoadedValues | None = None,
     ) -> None:
         super().__init__()
         self._job, self._own, self._done, self._state = job, own, done, state
+        self._prover, self._proven, self._is_proven = prover, proven, False
+        self._loaded = loaded
         self._in_epoch = done % epoch_steps != 0
         self._callbacks = callbacks
         self._before: dict[str, Any] = {}
+        self._early: dict[str, Any] = {}
+        self._drew = False
 
     def on_train_begin(self, run_context: Any) -> None:
         """Set the number of steps done, and have the rest follow when all callbacks have begun."""
         params = run_context.original_args()
         params.cur_step_num = self._done
-        self._samples = SampleMemory(getattr(params, "train_dataset", None))
         sinks = getattr(params, "dataset_sink_mode", False)
         continue_loss_monitors(self._callbacks, self._done, params.batch_num if sinks else 1)
         manager = calling_manager()
@@ -140,7 +134,17 @@ class Continuation(Callback):  # type: ignore[misc]
         around_first(manager, "on_train_epoch_begin", self._begin_epoch)
         around_first(manager, "on_train_step_begin", self._begin_step)
 
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Compare what was loaded where nothing has called for it."""
+        self._compare()
+
+    def _compare(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.compare(self._callbacks, self._state)
+
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
+        self._compare()
         self._job.run_together("restoring the state of the training", self._restore)
         warn_of_operators(self._own, run_context.original_args().train_network, self._state)
         rounding = rounding_optimizers(run_context.original_args().train_network)
@@ -151,24 +155,44 @@ class Continuation(Callback):  # type: ignore[misc]
                 self._own,
                 list_some(rounding),
             )
+            resume_line().doubt(f"{list_some(rounding)} rounds by how often its kernel ran", "optimizer")
+        self._prove()
+        note_early_draws(run_context, self._early)
         if not self._in_epoch:
             act()
-        if self._state is not None:
+        if self._state is not None and not self._drew:
             restore_generators(self._state.drawn_by_dataset)
         self._before = generator_states()
 
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Prove the samples where nothing has called for it."""
+        self._prove()
+
+    def _prove(self) -> None:
+        """Prove the samples, then let that be changed which had to wait for it; once."""
+        if self._is_proven:
+            return
+        self._is_proven = True
+        if self._prover is not None:
+            before = generator_states()
+            if self._state is not None and self._prover.draws:
+                before |= self._state.drawn_by_dataset
+                self._drew = True
+            self._prover.prove(lambda: restore_generators(before))
+            self._early = {name: before[name] for name in changed_generators(before, generator_states())}
+        when_settled(self._proven)
+
     def _begin_step(self, run_context: Any, act: Callable[[], None]) -> None:
-        drawn = changed_generators(self._before, generator_states())
-        remembered = {**self._samples.changed(), **(self._state.remembered if self._state is not None else {})}
-        kept = (
-            f"samples may depend on what the dataset's own code keeps ({list_some(sorted(remembered), 8)}), which goes"
-        )
-        drawn_from = f"the dataset draws from {named(drawn, GENERATORS)}, and its draws go"
-        texts = [drawn_from] if drawn else []
-        texts += [kept] if remembered else []
-        why = self._why_not_replayed(run_context.original_args().train_dataset) if texts else None
-        for text in texts if why is not None else ():
-            _log.warning("%s: %s on otherwise than in the interrupted training; %s", self._own, text, why)
+        drawn = changed_generators(self._before, generator_states()) | self._early.keys()
+        why = self._why_not_replayed(run_context.original_args().train_dataset) if drawn else None
+        if why is not None:
+            _log.warning(
+                "%s: the dataset draws from %s, and its draws go on otherwise than in the interrupted training; %s",
+                self._own,
+                named(drawn, GENERATORS),
+                why,
+            )
+            resume_line().doubt(f"the dataset draws from {named(drawn, GENERATORS)}", "random numbers")
         if drawn and why is None and self._may_draw():
             _log.warning(
                 "%s: the dataset's draws from %s are made once more; a callback or a network that draws from it too "
@@ -176,7 +200,11 @@ class Continuation(Callback):  # type: ignore[misc]
                 self._own,
                 named(drawn, GENERATORS),
             )
+        if is_settled():
+            resume_line().say()
         act()
+        settle()
+        resume_line().say()
 
     def _may_draw(self) -> bool:
         """Whether the program has code that may draw between steps: callbacks of its own, or a PyNative network."""
@@ -190,25 +218,22 @@ class Continuation(Callback):  # type: ignore[misc]
             return "it is exact with mindspore.dataset.config.set_fast_recovery(False), where one thread draws"
         if called_by_threads(dataset):
             return "it is exact where one thread draws: give num_parallel_workers=1 to what calls Python code"
-        odd = self._samples.differs(self._state.remembered)
-        return f"it is exact with a dataset that is made anew: {list_some(odd, 8)} has begun otherwise" if odd else None
+        return None
 
     def _restore(self) -> None:
-        lost = without_state(self._callbacks)
-        if lost:
-            _log.warning(
-                "%s: callbacks that are not restored: %s; give them state_dict() and load_state_dict() where what "
-                "they remember matters",
-                self._own,
-                list_some(lost, 8),
-            )
+        lost = unsaved_callbacks(self._callbacks)
+        if lost:  # their first save has warned of it
+            resume_line().doubt(f"{list_some(lost, _MOST_NAMED)} without state_dict()", "callbacks")
         if self._state is None:
             return
-        odd = restore_callbacks(self._callbacks, self._state.callbacks)
+        with without_gradient():
+            odd = restore_callbacks(self._callbacks, self._state.callbacks)
         if odd:
             _log.warning(
                 "%s: there are not as many callbacks %s as when it was saved; those without a state begin anew",
                 self._own,
                 list_some(odd, 8),
             )
+            resume_line().doubt(f"not as many as saved: {list_some(odd)}", "callbacks")
+        resume_line().prove("callbacks")
         restore_generators(self._state.generators, GENERATORS.keys() - self._state.drawn_by_dataset.keys())

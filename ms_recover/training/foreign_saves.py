@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing import active_children
 from typing import Any
 
@@ -20,6 +21,7 @@ from ms_recover.execution.saved_manifest import SavedSlice
 from ms_recover.file_names import SLICE_FORMATS, WeightsName, named_iteration
 from ms_recover.model.manifest import TrainingRecord
 from ms_recover.model.steps import Step
+from ms_recover.training.experiment import given_prefix, with_experiment
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.manifest_queue import Save
 from ms_recover.training.same_ranks import SameRanks
@@ -121,9 +123,11 @@ class ForeignSaves:
         names = [WeightsName(callback.origin_prefix, "model", job.rank, job.size)]
         if callback.save_optimizer:
             names.append(names[0]._replace(kind="opt"))
-        return tuple(
-            self._slice(os.path.join(directory, name.name), Step.iteration(iteration), iteration) for name in names
-        )
+        record, prefix = self._training, callback.origin_prefix
+        if prefix:
+            record = replace(record, base_prefix=prefix, start_number=0)
+        step = Step.iteration(iteration)
+        return tuple(self._slice(os.path.join(directory, name.name), step, iteration, record) for name in names)
 
     def _of_step(self, path: str, trained: int) -> tuple[SavedSlice, ...]:
         """Return the slice, and the slices of weights alone that MindFormers saves with it; none without a step."""
@@ -139,9 +143,13 @@ class ForeignSaves:
             paths.append(os.path.join(callback.network_directory, f"{prefix}-network{rest}"))
         step = Step(int(match["epoch"]), int(match["step"]))
         trained = getattr(callback, "_last_triggered_step", trained) + getattr(callback, "_append_step_num", 0)
-        return tuple(self._slice(os.path.abspath(one), step, trained) for one in paths)
+        given = given_prefix(callback)
+        named = [(os.path.abspath(one), os.path.basename(one).removesuffix(rest)) for one in paths]
+        return tuple(
+            self._slice(one, step, trained, with_experiment(self._training, prefix, given)) for one, prefix in named
+        )
 
-    def _slice(self, path: str, step: Step, trained: int) -> SavedSlice:
+    def _slice(self, path: str, step: Step, trained: int, training: TrainingRecord) -> SavedSlice:
         return SavedSlice(
             path=path,
             rank=self._job.rank,
@@ -149,5 +157,5 @@ class ForeignSaves:
             step=step,
             cumulative_step=trained,
             run_id=self._run_id,
-            training=self._training,
+            training=training,
         )

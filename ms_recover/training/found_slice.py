@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
@@ -13,21 +14,26 @@ from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.loading.contents import SliceContents
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
-from ms_recover.training.held_directories import hold_directories
+from ms_recover.training.gradients import end_recording
+from ms_recover.training.held_directories import at_end, hold_directories
+from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs
-from ms_recover.training.network import OwnSlice, check_network, load_into_network, load_slice
+from ms_recover.training.network import OwnSlice, check_network, digests_by_name, load_into_network, load_slice
 from ms_recover.training.other_world import naming_reshard
 from ms_recover.training.position import Feed, Position, find_position
+from ms_recover.training.proof import OF_MODEL, VALUES, Source, Subject, begin_line, resume_line
 from ms_recover.training.rank_view import RankView, scan_tree
-from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices
-from ms_recover.training.run import note_resumed
-from ms_recover.training.run_state import RunState, find_run_state
+from ms_recover.training.resume_step import may_be_written, obtain_resume_slice, supersede_newer_slices
+from ms_recover.training.resumed_experiment import take_experiment
+from ms_recover.training.run import Loaded, note_resumed
+from ms_recover.training.run_state import RunState, find_run_state, state_if_sound
 from ms_recover.training.search import ReshardArguments, Search, prepare_search
-from ms_recover.training.set_aside import bring_back
+from ms_recover.training.set_aside import Renames, bring_back
 
 if TYPE_CHECKING:
     from ms_recover.training.resharding import Resharded
@@ -42,6 +48,10 @@ class Found:
     job: TrainingJob
     view: RankView
     own: OwnSlice
+    brought: Renames
+    """Slices that got their names back to be resumed from; see `Renames`."""
+    keep: tuple[str, ...] = ()
+    """Parameters that keep the values of the program."""
 
     @property
     def manifest(self) -> Manifest | None:
@@ -72,7 +82,28 @@ class Found:
     @property
     def initial(self) -> tuple[str, ...]:
         """The parameters that keep the values of the network."""
-        return self.lost if self.view.rank_local == "initial" else ()
+        return (*self.keep, *(self.lost if self.view.rank_local == "initial" else ()))
+
+    @property
+    def rank_local(self) -> RankLocalChoice:
+        """What becomes of values of this rank that are lost."""
+        return self.view.rank_local
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the parameters, by name; empty where no manifest states them."""
+        return digests_by_name(self.manifest)
+
+    def values(self, network: Any) -> dict[str, Any]:
+        """Return the parameters once more, for the `network` that holds them."""
+        return load_slice(self.own)
+
+    def others(self) -> Iterator[tuple[Manifest, Callable[[], RunState | None]]]:
+        """Yield the manifests of the other slices of the step, each with a function that reads its state."""
+        root, mine = self.view.inventory.root, self.manifest
+        for file in self.view.inventory.slices:
+            other, path = file.manifest, os.path.join(root, file.path)
+            if other is not None and mine is not None and (other.run_id, other.step) == (mine.run_id, mine.step):
+                yield other, partial(state_if_sound, path, other)
 
     def load(
         self, network: Callable[[], Any], compile_it: Callable[[], None], *, in_place: bool = True, model: Any = None
@@ -94,12 +125,20 @@ class Found:
         """See `ms_recover.training.Resumption.accumulate`."""
         return accumulation()
 
-    def finish(self, *, aside: bool = True) -> None:
-        """Set newer slices `aside`, and note that the next run goes on from this one; all ranks call it together."""
-        if aside:
-            step = self.own.step
-            self.job.run_together("renaming newer slices", lambda: supersede_newer_slices(self.view, step))
-            note_resumed(self.view.run_of(step))
+    def note(self) -> None:
+        """Note that the next run goes on from this one."""
+        loaded = Loaded(experiments=self.view.taken.loaded, root=self.view.inventory.root)
+        note_resumed(self.view.run_of(self.own.step), loaded=loaded)
+
+    def waiting(self) -> Callable[[], None]:
+        """Return what to call where the proof, which comes later, fails: slices get their names of before."""
+        return self.brought.taken().undo
+
+    def set_aside(self) -> None:
+        """Set newer slices aside, behind the proof of everything that was resumed; all ranks call it together."""
+        step = self.own.step
+        self.brought.keep()
+        self.job.run_together("renaming newer slices", lambda: supersede_newer_slices(self.view, step))
 
 
 def find_any(
@@ -109,6 +148,9 @@ def find_any(
 
     All ranks call it together. `savers` are those of the program, which may state how its parameters are cut.
     """
+    end_recording()
+    begin_line(job)
+    check_kept(network, search.keep)
     given = [flag for (flag,) in job.gather([cut.reshard])]
     if len(set(given)) > 1:
         with_it = [rank for rank, flag in enumerate(given) if flag]
@@ -155,12 +197,19 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     """
     top = search.root
     search = prepare_search(job, search)
-    view, own = obtain_resume_slice(job, _look(job, search), top)
+    brought = Renames()
+    view, own = obtain_resume_slice(job, _look(job, search, brought), top)
     if own is not None:
         _warn_of_newer_steps(view, own)
         _warn_of_other_runs(view, own)
-        return Found(job, view, own)
-    aside = "; ".join(texts_of_aside(view.known_runs))
+        return Found(job, view, own, brought, search.keep)
+    aside = "; ".join(texts_of_aside([one for one in view.known_runs if not search.given or one.is_of(search.given)]))
+    if view.taken.others:
+        why = view.taken.why_none(top) + (f"; {aside}" if aside else "")
+        if search.fresh == "refuse" or search.step is not None:
+            raise MissingInputError(f"{why}; fresh='start' begins anew")
+        _log.warning("rank %d: %s; training begins from the start", job.rank, why)
+        return None
     if search.fresh == "refuse" or search.step is not None:
         seen = f" ({view.overlooked})" if view.overlooked else ""
         raise MissingInputError(
@@ -174,10 +223,10 @@ def find_slice(job: TrainingJob, search: Search) -> Found | None:
     return None
 
 
-def _look(job: TrainingJob, search: Search) -> RankView:
+def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
     """Scan the tree, lock this rank's directories, and judge by the runs that all ranks see together.
 
-    Slices of a chosen run that were set aside get their names back before.
+    Slices of a chosen run that were set aside get their names back before, which `brought` notes.
     """
 
     def scan() -> RankView:
@@ -188,13 +237,18 @@ def _look(job: TrainingJob, search: Search) -> RankView:
     if any(flag for (flag,) in job.gather([waited])):  # what ended meanwhile may have saved
         view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
+    taken = take_experiment(runs, search.given, search.judging.run, search.root)
+    view, search = replace(view, known_runs=runs, taken=taken), search.taking(taken)
+    if taken.others:
+        return view
     if search.from_environment and search.judging.run is not None:
         search = search.in_run(follow_choice(runs, search.judging.run))
     chosen = find_lineage(runs, search.judging.run) if search.judging.run is not None else None
     if chosen is not None:
-        brought = job.run_together("bringing back slices", lambda: _bring_back(view, chosen))
-        if any(count for (count,) in job.gather([brought])):
-            view = job.run_together("scanning the tree", scan)
+        at_end(brought.undo)
+        job.run_together("bringing back slices", lambda: _bring_back(view, chosen, brought))
+        if any(count for (count,) in job.gather([len(brought)])):
+            view = replace(job.run_together("scanning the tree", scan), taken=taken)
             runs = gather_runs(job, view.runs)
     judging = (search.judging, runs, search.rank_local, search.step)
     return job.run_together("judging the slices", lambda: view.judged(*judging))
@@ -207,11 +261,12 @@ def _folders(view: RankView) -> set[str]:
     own = [one.path for one in view.seen.slices if one.rank == view.rank]
     own += [one.path for one in view.seen.set_aside if one.rank == view.rank]
     folders = {os.path.dirname(os.path.join(view.seen.root, path)) for path in own}
-    return {folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)}
+    return {folder for folder in folders if may_be_written(folder)}
 
 
-def _bring_back(view: RankView, chosen: Lineage) -> int:
-    return bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen) if view.seen is not None else 0
+def _bring_back(view: RankView, chosen: Lineage, brought: Renames) -> None:
+    if view.seen is not None:
+        bring_back(view.rank, view.seen.root, view.seen.set_aside, chosen, brought)
 
 
 def _warn_of_newer_steps(view: RankView, own: OwnSlice) -> None:
@@ -225,7 +280,10 @@ def _warn_of_newer_steps(view: RankView, own: OwnSlice) -> None:
 def _warn_of_other_runs(view: RankView, own: OwnSlice) -> None:
     if view.lineage is None or view.lineage.chosen:
         return
-    for text in (*view.lineage.newer_texts(own.step), *view.lineage.set_aside_texts(own.step)):
+    experiments = view.own_experiments
+    others = tuple(one for one in view.lineage.others if not experiments or one.is_of(experiments))
+    lineage = replace(view.lineage, others=others)
+    for text in (*lineage.newer_texts(own.step), *lineage.set_aside_texts(own.step)):
         _log.warning(
             "rank %d: training resumes from step %s of %s; %s", own.rank, own.step, view.lineage.last.text, text
         )
@@ -239,10 +297,29 @@ def _refuse_overlooked(view: RankView) -> None:
         )
 
 
-def load_found(found: Found | Resharded, load: Callable[[], None], *, aside: bool = True) -> None:
-    """Have all ranks `load` their slices, then set newer ones `aside`; if it fails on one rank, it fails on all."""
+def load_found(
+    found: Found | Resharded,
+    load: Callable[[], None],
+    state: RunState | None,
+    program: Any,
+    *,
+    subjects: Collection[Subject] = OF_MODEL,
+    trains: bool = True,
+) -> None:
+    """Have all ranks `load` their slices; if it fails on one rank, it fails on all.
+
+    The settings of the `program`, a ``Model`` or a cell, are compared with those that were saved. Where it `trains` on,
+    its run goes on from them. Newer ones are set aside later, see `Found.set_aside`.
+    """
+    network, settings = getattr(program, "train_network", program), settings_of_program(program)
     found.job.run_together(f"loading the slice of step {found.own.step}", load)
-    found.finish(aside=aside)
+    compare_settings(found.own, network, state.settings if state is not None else {}, settings, found.initial)
+    if found.lost:
+        whose = "the network's own" if set(found.lost) <= set(found.initial) else "another rank's"
+        resume_line().doubt(f"{list_some(found.lost)} are {whose}", "weights")
+    if trains:
+        resume_line().resumes(source_of(found, state), subjects)
+        found.note()
 
 
 def load_into(
@@ -258,8 +335,25 @@ def load_into(
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
     except MissingInputError:
         _log.warning("%s: it has no manifest, so the loaded values rest on the structure of the slice only", own)
+        resume_line().doubt("no manifest describes them", *VALUES)
     except MsRecoverError as error:
         _log.warning("%s: the loaded values rest on the structure of the slice only: %s", own, error)
+        resume_line().doubt("their manifest cannot be read", *VALUES)
     else:
         count = check_network(network, manifest, own, initial)
+        resume_line().prove(*VALUES)
         _log.info("%s: %d parameters of the network have the digests of the manifest", own, count)
+
+
+def source_of(found: Found | Resharded, state: RunState | None) -> Source:
+    """Return how the line of a resume names what it resumes from."""
+    manifest = found.manifest
+    training = manifest.training if manifest is not None else None
+    return Source(
+        step=str(found.own.step),
+        run=manifest.run_id if manifest is not None else "",
+        saved_at=state.saved_at if state is not None else None,
+        host=training.host if training is not None else None,
+        other_rank=found.source_rank,
+        cut_from=found.resharded_from,
+    )

@@ -7,6 +7,8 @@ seed. The state of operators within a compiled graph, such as ``nn.Dropout``, st
 from __future__ import annotations
 
 import random
+import re
+import sys
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from threading import Lock
@@ -28,6 +30,7 @@ GENERATORS = {
 
 _one_at_a_time = Lock()
 
+_CELL = re.compile(r"[^.]+\.\d+\.\d+", re.ASCII)
 _SEEDS = {"Seed0", "seed", "seed0"}
 """Arguments of MindSpore's random operators."""
 
@@ -38,8 +41,19 @@ def generator_states() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "mindspore": _default_generator(),
-        "operators": {"seed": ms.get_seed(), "counts": dict(_seeds._KERNEL_SEED)},
+        "operators": {"seed": ms.get_seed(), "counts": dict(_seeds._KERNEL_SEED), "compiled": has_compiled()},
     }
+
+
+def has_compiled() -> bool:
+    """Whether ``@jit`` has compiled a function or a cell of the program's in this process.
+
+    MindSpore counts what it compiles by module and name (``graph/api.py``; before 2.9 ``common/api.py``): its own
+    optimizers too, and in graph mode whole cells by class, number and id.
+    """
+    found = sys.modules.get("mindspore.graph.api") or sys.modules.get("mindspore.common.api")
+    names = map(str, getattr(found, "function_phases", ()))
+    return any(not name.startswith("mindspore.") and _CELL.fullmatch(name) is None for name in names)
 
 
 def _default_generator() -> Any:
@@ -68,11 +82,12 @@ def random_operators(network: Any, states: Mapping[str, Any]) -> list[str]:
     """Return the random operators of a network whose state no generator has, as far as they can be found.
 
     These are the cells that hold some, and in graph mode all kinds that have been given a seed by the `states` of the
-    generators: called as functions they are part of the graph.
+    generators: called as functions they are part of the graph. So they are in PyNative mode under ``@jit``.
     """
     found = {type(cell).__name__ for _, cell in network.cells_and_names() if _is_random(cell)}
-    if ms.get_context("mode") == ms.GRAPH_MODE and "operators" in states:
-        found |= {str(kernel) for kernel, _ in states["operators"]["counts"]} - {"init"}
+    operators = states.get("operators", {"counts": ()})
+    if ms.get_context("mode") == ms.GRAPH_MODE or operators.get("compiled"):
+        found |= {str(kernel) for kernel, _ in operators["counts"]} - {"init"}
     return sorted(found)
 
 

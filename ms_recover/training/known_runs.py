@@ -29,11 +29,13 @@ def _row(run: RunRecord) -> list[Any]:
         run.written,
         run.newest_written,
         run.prefixes,
+        run.base_prefix,
+        run.bases,
     ]
 
 
 def _record(row: list[Any]) -> RunRecord:
-    run_id, started, before, begun, newest, aside, written, newest_written, prefixes = row
+    run_id, started, before, begun, newest, aside, written, newest_written, prefixes, base, bases = row
     return RunRecord(
         run_id=run_id,
         started=started,
@@ -44,6 +46,8 @@ def _record(row: list[Any]) -> RunRecord:
         written=written,
         newest_written=newest_written,
         prefixes=tuple(prefixes),
+        base_prefix=base,
+        bases=tuple(bases),
     )
 
 

@@ -26,6 +26,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
 from ms_recover.stores.local_store import LocalStore
 from ms_recover.training.generators import generator_states, restore_generators
+from ms_recover.training.gradients import without_gradient
 from ms_recover.training.job import device_target
 from ms_recover.training.snapshot import is_compiled_parallel, saved_parameters, values_of
 
@@ -106,6 +107,9 @@ def _is_auto_parallel() -> bool:
     return mode in (ms.ParallelMode.SEMI_AUTO_PARALLEL, ms.ParallelMode.AUTO_PARALLEL)
 
 
+_SEVERAL = "a script with several trainings gives each a prefix of its own (SliceCheckpoint(prefix=...))"
+
+
 def _advice(network: Any, same: str) -> str:
     """Say what to do about a slice that does not fit: compile, where the compiler is going to cut the parameters."""
     wrapped = any(isinstance(cell, AutoParallel) for _, cell in network.cells_and_names())
@@ -114,7 +118,7 @@ def _advice(network: Any, same: str) -> str:
             "the compiler of (semi-)auto parallel cuts its parameters, and has not yet: compile it before, with "
             "Model.build or by its first step"
         )
-    return f"resume with {same} that the slice was saved from{_OTHER_LAYOUT}"
+    return f"resume with {same} that the slice was saved from{_OTHER_LAYOUT}; {_SEVERAL}"
 
 
 def load_into_network(
@@ -143,9 +147,11 @@ def load_into_network(
             f"{own}: the slice lacks {_names(missing)} of the network, so nothing was loaded; "
             f"{_advice(network, 'the network and the optimizer')}"
         )
+    _check_rates(network, parameters, own)
     if in_place and (pairs := _fitting(network, required, parameters)) is not None:
-        for parameter, value in pairs:
-            parameter.copy_(value.data)
+        with without_gradient():
+            for parameter, value in pairs:
+                parameter.copy_(value.data)
         unused = sorted(parameters.keys() - {parameter.name for parameter, _ in pairs})
         _name_unused(own, unused)
         return
@@ -157,6 +163,18 @@ def load_into_network(
     if not required.isdisjoint(left):
         raise InputError(f"{own}: MindSpore did not load {_names(sorted(required.intersection(left)))} of the network")
     _name_unused(own, unused)
+
+
+def _check_rates(network: Any, parameters: Mapping[str, Any], own: OwnSlice) -> None:
+    """Refuse a list of learning rates of another length than the slice has, and say how training goes on with it."""
+    for one in network.get_parameters():
+        shape, saved = list(one.shape), list(getattr(parameters.get(one.name), "shape", one.shape))
+        if one.name.startswith("learning_rate") and shape != saved and len(shape) == len(saved) == 1:
+            raise InputError(
+                f"{own}: {one.name} is a list of {shape[0]} values in the program, and of {saved[0]} in the slice: "
+                f"keep=[{one.name!r}] goes on with the program's, from the saved step on, so that a list made for more "
+                "epochs is taken; or give the list that the slice was saved with. Nothing was loaded"
+            )
 
 
 def _fitting(network: Any, required: Collection[str], parameters: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
@@ -179,9 +197,11 @@ def _fitting(network: Any, required: Collection[str], parameters: Mapping[str, A
 def _name_unused(own: OwnSlice, names: Sequence[str]) -> None:
     if names:
         _log.warning(
-            "%s: the network has no %s, so what the slice holds of it is not loaded; is something frozen or removed?",
+            "%s: the network has no %s, so what the slice holds of it is not loaded; is something frozen or removed? "
+            "(%s)",
             own,
             _names(sorted(names)),
+            _SEVERAL,
         )
 
 
@@ -192,9 +212,16 @@ def check_network(network: Any, manifest: Manifest, own: OwnSlice, initial: Coll
 
     Raises VerificationError when a parameter differs from the slice as it was saved.
     """
-    names = (parameter.name for parameter in manifest.parameters)
-    expected = dict(zip(names, manifest.digests.parameters, strict=True))
+    expected = digests_by_name(manifest)
     return check_values(network, {name: one for name, one in expected.items() if name not in initial}, own)
+
+
+def digests_by_name(manifest: Manifest | None) -> dict[str, str]:
+    """Return the digest of each parameter that a manifest lists; empty without one."""
+    if manifest is None:
+        return {}
+    names = (parameter.name for parameter in manifest.parameters)
+    return dict(zip(names, manifest.digests.parameters, strict=True))
 
 
 def check_values(network: Any, expected: Mapping[str, str], own: OwnSlice) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ms_recover.errors import InputError
@@ -43,6 +43,26 @@ class Position:
 
     done: int
     change: str | None = None
+    drawn: int | None = None
+    """Batches that the dataset has given by then, where that is another number; see `Position.batches`."""
+    steps: int | None = None
+    """Steps that callbacks have counted by then, where that is another number."""
+
+    @property
+    def batches(self) -> int:
+        """Batches of the dataset that are passed over: a training that began in a later epoch has drawn fewer."""
+        return self.done if self.drawn is None else self.drawn
+
+    @property
+    def counted(self) -> int:
+        """Steps of the training, as callbacks count them."""
+        return self.done if self.steps is None else self.steps
+
+    def counting(self, drawn: int | None, steps: int | None) -> Position:
+        """Return it with the numbers that were counted when the slice was saved, unless the dataset has changed."""
+        if drawn is None or self.change is not None:
+            return self
+        return replace(self, drawn=drawn, steps=steps)
 
 
 def find_position(step: Step, manifest: Manifest | None, feed: Feed, *, allow_change: bool = False) -> Position:

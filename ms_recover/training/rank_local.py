@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -29,6 +29,9 @@ _PAIR = struct.Struct(">2i")
 """A hash as signed 32-bit numbers, as `TrainingJob.gather` takes them."""
 
 _NO_STEP = Step(0, 0)
+
+_BUFFER = "buffer "
+"""In front of the names of buffers, which may be those of parameters too."""
 
 _Pair = tuple[int, int]
 
@@ -90,17 +93,28 @@ class RankLocal:
         """Whether the ranks have not compared anything yet, although there are some to compare."""
         return self._job.connected and len(group) > 1 and not self._compared
 
-    def values(self, group: tuple[int, ...], step: Step, contents: Contents | None = None) -> RankValues:
-        """Return the values of contents that are to be saved as a step, else of the slice that was committed last."""
+    def values(
+        self,
+        group: tuple[int, ...],
+        step: Step,
+        contents: Contents | None = None,
+        buffers: Iterable[tuple[str, str]] = (),
+    ) -> RankValues:
+        """Return the values of contents that are to be saved as a step, else of the slice that was committed last.
+
+        `buffers` are the names and digests of those that are saved with the contents.
+        """
         if contents is not None:  # with the digests that its manifest will state
             pairs = zip(contents.parameters, map(digest_of, contents.values), strict=True)
             present = {parameter.name: Value(prod(parameter.shape), digest) for parameter, digest in pairs}
-            return RankValues(group, step, present, self.names)
+            return RankValues(group, step, {**present, **_of_buffers(buffers)}, self.names)
         manifest = self._manifest
         if manifest is None or len(group) < 2:
             return RankValues(group, _NO_STEP, {}, self.names)
         pairs = zip(manifest.parameters, manifest.digests.parameters, strict=False)
         values = {parameter.name: Value(prod(parameter.shape), digest) for parameter, digest in pairs}
+        if manifest.training is not None:
+            values |= _of_buffers(manifest.training.buffers)
         return RankValues(group, manifest.step, values, self.names)
 
     def learn(self, values: RankValues, summaries: Sequence[Sequence[int]]) -> bool:
@@ -120,19 +134,28 @@ class RankLocal:
 
     def add_to(self, training: TrainingRecord | None) -> TrainingRecord | None:
         """Return the record of a slice that is to be saved, with the rank-local parameters."""
-        return None if training is None else replace(training, rank_local=tuple(sorted(self.names)))
+        return None if training is None else self._described(training)
+
+    def _described(self, training: TrainingRecord) -> TrainingRecord:
+        own = {name.removeprefix(_BUFFER) for name in self.names if name.startswith(_BUFFER)}
+        names = tuple(sorted(name for name in self.names if not name.startswith(_BUFFER)))
+        return replace(training, rank_local=names, own_buffers=tuple(sorted(own)))
 
     def record(self) -> None:
         """Write the manifest of the slice that was committed last again where it lacks rank-local parameters.
 
         A StorageError says that it cannot be written.
         """
-        manifest, names = self._manifest, tuple(sorted(self.names))
-        if manifest is None or manifest.training is None or manifest.training.rank_local == names:
+        manifest = self._manifest
+        if manifest is None or manifest.training is None or manifest.training == self._described(manifest.training):
             return
-        self._manifest = replace(manifest, training=replace(manifest.training, rank_local=names))
+        self._manifest = replace(manifest, training=self._described(manifest.training))
         with explained("writing the manifest of", self._path):
             write_manifest(self._path, self._manifest)
+
+
+def _of_buffers(buffers: Iterable[tuple[str, str]]) -> dict[str, Value]:
+    return {f"{_BUFFER}{name}": Value(1, digest) for name, digest in buffers}
 
 
 def find_rank_local(job: TrainingJob, values: RankValues, summaries: Sequence[Sequence[int]]) -> frozenset[str]:

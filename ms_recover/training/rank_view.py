@@ -33,8 +33,10 @@ from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
+from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.kept_slice import KeptSlice
 from ms_recover.training.network import OwnSlice
+from ms_recover.training.resumed_experiment import TAKES_ALL, Taken
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class RankView:
     """Whether slices may have been written since the scan."""
     overlooked: str | None = None
     """Where the scan found no slice: why there may be some all the same."""
+    taken: Taken = TAKES_ALL
+    """The experiments that are candidates."""
     keeping: KeptSlice | None = None
     """What was read of this rank's slice to prove it, where that is sound: it is not read again to load it."""
 
@@ -130,16 +134,31 @@ class RankView:
         """Return the place in the lineage of the run that a step is taken from."""
         return self.comparison.facts.generation(step) if self.comparison is not None else 0
 
-    def why_set_aside(self, file: SliceFile, step: Step) -> str | None:
-        """Return the reason why a slice is set aside when training resumes from a step; None when it stays."""
-        if file.rank != self.rank:
-            return None
+    def is_set_aside(self, file: SliceFile, step: Step) -> bool:
+        """Whether a slice is set aside when training resumes from a step: it is newer, or of a later run than the last.
+
+        That is none of another experiment than the program's.
+        """
+        if file.rank != self.rank or not self._is_own(file):
+            return False
         order = self.lineage.order(file) if self.lineage is not None else None
-        if (order is not None and order > (self.generation(step), step)) or (order is None and file.step > step):
-            return f"is newer than step {step}"
-        if order is None and self.lineage is not None and self.lineage.is_later(file.manifest):
-            return f"is of a later run than {self.lineage.last.text}, which was chosen"
-        return None
+        if order is not None:
+            return order > (self.generation(step), step)
+        return file.step > step or (self.lineage is not None and self.lineage.is_later(file.manifest))
+
+    @property
+    def own_experiments(self) -> tuple[str, ...]:
+        """The experiments of the program, as far as it or what it resumes states them."""
+        stated = self.lineage.last if self.lineage is not None else None
+        return self.taken.own or (stated.experiments if stated is not None and stated.base_prefix is not None else ())
+
+    def _is_own(self, file: SliceFile) -> bool:
+        """Whether a slice is of the program's experiments: by its manifest, what a kill left of it, or its name."""
+        own = self.own_experiments
+        if not own:
+            return True
+        claim = claim_beside(os.path.join(self.inventory.root, file.path)) if file.manifest is None else None
+        return (self.compared.facts.names.of(file) if claim is None else claim.base_prefix) in own
 
     def verdict(self, step: Step) -> RankVerdict:
         """Return the verdict on this rank at a step."""

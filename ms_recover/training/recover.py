@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import mindspore as ms
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
@@ -22,15 +21,20 @@ from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
+from ms_recover.training.first_step import LoadedValues, checked_allow
+from ms_recover.training.first_step import forget as forget_loaded
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import compile_network
-from ms_recover.training.position import Feed
+from ms_recover.training.position import Feed, Position
+from ms_recover.training.proof import forget_line
+from ms_recover.training.proving import SampleProver, why_unproven
+from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
-from ms_recover.training.sample_order import check_order, doubts, doubts_of_change
+from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 
@@ -42,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 def _forget() -> None:
     forget_resumed()
+    forget_loaded()
+    forget_line()
     set_accumulation(1)
 
 
@@ -65,15 +71,18 @@ def recover_train(
     step: Step | str | tuple[int, int] | None = None,
     ckpt_file: str | os.PathLike[str] | None = None,
     run: str | None = None,
+    prefix: str | Iterable[str] | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
     rank_local: RankLocalChoice = "refuse",
+    keep: str | Iterable[str] = (),
     allow_dataset_change: bool = False,
     reshard: bool = False,
     sources: Paths = (),
     layouts: Iterable[Layout] | None = None,
     accumulate: int = 1,
+    allow: str | Iterable[str] = (),
 ) -> Resumption:
     """Resume training from the newest step that every rank has or can get.
 
@@ -94,13 +103,15 @@ def recover_train(
     numbers of an uninterrupted run. Random generators (Python's, numpy's, MindSpore's default one, the seeds of its
     operators) are as they were behind the saved step, and so are callbacks that have ``state_dict()`` and
     ``load_state_dict()``, and MindSpore's EarlyStopping, ReduceLROnPlateau and History; no callback begins an epoch a
-    second time. Another seed of a shuffled dataset is refused. A warning names what does not go on exactly: other
-    callbacks, an unseeded shuffle within an epoch, random operations on samples unless they are replayed
-    (``mindspore.dataset.config.set_fast_recovery(False)``), and random operators in the network, such as
-    ``nn.Dropout``, whose state MindSpore does not expose. In sink mode training resumes at the ends of sinks only.
+    second time. Another seed of a shuffled dataset is refused. The last trained batch is drawn once more, by the
+    iterator that trains, and compared: other samples are refused, with the step, the column and what may be the cause.
+    A warning names what does not go on exactly: other callbacks, an unseeded shuffle within an epoch, and random
+    operators in the network, such as ``nn.Dropout``, whose state MindSpore does not expose. In sink mode training
+    resumes at the ends of sinks only, and samples are not compared.
 
-    This rank's slices that are newer than that step are renamed, with their manifests and states: ``.superseded`` is
-    appended. They belong to the interrupted training, and a later recovery must not mix the two.
+    When all of that is proven, this rank's slices that are newer than that step are renamed, with their manifests and
+    states: ``.superseded`` is appended. They belong to the interrupted training, and a later recovery must not mix the
+    two.
 
     Parameters
     ----------
@@ -138,7 +149,12 @@ def recover_train(
         The run to resume, by its id, as warnings name it. By default the one that was started last, with those that it
         goes on from; a newer step of another run is named in a warning. Slices of the chosen run that were set aside
         are brought back, and those of runs that were started later are set aside. The variable MS_RECOVER_RUN does the
-        same, but takes a run that goes on from all of the named one, so that it may stay for later starts.
+        same, but takes a run that goes on from all of the named one, so that it may stay for later starts. The prefix
+        of another experiment stands for the run of it that was started last.
+    prefix : str or list of str, optional
+        The experiment to resume, by the prefix that the program gives to what saves its slices; by default that of each
+        `SliceCheckpoint` among the callbacks, or else of each ``ModelCheckpoint``. Slices of other experiments are no
+        candidates, and stay as they are. Without any the root must hold slices of one experiment alone.
     newest, tolerate
         Where manifests tell no runs apart, whether the slices that were modified last count; and the parameters that
         may differ between replicas, as in `PlanOptions`.
@@ -150,9 +166,13 @@ def recover_train(
         Where values that were a rank's own, such as a memory bank, are lost with its slice: do not resume from that
         step, or go on with the values of another rank, or with those that the network has now. Batch statistics of
         another rank are taken and named in a warning, and so are parameters that `tolerate` names.
+    keep : str or list of str
+        Parameters that keep the values of the program instead of those of the slice, by their names in the network,
+        such as ``["learning_rate"]`` where a list of learning rates was made for more epochs. Other settings of
+        optimizers and loss scales that differ from the interrupted training are named in warnings.
     allow_dataset_change : bool
-        Go on although an epoch has another number of steps than that of the slice, a step another number of samples, or
-        the shuffled dataset another seed.
+        Go on although an epoch has another number of steps than that of the slice, a step another number of samples,
+        the shuffled dataset another seed, or the last trained batch other contents.
         A warning states the position: whole epochs stay whole, and of the epoch in which the step lies as many samples
         are passed over as were trained.
     reshard : bool
@@ -170,6 +190,10 @@ def recover_train(
     accumulate : int
         Steps of the dataset that make up one update of the weights, where lost ranks are made up for so. The samples of
         an update over all ranks must stay as many as they were.
+    allow : str or list of str
+        Parameters and buffers that callbacks may write over in ``on_train_begin``, such as ``["learning_rate"]``.
+        Others are refused: training would not begin with what was resumed. What callbacks write when an epoch or a step
+        begins belongs to the training.
 
     Returns
     -------
@@ -203,26 +227,28 @@ def recover_train(
     check_type("allow_dataset_change", allow_dataset_change, bool, "True or False")
     frequency = _checked_validation(model, valid_dataset, valid_frequency, valid_sink_mode)
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
+    allowed = checked_allow(allow)
     job = current_job()
-    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
+    search = (
+        make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
+        .choosing(step, ckpt_file)
+        .of_program(given_experiments(prefix, listed, _savers_of(listed)))
+    )
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
-    options: dict[str, Any] = {"dataset_sink_mode": sink, "sink_size": sink_size}
-    train = model.train
+    train, options = model.train, {"dataset_sink_mode": sink, "sink_size": sink_size}
     if valid_dataset is not None:
-        train = model.fit
         valid_sink = sink if valid_sink_mode is None else target != "CPU" and valid_sink_mode
-        options |= {"valid_dataset": valid_dataset, "valid_dataset_sink_mode": valid_sink}
-        options["valid_frequency"] = frequency
+        train, options = model.fit, options | _validation(valid_dataset, frequency, sink=valid_sink)
 
-    found = find_any(job, search.choosing(step, ckpt_file), cut, _savers_of(listed), model.train_network)
+    found = find_any(job, search, cut, _savers_of(listed), model.train_network)
     if found is None:
         train(limit, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, limit, True)
-    own = found.own
-    feed = Feed.of(dataset, sink_size if sink else -1, sinks=sink)
+    own, feed = found.own, Feed.of(dataset, sink_size if sink else -1, sinks=sink)
     state = agree_state(job, own, found.state())
-    batch_num, done = feed.epoch_steps, agree_position(found, feed, allow_dataset_change, dataset, state)
+    batch_num, place = feed.epoch_steps, agree_position(found, feed, allow_dataset_change, dataset, state)
+    done, drawn = place.done, place.batches
     last = limit if epochs is not None else -(-done // batch_num) + limit
     ended = why_ended(listed, state.callbacks, own.step.epoch) if state is not None else None
     if done >= last * batch_num:
@@ -240,37 +266,57 @@ def recover_train(
 
     def compile_it() -> None:
         if sink and resumed.trained:  # the device queue begins to fill while compiling, from where the dataset stands
-            dataset.set_init_step(done)
+            dataset.set_init_step(drawn)
         compile_network(model, dataset, last, sink and resumed.trained, sink_size)
 
     def load() -> None:
         if state is not None and resumed.trained and not allow_dataset_change:
             check_order(state.order, dataset, shared_out=found.resharded_from is not None)
-        compiled = target != "CPU" and ms.get_context("mode") == ms.GRAPH_MODE  # MindSpore places what it compiled
-        found.load(lambda: as_cell(model.train_network), compile_it, in_place=not compiled, model=model)
+        loaded.load(state, compile_it)
 
+    loaded = LoadedValues(found, lambda: as_cell(model.train_network), model, allowed)
     with _position_kept(dataset):
-        load_found(found, load, aside=resumed.trained)
+        load_found(found, load, state, model, trains=resumed.trained)
         if not resumed.trained:
             _log.warning("%s: %s; it is loaded, and nothing is left to train", own, ended)
             return resumed
-        for doubt in (*_changes(found, dataset, state), *doubts(dataset, done, batch_num)):
-            _log.warning("%s: %s", own, doubt)
         _log.info("%s: training goes on behind %d steps", own, done)
-        dataset.set_init_step(done)
-        train(
-            last,
-            dataset,
-            callbacks=[Continuation(job, own, done, batch_num, listed, state), *listed],
-            initial_epoch=done // batch_num,
-            **options,
-        )
+        dataset.set_init_step(drawn)
+        prover = _prover_of(found, state, dataset, place, batch_num, allow_dataset_change, sink=sink)
+        going_on = Continuation(job, own, place.counted, batch_num, listed, state, prover, found.set_aside, loaded)
+        with prover.watching():
+            train(last, dataset, callbacks=[going_on, *listed], initial_epoch=done // batch_num, **options)
     return resumed
 
 
 def _changes(found: Found | Resharded, dataset: Any, state: RunState | None) -> list[str]:
     shared_out = found.resharded_from is not None
     return doubts_of_change(state.order, dataset, shared_out=shared_out) if state is not None else []
+
+
+def _prover_of(
+    found: Found | Resharded,
+    state: RunState | None,
+    dataset: Any,
+    place: Position,
+    epoch_steps: int,
+    allow: bool,
+    *,
+    sink: bool,
+) -> SampleProver:
+    """Return what proves the samples; warn of what it cannot show."""
+    if found.resharded_from is not None:
+        why_not: str | None = "slices were cut anew, so that no rank has the batch that was trained before"
+    elif sink:
+        why_not = "in sink mode no batch is in the hands of the program"
+    elif place.change is not None:
+        why_not = "the dataset is another one, as allow_dataset_change=True allows"
+    else:
+        why_not = why_unproven(state, dataset, place.batches)
+    exact = remaining_doubts(dataset) if why_not is None else doubts(dataset, place.batches, epoch_steps)
+    for doubt in (*_changes(found, dataset, state), *exact):
+        _log.warning("%s: %s", found.own, doubt)
+    return SampleProver(found.job, found.own, dataset, place.batches, epoch_steps, state, why_not=why_not, allow=allow)
 
 
 def _savers_of(callbacks: Iterable[Any]) -> list[Any]:
@@ -305,6 +351,11 @@ def _checked_validation(model: Any, dataset: Any, frequency: Any, sink_mode: Any
     return whole_number("valid_frequency", frequency, 1)
 
 
+def _validation(dataset: Any, frequency: int | list[int], *, sink: bool) -> dict[str, Any]:
+    """Return the options of ``Model.fit``."""
+    return {"valid_dataset": dataset, "valid_dataset_sink_mode": sink, "valid_frequency": frequency}
+
+
 @contextmanager
 def _position_kept(dataset: Any) -> Iterator[None]:
     """Give the dataset its first step back at the end, also where training failed."""
@@ -317,28 +368,32 @@ def _position_kept(dataset: Any) -> Iterator[None]:
 
 def agree_position(
     found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
-) -> int:
-    """Return the number of steps of the dataset that are not trained again; all ranks call it together.
+) -> Position:
+    """Return the position in the dataset, that all ranks have; all ranks call it together.
 
     Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
     all ranks, or when sink mode would begin within an epoch.
     """
     job, own = found.job, found.own
 
-    def find() -> int:
+    def find() -> Position:
         try:
             position = found.position(feed, dataset, state, allow_change)
         except InputError as error:
             raise InputError(f"{own}: {error}") from error
         if position.change is not None:
             _log.warning("%s: %s", own, position.change)
-        return position.done
+        if state is None or found.resharded_from is not None:
+            return position
+        manifest = found.manifest
+        return position.counting(state.drawn, manifest.cumulative_step if manifest is not None else None)
 
-    done = job.run_together("comparing the dataset", find)
-    positions = [position for (position,) in job.gather([done])]
-    if len(set(positions)) > 1:
+    position = job.run_together("comparing the dataset", find)
+    positions = set(job.gather([position.done, position.batches, position.counted]))
+    if len(positions) > 1:
+        others = sorted({batches for _, batches, _ in positions} - {position.batches})
         raise InputError(
-            f"{own}: training would go on behind {done} steps here, and on other ranks behind "
-            f"{list_some(sorted(set(positions) - {done}))}: give the same dataset on all ranks"
+            f"{own}: training would go on behind {position.batches} steps here, and on other ranks behind "
+            f"{list_some(others)}: give the same dataset on all ranks"
         )
-    return done
+    return position

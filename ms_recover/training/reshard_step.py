@@ -23,6 +23,7 @@ from ms_recover.training.job import TrainingJob
 from ms_recover.training.known_runs import gather_runs
 from ms_recover.training.other_world import aside_roots
 from ms_recover.training.reshard_trees import JudgedTree, OpenSource, Place, SliceTree, find_trees
+from ms_recover.training.resumed_experiment import take_experiment
 from ms_recover.training.search import Search
 
 _log = logging.getLogger(__name__)
@@ -100,9 +101,13 @@ class TreeChoice:
 
     def __init__(self, job: TrainingJob, search: Search, sources: Sequence[str]) -> None:
         trees, runs = _look(job, search, sources)
+        taken = take_experiment(runs, search.given, search.judging.run, search.root)
+        search = search.taking(taken)
+        if taken.others:  # which `find_slice` says
+            trees = []
         if search.from_environment and search.judging.run is not None:
             search = search.in_run(follow_choice(runs, search.judging.run))
-        self._job, self._search = job, search
+        self._job, self._search, self.loaded = job, search, taken.loaded
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
         self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)]))
         self._without: set[Place] = set()

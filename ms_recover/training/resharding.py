@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from ms_recover.execution.context import ActionContext
 from ms_recover.model.compose import ComposeAction
 from ms_recover.model.inventory import SliceFile
 from ms_recover.model.manifest import Manifest, RunStep
+from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.reshard import ReshardPlan
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import identity_of
@@ -31,6 +32,7 @@ from ms_recover.training.compiled_files import CapturedFiles, captured_files
 from ms_recover.training.job import TrainingJob, device_target
 from ms_recover.training.network import OwnSlice, check_values, load_into_network
 from ms_recover.training.position import Feed, Position
+from ms_recover.training.proof import OF_STATE, VALUES, resume_line
 from ms_recover.training.reshard_position import (
     SharedFeed,
     feed_before,
@@ -40,7 +42,7 @@ from ms_recover.training.reshard_position import (
 )
 from ms_recover.training.reshard_step import ChosenTree, TreeChoice
 from ms_recover.training.reshard_target import JobTarget, StatedCut, is_cut_like, target_of
-from ms_recover.training.run import OtherWorld, note_resumed
+from ms_recover.training.run import Loaded, OtherWorld, note_resumed
 from ms_recover.training.run_state import RunState, run_state_in
 from ms_recover.training.sample_order import shards_of
 from ms_recover.training.search import Search
@@ -69,10 +71,11 @@ class Resharded:
     _files: CapturedFiles = field(default_factory=lambda: CapturedFiles(None, {}))
     _fits: bool = False
     _values: list[ComposedValue] | None = None
+    _digests: Mapping[str, str] = field(default_factory=dict)
 
     source_rank: None = None
     lost: tuple[str, ...] = ()
-    initial: tuple[str, ...] = ()
+    rank_local: RankLocalChoice = "refuse"
 
     def __post_init__(self) -> None:
         self.own = OwnSlice(self.job.rank, self.chosen.step, self.chosen.judged.tree.name)
@@ -82,6 +85,11 @@ class Resharded:
     def resharded_from(self) -> int:
         """How many ranks saved the slices."""
         return self.chosen.judged.ranks
+
+    @property
+    def initial(self) -> tuple[str, ...]:
+        """The parameters that keep the values of the network."""
+        return self.search.keep
 
     @property
     def manifest(self) -> Manifest | None:
@@ -135,8 +143,10 @@ class Resharded:
                     like,
                     file.rank,
                 )
+                resume_line().doubt(f"those of rank {file.rank}", *OF_STATE)
             return state
         _log.warning("%s: no state was saved with these slices: random generators and callbacks start anew", self.own)
+        resume_line().doubt("no state was saved", *OF_STATE)
         return None
 
     def load(
@@ -160,18 +170,39 @@ class Resharded:
         cell, values = network(), self._values or []
         self._check_shapes(cell, values)
         tensors = {one.parameter.name: tensor_of(one) for one in values}
-        load_into_network(cell, tensors, self.own, in_place=in_place)
-        expected = {one.parameter.name: one.digest for one in values}
+        load_into_network(cell, tensors, self.own, self.initial, in_place=in_place)
+        expected = {one.parameter.name: one.digest for one in values if one.parameter.name not in self.initial}
         count = check_values(cell, expected, self.own)
+        resume_line().prove(*VALUES)
+        self._digests = expected
         _log.info("%s: %d parameters of the network have the digests of what was put together", self.own, count)
         self._values = None
+
+    def digests(self) -> Mapping[str, str]:
+        """Return the digests of the parameters that were loaded, by name."""
+        return self._digests
+
+    def values(self, network: Any) -> dict[str, Any]:
+        """Put the parameters together once more; errors are those of `load`."""
+        self.prepare(network)
+        tensors = {one.parameter.name: tensor_of(one) for one in self._values or []}
+        self._values = None
+        return tensors
+
+    def others(self) -> tuple[()]:
+        """Return no other slices: `state` has looked through them."""
+        return ()
 
     def _check_shapes(self, cell: Any, values: Sequence[ComposedValue]) -> None:
         """Refuse what does not fit before anything is loaded."""
         there = {one.parameter.name: one.parameter for one in values}
         for one in saved_parameters(cell):
             found, shape = there.get(one.name), list(one.shape)
-            if found is not None and (list(found.shape), found.dtype) != (shape, str(one.dtype)):
+            if (
+                found is not None
+                and one.name not in self.initial
+                and (list(found.shape), found.dtype) != (shape, str(one.dtype))
+            ):
                 raise InputError(
                     f"{self.own}: the network has {one.name!r} as {one.dtype} {shape} on this rank, and "
                     f"cut as this job states it is {found.dtype} {list(found.shape)}: it is another network, or its "
@@ -218,17 +249,22 @@ class Resharded:
         for text in plan.warnings:
             _log.warning("%s: %s", self.own, text)
 
-    def finish(self, *, aside: bool = True) -> None:
-        """Note that the next run goes on from here; its first saver sets the slices before aside."""
-        if not aside:
-            return
+    def waiting(self) -> Callable[[], None]:
+        """Return what to call where a later proof fails: nothing, as nothing was renamed."""
+        return lambda: None
+
+    def set_aside(self) -> None:
+        """Leave all slices where they are: the first saver of the run that goes on sets those before aside."""
+
+    def note(self) -> None:
+        """Note that the next run goes on from here."""
         judged, step = self.chosen.judged, self.chosen.step
         run = self.chosen.run
         before = RunStep(run.run_id or "", step, run.started)
         if self.job.holds_everywhere(self._fits):  # as it shows behind the compile
             for path, data in self._files.files.items():
                 write_small(path, data, mode=0o600)
-            note_resumed(before)
+            note_resumed(before, loaded=Loaded(experiments=self.search.loaded, root=self.search.root))
             return
         note_resumed(
             before,
@@ -239,6 +275,7 @@ class Resharded:
                 newest_start=max((one.started or 0 for one in judged.runs), default=0),
                 files=self._files.files,
             ),
+            Loaded(experiments=self.search.loaded, root=self.search.root),
         )
 
 
@@ -255,7 +292,7 @@ def find_resharded(
     """
     choice = TreeChoice(job, search, sources)
     while (chosen := choice.newest()) is not None:
-        found = _as_chosen(job, search, chosen, stated, network)
+        found = _as_chosen(job, replace(search, loaded=choice.loaded), chosen, stated, network)
         if found is None or device_target() != "CPU":
             return found
         why = job.run_together("putting the slice together", partial(_why_damaged, found, network))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from ms_recover.planning.planner import plan_for_rank
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.rank_view import RankView
-from ms_recover.training.set_aside import set_aside
+from ms_recover.training.set_aside import set_all_aside
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +99,10 @@ def obtain_slice(view: RankView, step: Step) -> RankView:
     if verdict.verdict == "keep":
         _log.log(logging.WARNING if view.lends(step) else logging.INFO, "%s: %s", own, verdict.reason)
         return view
+    if not may_be_written(os.path.dirname(own.path)):
+        why = f"{os.path.dirname(own.path)} may only be read, so the slice cannot be put there: {verdict.reason}"
+        _log.warning("%s: %s; trying an older step", own, why)
+        return view.withdraw(step, why)
     try:
         source = _recover_slice(view, step, own)
     except VerificationError as error:
@@ -127,15 +131,44 @@ def _recover_slice(view: RankView, step: Step, own: OwnSlice) -> int:
 def supersede_newer_slices(view: RankView, step: Step) -> None:
     """Rename this rank's slices that are newer than the step that training resumes from, with their manifests.
 
-    Where another run was chosen, those of runs that were started later as well: the choice stays made.
+    Where another run was chosen, those of runs that were started later as well: the choice stays made. In directories
+    that may only be read they stay, and nothing can be saved beside them.
 
     Raises StorageError when the file system refuses.
     """
+    why = f"newer than step {step}, from which training goes on"
+    if view.lineage is not None and view.lineage.chosen:
+        why += f", or of later runs than {view.lineage.last.text}, which was chosen"
+    set_all_aside(view.rank, _newer(view, step), why)
+
+
+def _newer(view: RankView, step: Step) -> Iterator[tuple[str, Step]]:
+    """Yield the slices to set aside, with their steps; each is renamed before the next one."""
     inventory = _scan_again(view) if view.outdated else view.inventory
-    while newer := [(file, why) for file in inventory.slices if (why := view.why_set_aside(file, step)) is not None]:
-        for file, why in newer:
-            set_aside(view.rank, os.path.join(inventory.root, file.path), why)
+    stay: set[str] = set()
+    while newer := [one for one in inventory.slices if view.is_set_aside(one, step) and one.path not in stay]:
+        for one in newer:
+            path = os.path.join(inventory.root, one.path)
+            if may_be_written(os.path.dirname(path)):
+                yield path, one.step
+            else:
+                stay.add(one.path)
         inventory = _scan_again(view)  # a scan shows one of several equal slices
+    if stay:
+        _log.warning(
+            "rank %d: %d slices that are newer than step %s stay under %s, which may only be read: save elsewhere",
+            view.rank,
+            len(stay),
+            step,
+            inventory.root,
+        )
+
+
+def may_be_written(folder: str) -> bool:
+    """Whether files of a directory, which may have to be made, can be made and renamed."""
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _scan_again(view: RankView) -> Inventory:

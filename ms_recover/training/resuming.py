@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import InputError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.training.cells import as_cell
+from ms_recover.training.cells import as_cell, holds_optimizer
+from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.generators import restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job
+from ms_recover.training.loop_proof import LoopProof
+from ms_recover.training.network_state import restore
 from ms_recover.training.position import Feed, check_feed
+from ms_recover.training.proof import OF_LOOP, resume_line
+from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.run_state import RunState, warn_of_operators
 from ms_recover.training.sample_order import check_order, loop_doubts
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
@@ -51,6 +56,34 @@ class Resumption:
     accumulate: int = 1
     """With ``reshard=True`` and a dataset: how many micro-batches, each as large as one of a rank before, a rank trains
     now for an update of the weights, so that they make up for lost ranks."""
+    loop_proof: LoopProof | None = field(default=None, repr=False, compare=False)
+    """Of `resume`: what `prove` compares with."""
+
+    def prove(self, iterator: Iterator[Any], *, allow_dataset_change: bool = False) -> Iterator[Any]:
+        """Draw the last trained batch once more from the iterator of a loop, and compare it with the saved digest.
+
+        All ranks call it together, before the first step, with the iterator that the loop trains from, which has to
+        begin one batch before the first that is not trained yet: ``dataset.set_init_step(done - 1)``. Where the
+        training starts afresh nothing is drawn.
+
+        Parameters
+        ----------
+        iterator : iterator
+            Of MindSpore or of the program; what it gives was given to ``SliceSaver.save(step, batch=...)``.
+        allow_dataset_change : bool
+            Warn of another batch instead of refusing it.
+
+        Returns
+        -------
+        iterator
+            The iterator, which goes on behind that batch.
+
+        Raises
+        ------
+        InputError
+            On every rank when one has another batch; nothing below the root is changed.
+        """
+        return iterator if self.loop_proof is None else self.loop_proof.prove(iterator, allow=allow_dataset_change)
 
 
 @holding_directories()
@@ -64,10 +97,12 @@ def resume(
     step: Step | str | tuple[int, int] | None = None,
     ckpt_file: str | os.PathLike[str] | None = None,
     run: str | None = None,
+    prefix: str | Iterable[str] | None = None,
     newest: bool = False,
     tolerate: str | Iterable[str] = (),
     fresh: Fresh = "refuse",
     rank_local: RankLocalChoice = "refuse",
+    keep: str | Iterable[str] = (),
     dataset: Any = None,
     reshard: bool = False,
     sources: Paths = (),
@@ -86,8 +121,12 @@ def resume(
         As the `SliceSaver` had them that saved the slices.
     root : str or path
         The tree of slices, which holds ``ckpt_dir{rank}/``.
-    pattern, group_info, strategy, step, ckpt_file, run, newest, tolerate, rank_local
+    pattern, group_info, strategy, step, ckpt_file, run, newest, tolerate, rank_local, keep
         As for `recover_train`.
+    prefix : str or list of str, optional
+        The prefix that the program gives to its `SliceSaver`, which names the experiment: slices of other ones are no
+        candidates, and stay as they are. Without it the root must hold slices of one experiment alone, and the saver
+        must have its prefix.
     fresh : {"refuse", "start"}
         Without any slice of any step on any rank: raise, or change nothing and return a `Resumption` without step.
     dataset : mindspore.dataset.Dataset, optional
@@ -108,28 +147,37 @@ def resume(
     MissingInputError, UnrecoverableError, InputError, VerificationError, MsRecoverError
         As `recover_train`.
 
+    Notes
+    -----
+    Slices that are newer than the step are set aside when `Resumption.prove` has proven the samples, or where nothing
+    can be compared at once.
+
     Examples
     --------
     >>> resumed = resume([network, optimizer], ".", fresh="start")  # doctest: +SKIP
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
-    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local)
-    search = search.choosing(step, ckpt_file)
+    search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
+    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
     found = find_any(job, search, cut, (), network)
     if found is None:
         return Resumption(None, None, None)
     state = found.state()
+    if not holds_optimizer(network):
+        resume_line().doubt("none is among the parameters", "optimizer")
     if dataset is not None:
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
-    load_found(found, lambda: found.load(lambda: network, lambda: None))
+    loaded = LoadedValues(found, lambda: network)
+    load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
+    job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
     warn_of_operators(found.own, network, state)
     shared_out = found.resharded_from is not None
-    for doubt in loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else ():
-        _log.warning("%s: %s", found.own, doubt)
+    doubts = loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else []
     if state is not None:
         restore_generators(state.generators)
+    proof = LoopProof(job, found.own, dataset, None if shared_out else state, doubts, found.set_aside, found.waiting())
     return Resumption(
         found.own.step,
         found.own.path,
@@ -138,6 +186,7 @@ def resume(
         extra=state.extra if state is not None else None,
         resharded_from=found.resharded_from,
         accumulate=found.micro_batches(dataset, state) if dataset is not None else 1,
+        loop_proof=proof,
     )
 
 

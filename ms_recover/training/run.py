@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ms_recover.errors import UsageError
 from ms_recover.model.manifest import RunStep
 from ms_recover.model.options import ScanOptions
 from ms_recover.model.steps import Step
@@ -27,8 +29,11 @@ class SharedNames:
 
     prefix: str
     """With ``_N`` where earlier starts have the names without."""
-    saved: set[Step] = field(default_factory=set)
-    """Committed steps: what one saver has saved, another one does not save again."""
+    number: int = 0
+    """The N."""
+    saved: dict[Step, str] = field(default_factory=dict)
+    """Committed steps and their paths, empty when removed: what one saver has saved, another one does not save again.
+    """
     savers: list[Keeping] = field(default_factory=list)
 
 
@@ -93,6 +98,33 @@ class OtherWorld:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The experiment of a step that was loaded although nothing said which is meant, and the tree that it is from.
+
+    A saver with another prefix must not go on with it in that tree. No `experiments` are any.
+    """
+
+    experiments: tuple[str, ...] = ()
+    root: str = ""
+
+    def why_not(self, experiment: str, directory: str) -> str | None:
+        """Return why a saver of an experiment may not go on with it in a directory; None where it may."""
+        top = os.path.join(os.path.realpath(self.root), "")
+        if not self.experiments or experiment in self.experiments or not os.path.realpath(directory).startswith(top):
+            return None
+        names = " and ".join(map(repr, self.experiments))
+        return (
+            f"of the experiment {names} in {self.root} was loaded, and this saver has the prefix {experiment!r}: give "
+            f"the resume prefix={experiment!r}, so that it resumes this program's own slices, or "
+            f"run={self.experiments[0]!r} to begin {experiment!r} from that step"
+        )
+
+
+NOT_LOADED = Loaded()
+"""Where a program said what it means, or loaded nothing."""
+
+
 @dataclass
 class _Process:
     run: TrainingRun | None = None
@@ -101,14 +133,18 @@ class _Process:
     other: OtherWorld | None = None
     resharded_from: int | None = None
     newest_start: int = 0
+    loaded: Loaded = NOT_LOADED
 
 
 _process = _Process()
 
 
-def note_resumed(step: RunStep, other: OtherWorld | None = None) -> None:
-    """Remember the step that this process has just loaded, and that it was cut anew: the next run goes on from it."""
-    _process.resumed, _process.other = step, other
+def note_resumed(step: RunStep, other: OtherWorld | None = None, loaded: Loaded = NOT_LOADED) -> None:
+    """Remember the step that this process has just loaded, and that it was cut anew: the next run goes on from it.
+
+    Where nothing said which experiment is meant, `loaded` names it.
+    """
+    _process.resumed, _process.other, _process.loaded = step, other, loaded
     _process.resharded_from = None if other is None else other.ranks
     _process.newest_start = 0 if other is None else other.newest_start
     _process.resumes += 1
@@ -132,7 +168,14 @@ def resumes() -> int:
 def forget_resumed() -> None:
     """Forget what was loaded: the next run begins by itself."""
     _process.resumed = _process.other = _process.resharded_from = None
-    _process.newest_start = 0
+    _process.newest_start, _process.loaded = 0, NOT_LOADED
+
+
+def check_experiment(experiment: str, directory: str) -> None:
+    """Raise UsageError where a saver would go on with another experiment's training that nobody chose."""
+    why = _process.loaded.why_not(experiment, directory) if _process.resumed is not None else None
+    if _process.resumed is not None and why is not None:
+        raise UsageError(f"step {_process.resumed.step} {why}")
 
 
 def begin_run(
@@ -157,6 +200,7 @@ def begin_run(
             owner=owner,
         )
         _process.run, _process.resumed, _process.resharded_from = run, None, None
+        _process.loaded = NOT_LOADED
     run.users += 1
     return run
 

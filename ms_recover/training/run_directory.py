@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ms_recover.errors import MsRecoverError, UsageError
@@ -13,20 +13,19 @@ from ms_recover.execution.directory_lock import DirectoryLock, lock_directory
 from ms_recover.execution.save_slice import abandon_staged
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
+from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import identity_of
+from ms_recover.training.experiment import experiment_of
+from ms_recover.training.held_slices import Held, HeldSlice, held_slice, prefix_of, read_folder
+from ms_recover.training.host import this_host
 from ms_recover.training.job import TrainingJob
-from ms_recover.training.rotation import (
-    NO_STEP,
-    Earlier,
-    Keeping,
-    find_earlier,
-    find_newer,
-    next_prefix,
-    rotate,
-)
+from ms_recover.training.position import Feed
+from ms_recover.training.rotation import NO_STEP, Earlier, Keeping, find_earlier, find_newer, rotate
 from ms_recover.training.run import SharedNames, TrainingRun, begin_run
-from ms_recover.training.set_aside import set_aside
+from ms_recover.training.set_aside import set_all_aside
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +64,46 @@ class RunDirectory:
         self._run: TrainingRun | None = None
         self._begun = NO_STEP
         self._earlier: Earlier | None = None
+        self._is_said = False
         _idle.add(self)
 
     @property
     def prefix(self) -> str:
         """Start of the file names of this run."""
         return self._names.prefix if self._names is not None else self._base
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that manifests state."""
+        return experiment_of(self._base)
+
+    @property
+    def start_number(self) -> int:
+        """The N of ``_N`` in the prefix of this run, 0 for none."""
+        return self._names.number if self._names is not None else 0
+
+    @property
+    def claim(self) -> SliceClaim | None:
+        """What the state files of this run claim; None before it begins."""
+        if self._run is None:
+            return None
+        return SliceClaim(self.experiment, self.prefix, self._run.run_id, self._run.started)
+
+    def record(self, feed: Feed | None) -> TrainingRecord:
+        """Return what the manifests of this run state about it."""
+        assert self._run is not None
+        host, machine = this_host()
+        return TrainingRecord(
+            started=self._run.started,
+            resumed_from=self._run.resumed_from,
+            resharded_from=self._run.resharded_from,
+            epoch_steps=feed.epoch_steps if feed is not None else None,
+            batch_size=feed.batch_size if feed is not None else None,
+            host=host,
+            machine=machine,
+            base_prefix=self.experiment,
+            start_number=self.start_number,
+        )
 
     @property
     def _key(self) -> tuple[str, str]:
@@ -94,12 +127,13 @@ class RunDirectory:
         self._release.append(weakref.finalize(self, run.leave))
         if self._key not in run.names:
             abandon_staged(self._folder)
-            run.names[self._key] = SharedNames(prefix=next_prefix(os.listdir(self._folder), self._base))
+            number = Held(read_folder(self._folder), self._base).next_start(os.listdir(self._folder))
+            run.names[self._key] = SharedNames(prefix=prefix_of(self._base, number), number=number)
         names = self._names = run.names[self._key]
         self._keeping = replace(self._keeping, saved=set(), every=every, stride=stride)
         names.savers.append(self._keeping)
         run.newest = max(run.newest, first)
-        self._begun, self._earlier = NO_STEP, None
+        self._begun, self._earlier, self._is_said = NO_STEP, None, False
         return run
 
     def set_aside_newer(self, begun: Step) -> None:
@@ -110,22 +144,23 @@ class RunDirectory:
         assert self._run is not None
         self._begun, self._earlier = begun, None
         where = f"step {begun}, behind which" if begun > NO_STEP else "the first step, with which"
-        for one in find_newer(self._folder, self._base, self.prefix, self._run.record(begun), begun):
-            set_aside(self._job.rank, one.path, f"is of another run and newer than {where} this training begins")
+        newer = find_newer(self._folder, self._base, self.prefix, self._run.record(begun), begun)
+        why = f"of other runs of {self.experiment!r} and newer than {where} this training begins"
+        set_all_aside(self._job.rank, [(one.path, one.step) for one in newer], why)
 
     def note(self, step: Step) -> None:
         """Note a step that is to be saved."""
         assert self._run is not None
         self._run.newest = max(self._run.newest, step)
 
-    def commit(self, step: Step, save: Callable[[], None]) -> None:
-        """Save a step, unless another saver of the run has saved it; one slice is written at a time."""
+    def commit(self, step: Step, path: str, save: Callable[[], None]) -> None:
+        """Save a step under a path, unless another saver of the run has saved it; one slice is written at a time."""
         assert self._names is not None
         assert self._lock is not None
         with self._lock.writing:
             if step not in self._names.saved:
                 save()
-                self._names.saved.add(step)
+                self._names.saved[step] = path
             self._keeping.saved.add(step)
 
     def rotate(self, floor: Step) -> None:
@@ -133,21 +168,43 @@ class RunDirectory:
         assert self._run is not None
         assert self._names is not None
         assert self._lock is not None
-        rank, prefix = self._job.rank, self.prefix
+        rank, prefix, saved = self._job.rank, self.prefix, self._names.saved
         with self._lock.writing:
             try:
                 if self._earlier is None:
-                    self._earlier = find_earlier(self._folder, self._base, prefix, self._run.record(self._begun))
+                    record = self._run.record(self._begun)
+                    self._earlier = find_earlier(self._folder, self._base, prefix, record, rank)
                 idle = [one._keeping for one in _idle if one._key == self._key]
                 savers = [*self._names.savers, *idle]
-                gone = rotate(self._folder, prefix, savers, floor, self._earlier, self._keep_runs)
+                mine = [held_slice(*os.path.split(path)) for path in saved.values() if path and os.path.lexists(path)]
+                gone = rotate(filter(None, mine), savers, floor, self._earlier, self._keep_runs)
             except OSError as error:  # nothing is lost by it; the next save tries again
                 _log.warning("rank %d, step %s: old slices not removed: %s", rank, floor, error)
             else:
+                self._say(gone, self._earlier)
                 self._earlier = self._earlier.without(gone)
+                paths = {one.path for one in gone}
+                saved.update({step: "" for step, path in saved.items() if path in paths})
                 for one in gone:
                     name = os.path.basename(one.path)
                     _log.info("rank %d: removed %s; every rank has step %s", rank, name, floor)
+
+    def _say(self, gone: Sequence[HeldSlice], earlier: Earlier) -> None:
+        """Name the slices that were given up when one of them is removed; once a start, for all."""
+        given_up = [*earlier.others, *earlier.halves]
+        paths = {one.path for one in given_up}
+        if self._is_said or paths.isdisjoint(one.path for one in gone):
+            return
+        self._is_said = True
+        _log.warning(
+            "rank %d: %d slice(s) of %r that runs before this one saved behind the step from which training went on, "
+            "or had not committed, are removed as soon as every rank has come as far, up to step %s: %s",
+            self._job.rank,
+            len(given_up),
+            self.experiment,
+            max(one.step for one in given_up),
+            list_some(sorted(map(os.path.basename, paths)), 3),
+        )
 
 
 def last_start(folders: Iterable[str]) -> int:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ms_recover.errors import MsRecoverError, UsageError
-from ms_recover.execution.state_files import read_state, read_state_in
+from ms_recover.execution.state_files import CLAIM, read_state, read_state_in
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.state import SliceClaim
 from ms_recover.model.texts import list_some
 from ms_recover.stores.store import Store
 from ms_recover.training.generators import generator_states, random_operators
 from ms_recover.training.network import OwnSlice
+from ms_recover.training.proof import OF_STATE, resume_line
 from ms_recover.training.state_values import from_state, to_state
 
 _log = logging.getLogger(__name__)
@@ -38,12 +41,26 @@ class RunState:
     """What decided the order of the samples, see `sample_order`."""
     drawn_by_dataset: Mapping[str, Any] = field(default_factory=dict)
     """The generators that the dataset draws from, and their states before its first sample."""
-    remembered: Mapping[str, str] = field(default_factory=dict)
-    """What the dataset's own code had changed by then, see `SampleMemory.changed`."""
+    buffers: Mapping[str, Any] = field(default_factory=dict)
+    """The persistent buffers of the network, see `ms_recover.training.buffers`."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """What cells keep that is in no slice, see `ms_recover.training.attributes.changed_values`."""
+    trainable: Mapping[str, Any] = field(default_factory=dict)
+    """Which parameters are trained, see `ms_recover.training.trainable`."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of optimizers, loss scales and losses, see `ms_recover.training.hyperparameters`."""
+    batch: tuple[Any, ...] = ()
+    """Digests of the last batch that was trained, see `ms_recover.training.batches.to_record`."""
+    drawn: int | None = None
+    """Batches that the dataset had given from its beginning on; None where nobody counted."""
+    lent: bool = False
+    """Whether it is the state of another rank; in no file."""
+    saved_at: float | None = None
+    """When the slice was saved, in seconds since 1970."""
 
 
-def encode_run_state(state: RunState) -> bytes:
-    """Return the contents of the state file of a slice.
+def encode_run_state(state: RunState, claim: SliceClaim | None = None) -> bytes:
+    """Return the contents of the state file of a slice; a `claim` states whose it is.
 
     Raises UsageError, which names the value, when a callback or the program gave one that cannot be saved.
     """
@@ -56,8 +73,16 @@ def encode_run_state(state: RunState) -> bytes:
         ],
         "order": to_state(dict(state.order), "order"),
         "drawn_by_dataset": to_state(dict(state.drawn_by_dataset), "drawn_by_dataset"),
-        "remembered": to_state(dict(state.remembered), "remembered"),
+        "buffers": to_state(dict(state.buffers), "buffers"),
+        "attributes": to_state(dict(state.attributes), "attributes"),
+        "trainable": to_state(dict(state.trainable), "trainable"),
+        "batch": to_state(list(state.batch), "batch"),
+        "drawn": state.drawn,
+        "settings": to_state(dict(state.settings), "settings"),
+        "saved_at": state.saved_at,
     }
+    if claim is not None:
+        values[CLAIM] = claim.values
     try:
         return encode_state(values)
     except ValueError as error:
@@ -66,7 +91,7 @@ def encode_run_state(state: RunState) -> bytes:
 
 def current_state(**parts: Any) -> RunState:
     """Return the state of the training now, with the given parts beside the generators."""
-    return RunState(generators=generator_states(), **parts)
+    return RunState(generators=generator_states(), saved_at=time.time(), **parts)
 
 
 def find_run_state(own: OwnSlice, root: str) -> RunState | None:
@@ -80,7 +105,7 @@ def find_run_state(own: OwnSlice, root: str) -> RunState | None:
         manifest = read_manifest(own.path + MANIFEST_SUFFIX)
         state = _state_beside(own.path, manifest)
         if state is not None:
-            return state
+            return replace(state, lent=any(source.rank != own.rank for source in manifest.provenance.sources))
         for source in manifest.provenance.sources:
             path = os.path.join(root, source.path)
             if source.host is None and (state := _state_of_source(path, manifest)) is not None:
@@ -90,10 +115,12 @@ def find_run_state(own: OwnSlice, root: str) -> RunState | None:
                     source.rank,
                     path,
                 )
-                return state
+                resume_line().doubt(f"those of rank {source.rank}", *OF_STATE)
+                return replace(state, lent=source.rank != own.rank)
     except MsRecoverError as error:
         problem = str(error)
     _log.warning("%s: the state of random generators and callbacks is not restored, they start anew (%s)", own, problem)
+    resume_line().doubt("no state was saved", *OF_STATE)
     return None
 
 
@@ -117,6 +144,13 @@ def _state_beside(path: str, manifest: Manifest) -> RunState | None:
     return _decoded(read_state(path, training.state_digest))
 
 
+def state_if_sound(path: str, manifest: Manifest) -> RunState | None:
+    """Return the state beside a slice; None where there is none that its manifest names, or it cannot be read."""
+    with suppress(MsRecoverError):
+        return _state_beside(path, manifest)
+    return None
+
+
 def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> None:
     """Name the random operators of a network that do not go on where they were."""
     operators = random_operators(network, state.generators if state is not None else generator_states())
@@ -126,6 +160,7 @@ def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> No
             own,
             list_some(operators, 8),
         )
+        resume_line().doubt(f"random operators start anew: {list_some(operators, 8)}", "random numbers")
 
 
 def _decoded(values: Mapping[str, Any]) -> RunState:
@@ -137,7 +172,13 @@ def _decoded(values: Mapping[str, Any]) -> RunState:
         callbacks=tuple(found["callbacks"] or ()),
         order=found["order"] or {},
         drawn_by_dataset=found["drawn_by_dataset"] or {},
-        remembered=found["remembered"] or {},
+        buffers=found["buffers"] or {},
+        attributes=found["attributes"] or {},
+        trainable=found["trainable"] or {},
+        batch=tuple(found["batch"] or ()),
+        drawn=found["drawn"],
+        settings=found["settings"] or {},
+        saved_at=found["saved_at"],
     )
 
 

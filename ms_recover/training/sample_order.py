@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import mindspore.dataset as ds
+import numpy as np
 from mindspore.dataset.engine.samplers import DistributedSampler
 
 from ms_recover.errors import InputError
@@ -19,7 +20,6 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.training.accumulation import accumulation
 from ms_recover.training.run_state import RunState
-from ms_recover.training.sample_memory import SampleMemory, called_by_threads, nodes
 
 _OF_SHARDS = re.compile(r"(?:num_shards|batch_size|num_samples)=\d+(?:, )?")
 
@@ -28,6 +28,20 @@ UNSEEDED = 5489
 
 _NUMBERS = ("source_len", "num_samples", "num_shards", "buffer_size", "batch_size", "drop_remainder", "count")
 """Attributes of datasets that decide which samples there are."""
+
+_CODE = ("source", "operations", "per_batch_map", "batch_size_func", "predicate", "collate_fn", "callbacks")
+"""Attributes of MindSpore's datasets that hold code, or objects with code, of the program."""
+
+_WRAPPERS = ("_GeneratorWrapper", "_PickleGeneratorSource", "FuncWrapper", "IterSampler")
+"""Classes of MindSpore that hold objects of the program."""
+
+_WRAPPED = ("transform", "sampler", "generator")
+"""Attributes of theirs that have these objects."""
+
+_DATA = (list, tuple, dict, np.ndarray)
+"""Sources that are no code."""
+
+_EXACT = "they are exact with mindspore.dataset.config.set_seed() and set_fast_recovery(False)"
 
 _RANDOM = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "UniformAugment", "MixUp", "CutMix", "CutOut")
 
@@ -99,19 +113,30 @@ def doubts(dataset: Any, done: int, epoch_steps: int) -> list[str]:
             "trains with others. Call mindspore.dataset.config.set_seed() before the dataset is made"
         )
     if ds.config.get_fast_recovery() or ds.config.get_seed() == UNSEEDED:
-        exact = "they are exact with mindspore.dataset.config.set_seed() and set_fast_recovery(False)"
-        operations = sorted(set(_random_operations(dataset)))
+        operations = random_operations(dataset)
         if operations:
-            found.append(
-                f"the random operations on samples ({', '.join(operations)}) go on otherwise than in the interrupted "
-                f"training; {exact}"
-            )
+            found.append(_text_of_random(operations))
         if _has_processes(dataset):
             found.append(
                 "samples are made by processes of their own (python_multiprocessing=True), whose random numbers, if "
-                f"they draw any, go on otherwise than in the interrupted training; {exact}"
+                f"they draw any, go on otherwise than in the interrupted training; {_EXACT}"
             )
     return found
+
+
+def remaining_doubts(dataset: Any) -> list[str]:
+    """Return what a comparison of the last trained batch may miss: few samples may be alike by chance."""
+    operations = random_operations(dataset)
+    if not operations or not ds.config.get_fast_recovery() or not code_names(dataset):
+        return []
+    return [_text_of_random(operations)]
+
+
+def _text_of_random(operations: list[str]) -> str:
+    return (
+        f"the random operations on samples ({', '.join(operations)}) go on otherwise than in the interrupted training; "
+        f"{_EXACT}"
+    )
 
 
 def loop_doubts(step: Step, dataset: Any, state: RunState | None, *, shared_out: bool = False) -> list[str]:
@@ -120,13 +145,6 @@ def loop_doubts(step: Step, dataset: Any, state: RunState | None, *, shared_out:
     found = doubts(dataset, (step.epoch - 1) * epoch_steps + step.step, epoch_steps)
     if state is None:
         return found
-    replayed = not ds.config.get_fast_recovery() and not called_by_threads(dataset)
-    if state.remembered and not (replayed and not SampleMemory(dataset).differs(state.remembered)):
-        found.append(
-            f"samples may depend on what the dataset's own code keeps ({list_some(sorted(state.remembered), 8)}); it "
-            "goes on otherwise than in the interrupted training; it is exact with a dataset that is made anew, and "
-            "mindspore.dataset.config.set_fast_recovery(False), where one thread draws"
-        )
     return [*doubts_of_change(state.order, dataset, shared_out=shared_out), *found]
 
 
@@ -157,6 +175,89 @@ def _operation(node: Any) -> str:
     operations = getattr(node, "operations", None)
     parts += [type(one).__name__ for one in operations] if isinstance(operations, list) else []
     return f"{type(node).__name__}({', '.join(parts)})"
+
+
+def nodes(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those that it is made from."""
+    waiting = [dataset]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += list(getattr(node, "children", None) or ())
+
+
+def code_names(dataset: Any) -> list[str]:
+    """Return the names of the program's own code that makes the samples; none where MindSpore alone makes them."""
+    found = (_name(one) for node in nodes(dataset) for one in _code_of(node)) if dataset is not None else ()
+    return list(dict.fromkeys(found))
+
+
+def called_by_threads(dataset: Any) -> bool:
+    """Whether several threads of this process call the code of a dataset, in an order that nobody fixes."""
+    return any(
+        any(True for _ in _code_of(node))
+        and not getattr(node, "python_multiprocessing", False)
+        and (getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()) > 1
+        for node in nodes(dataset)
+    )
+
+
+def _code_of(node: Any) -> Iterator[Any]:
+    """Yield the program's code in one dataset; none of MindSpore's own operations, and no plain data."""
+    source = getattr(node, "source", None)
+    waiting = [one for name in _CODE if (one := getattr(node, name, None)) is not source]
+    waiting += [] if type(source) in _DATA else [source]
+    waiting += list(_samplers(node))
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif one is not None and not _is_theirs(one):
+            yield one
+        else:  # such as Compose
+            waiting += list(getattr(one, "transforms", None) or ())
+
+
+def _is_theirs(one: Any) -> bool:
+    kind = type(one)
+    return kind.__module__.startswith("mindspore.") and kind.__name__ not in _WRAPPERS
+
+
+def _name(one: Any) -> str:
+    if type(one).__name__ in _WRAPPERS:
+        one = next((found for name in _WRAPPED if (found := getattr(one, name, None)) is not None), one)
+    return str(getattr(one, "__qualname__", type(one).__qualname__))
+
+
+def unrepeatable(dataset: Any) -> str | None:
+    """Return why no later start can have the samples of this one, as a clause; None where one can."""
+    if ds.config.get_seed() != UNSEEDED:
+        return None
+    if _shuffles_anew(dataset):
+        return "the dataset is shuffled without a seed"
+    if _is_drawn_once(dataset):
+        return "the samples of the dataset were drawn at random without a seed"
+    return "random operations on samples have no seed" if random_operations(dataset) else None
+
+
+def causes(dataset: Any, saved: Mapping[str, Any]) -> list[str]:
+    """Return what may be the cause where a dataset gives another batch than that of the training that is resumed."""
+    found = doubts_of_change(saved, dataset)
+    seed = ds.config.get_seed()
+    if saved and saved["seed"] != seed:
+        found.append(f"its seed is {_seed(seed)}, and was {_seed(saved['seed'])}")
+    if seed == UNSEEDED:
+        found.append("mindspore.dataset.config.set_seed() was not called")
+    names = code_names(dataset)
+    if names:
+        found.append(
+            f"its own code ({list_some(names, 8)}) keeps something between samples, such as a generator of random "
+            "numbers, a count or an open stream"
+        )
+        if called_by_threads(dataset):
+            found.append("several threads call that code: give it num_parallel_workers=1")
+    found.append("the contents of its source have changed")
+    return found
 
 
 def is_unseeded(dataset: Any) -> bool:
@@ -204,12 +305,10 @@ def _shuffles_anew(dataset: Any) -> bool:
     )
 
 
-def _random_operations(dataset: Any) -> Iterator[str]:
-    for node in nodes(dataset):
-        for operation in getattr(node, "operations", None) or ():
-            name = type(operation).__name__
-            if name.startswith(_RANDOM):
-                yield name
+def random_operations(dataset: Any) -> list[str]:
+    """Return the names of MindSpore's random operations on samples."""
+    operations = (one for node in nodes(dataset) for one in getattr(node, "operations", None) or ())
+    return sorted({name for one in operations if (name := type(one).__name__).startswith(_RANDOM)})
 
 
 def _seed(seed: int) -> str:

@@ -18,6 +18,7 @@ from ms_recover.training.arguments import check_type, path_text, path_texts, sou
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
 from ms_recover.training.job import TrainingJob
+from ms_recover.training.resumed_experiment import Taken, agree_experiments
 from ms_recover.training.run import forget_resumed
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,12 @@ class Search:
     """The step that was chosen; None for the newest one."""
     ckpt_file: str | None = None
     """The slice that it was chosen by, whose run is resumed."""
+    given: tuple[str, ...] = ()
+    """The experiments of the program, empty where they are not known."""
+    loaded: tuple[str, ...] = ()
+    """See `ms_recover.training.resumed_experiment.Taken`."""
+    keep: tuple[str, ...] = ()
+    """Parameters that keep the values of the program."""
 
     def choosing(self, step: Any, ckpt_file: Any) -> Search:
         """Return the search for one step; UsageError when an argument is invalid."""
@@ -54,6 +61,15 @@ class Search:
         """Return the search in the run of the chosen slice; all ranks call it together."""
         run = agree_run_of(job, self.ckpt_file) if self.ckpt_file is not None else None
         return self if run is None else self.in_run(run)
+
+    def of_program(self, given: tuple[str, ...]) -> Search:
+        """Return the search of a program with these experiments."""
+        return replace(self, given=given)
+
+    def taking(self, taken: Taken) -> Search:
+        """Return the search among the experiments that are candidates."""
+        judging = replace(self.judging, experiments=taken.experiments, run=taken.run)
+        return replace(self, judging=judging)
 
     def in_run(self, run: str) -> Search:
         """Return the search in another run."""
@@ -95,6 +111,7 @@ def make_search(
     tolerate: str | Iterable[str],
     fresh: Fresh,
     rank_local: RankLocalChoice,
+    keep: str | Iterable[str] = (),
 ) -> Search:
     """Check the arguments of `resume`; UsageError when one is invalid."""
     if pattern is not None:
@@ -118,6 +135,7 @@ def make_search(
         fresh,
         rank_local,
         from_environment=run is None,
+        keep=texts("keep", keep),
     )
 
 
@@ -126,4 +144,4 @@ def prepare_search(job: TrainingJob, search: Search) -> Search:
     if wait_for_tasks():
         _log.info("rank %d: waited for a slice that an earlier training was still writing", job.rank)
     forget_resumed()
-    return search.agreed(job)
+    return search.of_program(agree_experiments(job, search.given)).agreed(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ms_recover.errors import MsRecoverError
 from ms_recover.execution.set_aside import explained_whole, rename_slice, supersede
@@ -12,28 +12,108 @@ from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.model.inventory import SetAside
 from ms_recover.model.manifest import Manifest
+from ms_recover.model.steps import Step
+from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage
 from ms_recover.stores.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
+_MOST_NAMED = 3
 
-def set_aside(rank: int, path: str, why: str) -> None:
+
+def set_aside(rank: int, path: str, why: str) -> str | None:
     """Rename a slice of this rank and what belongs to it: ``.superseded`` is appended. `why` is a clause.
+
+    Returns its path there, None where there was nothing to rename.
 
     Raises StorageError when the file system refuses.
     """
     aside = supersede(LocalStore(os.path.dirname(path)), os.path.basename(path), f"it {why}: move it away yourself")
     if aside is not None:
         _log.warning("rank %d: %s %s, renamed to %s", rank, path, why, aside)
+        return os.path.join(os.path.dirname(path), os.path.basename(aside))
+    return None
 
 
-def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineage) -> int:
-    """Give the slices of this rank that belong to a lineage their names back; return how many.
+def set_all_aside(rank: int, slices: Iterable[tuple[str, Step]], why: str) -> None:
+    """Rename slices of this rank, each when it is drawn, and name them in one line; `why` follows their number.
 
     Raises StorageError when the file system refuses.
     """
-    count = 0
+    made: list[tuple[Step, str]] = []
+    try:
+        for path, step in slices:
+            hint = f"it is {why}: move it away yourself"
+            aside = supersede(LocalStore(os.path.dirname(path)), os.path.basename(path), hint)
+            if aside is not None:
+                made.append((step, os.path.join(os.path.dirname(path), aside)))
+    finally:
+        _say(rank, made, why)
+
+
+def _say(rank: int, made: Sequence[tuple[Step, str]], why: str) -> None:
+    if made:
+        names = list_some((os.path.basename(path) for _, path in made), _MOST_NAMED)
+        newest, path = max(made)
+        _log.warning(
+            "rank %d, %s: %d slice(s) up to step %s, %s, renamed to %s",
+            rank,
+            os.path.dirname(path),
+            len(made),
+            newest,
+            why,
+            names,
+        )
+
+
+class Renames:
+    """The slices that were renamed to be resumed from; renamed back unless everything that was resumed is proven."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def note(self, path: str, to: str) -> None:
+        """Note that a slice got another name."""
+        self._done.append((path, to))
+
+    def keep(self) -> None:
+        """Leave all as it is."""
+        self._done.clear()
+
+    def taken(self) -> Renames:
+        """Return what was renamed so far, which is no longer this one's to rename back."""
+        others = Renames()
+        others._done, self._done = self._done, []
+        return others
+
+    def undo(self) -> None:
+        """Give all slices their names of before, the last one first; StorageError when the file system refuses."""
+        names: list[str] = []
+        folder = ""
+        while self._done:
+            path, to = self._done.pop()
+            with explained_whole("renaming back", to, f"its name was {os.path.basename(path)}"):
+                rename_slice(LocalStore(os.path.dirname(to)), os.path.basename(to), os.path.basename(path))
+            names, folder = [*names, os.path.basename(path)], os.path.dirname(path)
+        if names:
+            _log.warning(
+                "%s: %d slice(s) not resumed from, renamed back to %s",
+                folder,
+                len(names),
+                list_some(names, _MOST_NAMED),
+            )
+
+
+def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineage, renames: Renames) -> None:
+    """Give the slices of this rank that belong to a lineage their names back; `renames` notes them.
+
+    Raises StorageError when the file system refuses.
+    """
+    made: list[tuple[Step, str]] = []
     for one in slices:
         path, aside = os.path.join(root, one.path), os.path.join(root, one.aside)
         if one.rank != rank:
@@ -41,12 +121,13 @@ def bring_back(rank: int, root: str, slices: Iterable[SetAside], lineage: Lineag
         if lineage.order_of(_manifest_of(path, aside), one.step) is None:
             continue
         if os.path.lexists(path):
-            set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
+            away = set_aside(rank, path, f"takes the place of a slice of {lineage.last.text}")
+            renames.note(path, away or path)
         with explained_whole("bringing back", aside, "give it its name back yourself"):
             rename_slice(LocalStore(os.path.dirname(path)), os.path.basename(aside), os.path.basename(path))
-        _log.warning("rank %d: %s is of %s, renamed to %s", rank, aside, lineage.last.text, os.path.basename(path))
-        count += 1
-    return count
+        renames.note(aside, path)
+        made.append((one.step, path))
+    _say(rank, made, f"of {lineage.last.text}")
 
 
 def _manifest_of(path: str, aside: str) -> Manifest | None:

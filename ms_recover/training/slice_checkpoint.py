@@ -12,19 +12,21 @@ from mindspore.train import Callback
 from ms_recover.file_names import SliceFormat
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
-from ms_recover.training.callback_states import callback_states, without_state
-from ms_recover.training.continuation import DatasetDraws
+from ms_recover.training.callback_states import callback_states
+from ms_recover.training.dataset_draws import DatasetDraws
+from ms_recover.training.first_step import is_settled, settle
+from ms_recover.training.last_batch import LastBatch
+from ms_recover.training.loss_scales import LossScales
 from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
 from ms_recover.training.run_state import current_state, encode_run_state
-from ms_recover.training.sample_memory import SampleMemory
 from ms_recover.training.sample_order import is_unseeded, sample_order
 from ms_recover.training.slice_saver import SliceSaver
 from ms_recover.training.stall import Stall
+from ms_recover.training.unsaved_callbacks import warn_of_unsaved
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     directory : str
         Directory of this rank; ``{rank}`` stands for the rank.
     prefix : str
-        Start of the file names.
+        Start of the file names. It names the experiment: a resume takes no slices of another prefix.
     save_steps : int, optional
         Steps between two slices, counted from the start of the training; by default one slice per epoch. In sink
         mode a slice is saved at the end of the first sink at or behind each multiple. A step that has not updated the
@@ -81,7 +83,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         updated them is. In sink mode choose a sink size that is a multiple of the accumulation.
     keep : int
         Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
-        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
+        that this one goes on from count; what they saved behind that step goes once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -150,7 +152,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
-        self._managed = self._unseeded = False
+        self._managed = self._unseeded = self._has_saved = False
 
     @property
     def directory(self) -> Path:
@@ -184,7 +186,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._due = self._first_epoch = 0
         dataset = getattr(params, "train_dataset", None)
         self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
-        self._samples = SampleMemory(dataset)
+        self._batch = LastBatch(params, dataset, self._may_end)
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
             params.train_network,
@@ -193,8 +195,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             save_steps=self._save_steps or params.batch_num,
             stride=params.batch_num if sinks else 1,
         )
-        self._is_placed = False
+        self._is_placed = self._has_saved = False
         self._updates = OptimizerSteps(params.train_network)
+        self._scales = LossScales(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
         self._callbacks = list(getattr(params, "list_callback", ()))
@@ -203,31 +206,30 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
             return
         act_last(manager, SliceCheckpoint)
+        self._batch.act_first(manager)
         self._callbacks = manager._callbacks
         self._draws.watch(manager)
         around_first(manager, "on_train_epoch_begin", self._begin_epoch)
 
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         """Set newer slices aside, and refuse states that cannot be saved, before a sample is read."""
+        self.saver.note_begin()
         act()
-        self._place_run(run_context.original_args())
+        if is_settled():
+            self._place_run(run_context.original_args())
         if self.saver.job.connected:
             self.saver.job.run_together("reading the state of the callbacks", self._state)
         else:
             self._state()
-        lost = without_state(self._callbacks)
-        if lost:
-            _log.info(
-                "the state of the callbacks %s is not saved: they have no state_dict() and load_state_dict()",
-                list_some(lost, 8),
-            )
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step."""
         params = run_context.original_args()
+        settle()
         self._place_run(params)
-        if self._is_due(params) or params.cur_step_num % params.batch_num == 0:
+        if self._may_end(params):
             self._updates.note()
+            self._scales.note()
             self._asked = params.cur_step_num
 
     def _place_run(self, params: Any) -> None:
@@ -283,12 +285,18 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         every = self._save_steps or params.batch_num
         return bool(params.cur_step_num // every > self._last // every)
 
+    def _may_end(self, params: Any) -> bool:
+        """Whether a slice may be saved behind the step that begins."""
+        return self._is_due(params) or params.cur_step_num % params.batch_num == 0
+
     def _save_last(self, params: Any) -> None:
-        if params.cur_step_num == self._asked and self._updates.known and not self._updates.updated:
+        asked = params.cur_step_num == self._asked and self._updates.known
+        if asked and not self._updates.updated and not self._scales.overflowed(getattr(params, "net_outputs", None)):
             _log.warning(
-                "step %d, the last one, has not updated the weights: gradients that were accumulated since the "
+                "step %d, the last one, has not updated the weights: %sgradients that were accumulated since the "
                 "last update are in its slice only where they are parameters of the train network",
                 params.cur_step_num,
+                "unless the loss scale overflowed, " if self._scales.present else "",
             )
         self._save(params)
 
@@ -300,7 +308,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         if self.saver.job.holds_everywhere(not known or self._updates.updated > 0):
             return True
         if step - self._due < _LONGEST_WAIT:
-            _log.info("step %d has not updated the weights: the slice is saved behind the next update", step)
+            overflowed = self._scales.overflowed(getattr(params, "net_outputs", None))
+            why = "overflowed the loss scale" if overflowed else "has not updated the weights"
+            _log.info("step %d %s: the slice is saved behind the next update", step, why)
             return False
         _log.warning(
             "step %d is saved although the weights were not updated for %d steps: gradients that were accumulated "
@@ -311,6 +321,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         return True
 
     def _save(self, params: Any) -> None:
+        if not self._has_saved and self.saver.job.rank == 0:
+            warn_of_unsaved(self._callbacks, self.run_id, params.cur_step_num)
+        self._has_saved = True
         self._last, self._due = params.cur_step_num, 0
         if self._unseeded and self._step(params) < params.batch_num:
             self._unseeded = False
@@ -318,20 +331,20 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
                 "the dataset is shuffled without a seed, so a training resumed within an epoch cannot repeat its "
                 "order: call mindspore.dataset.config.set_seed() before the dataset is made"
             )
-        self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state())
+        self.saver.save_step(Step(params.cur_epoch_num, self._step(params)), params.cur_step_num, self._state(params))
 
     @staticmethod
     def _step(params: Any) -> int:
         return int((params.cur_step_num - 1) % params.batch_num + 1)
 
-    def _state(self) -> bytes:
-        """Return what the state file holds now."""
+    def _state(self, params: Any = None) -> bytes:
+        """Return what the state file holds now; behind a step with its batch."""
         callbacks = tuple(callback_states(self._callbacks))
-        return encode_run_state(
-            current_state(
-                callbacks=callbacks,
-                order=self._order,
-                drawn_by_dataset=self._draws.states,
-                remembered=self._samples.changed(),
-            )
+        state = current_state(
+            callbacks=callbacks,
+            order=self._order,
+            drawn_by_dataset=self._draws.states,
+            **self.saver.network_state(),
+            **(self._batch.behind(params) if params is not None else {}),
         )
+        return encode_run_state(state, self.saver.claim)

@@ -5,51 +5,47 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import mindspore as ms
-from safetensors import SafetensorError
-
-from ms_recover.errors import MsRecoverError, StorageError, UsageError
+from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.save_slice import SliceOrder, commit_staged, stage_slice
-from ms_recover.execution.write_slice import write_slice
 from ms_recover.file_names import SliceFormat
-from ms_recover.model.manifest import Digests, TrainingRecord
+from ms_recover.model.manifest import TrainingRecord
+from ms_recover.model.state import SliceClaim
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.model.texts import list_some
 from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
+from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
 from ms_recover.training.headline import Headline
-from ms_recover.training.host import this_host
 from ms_recover.training.job import TrainingJob, current_job
+from ms_recover.training.loop_proof import end_waiting
+from ms_recover.training.network_state import NetworkState, note_begin
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import Feed
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
-from ms_recover.training.run import resumes
+from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
 from ms_recover.training.run_state import current_state, encode_run_state
-from ms_recover.training.sample_memory import SampleMemory
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.snapshot import (
     Contents,
     HostMemory,
     flush_caches,
     is_compiled_parallel,
-    memory_places,
     read_contents,
     saved_names,
+    write_parameters,
 )
 from ms_recover.training.stall import Stall
 
 _log = logging.getLogger(__name__)
-
-_MOST_NAMED = 8
 
 
 class SliceSaver:
@@ -60,16 +56,16 @@ class SliceSaver:
 
     Parameters
     ----------
-    parameters : Cell, or list of cells and parameters
+    parameters : Cell, or list of cells, parameters and loss scalers
         What is saved: the network and the optimizer, and everything else that training changes. None when `begin` is
         given them.
     directory : str
         Directory of this rank; ``{rank}`` stands for the rank.
     prefix : str
-        Start of the file names.
+        Start of the file names. It names the experiment: a resume takes no slices of another prefix.
     keep : int
         Number of slices to keep, at least 2, so that a recovery can go back behind a damaged one. Those of the runs
-        that this one goes on from count; those of a run that was given up are removed once every rank has come as far.
+        that this one goes on from count; what they saved behind that step goes once every rank has come as far.
     group : collection of int, optional
         Ranks that hold the same slice as this one, itself included; by default those of `layouts`.
     async_save : bool
@@ -134,18 +130,17 @@ class SliceSaver:
         self._files = RankFiles(self._job, directory, group, layouts)
         self.directory, self.group_info = self._files.directory, self._files.group_info
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
-        self._async = async_save
-        self._format = format
+        self._async, self._format = async_save, format
         self._background = Background()
         self._memory = HostMemory()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
         self._dataset = dataset
-        self._samples = None if dataset is None else SampleMemory(dataset)
-        self._places: dict[str, int] = {}
-        self._replaced = False
         self._rank_local = RankLocal(self._job)
+        self._beside = NetworkState(self._job)
+        if self._network is not None:
+            self.note_begin()
         self.stalls: list[Stall] = []
         self.run_id = ""
 
@@ -158,6 +153,16 @@ class SliceSaver:
     def committed(self) -> Step | None:
         """The last step that this rank has committed in this run, None before the first."""
         return None if self._committed == NO_STEP else self._committed
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that manifests state: the prefix, without the rank."""
+        return self._place.experiment
+
+    @property
+    def claim(self) -> SliceClaim | None:
+        """What the state files of this run claim, None before it begins."""
+        return self._place.claim
 
     @property
     def stated(self) -> tuple[tuple[Layout, ...] | None, frozenset[int] | None]:
@@ -183,31 +188,33 @@ class SliceSaver:
         Raises UsageError when there is a parameter that could be saved and never loaded, and StorageError when the
         directory cannot be written.
         """
+        check_experiment(self.experiment, str(self.directory))
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
         self._rank_local = RankLocal(self._job)
-        self._places, self._replaced = {}, False
+        self._beside = NetworkState(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
+        if owner is None:
+            self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
         run = self._place.begin(owner, first, save_steps, stride)
         self.run_id = run.run_id
-        host, machine = this_host()
-        self._training = TrainingRecord(
-            started=run.started,
-            resumed_from=run.resumed_from,
-            resharded_from=run.resharded_from,
-            epoch_steps=feed.epoch_steps if feed is not None else None,
-            batch_size=feed.batch_size if feed is not None else None,
-            host=host,
-            machine=machine,
-        )
+        self._training = self._place.record(feed)
         self._headline = Headline(self._job, str(self.directory), run.run_id)
         self._begun, self._resumes = True, resumes()
+
+    def note_begin(self) -> None:
+        """Note what the network keeps beside its parameters as training begins: what changes is saved."""
+        note_begin(self._network)
+
+    def network_state(self) -> dict[str, Any]:
+        """Return what a state holds of the network: its buffers, and what its cells keep."""
+        return self._beside.take(as_cell(self._network))
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
@@ -224,7 +231,9 @@ class SliceSaver:
         self._is_placed = True
         self._job.run_connected("setting newer slices aside", lambda: self._place.set_aside_newer(begun))
 
-    def save(self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self, step: int, epoch: int | None = None, extra: Mapping[str, Any] | None = None, batch: Any = None
+    ) -> None:
         """Save a slice of the parameters as they are now, with its manifest and the state beside them.
 
         The state is that of the random generators: Python's, numpy's, MindSpore's default one, and the seeds of its
@@ -239,6 +248,9 @@ class SliceSaver:
         extra : dict, optional
             What else the program needs to go on, which `resume` returns: numbers, texts, tensors and arrays, and lists,
             tuples and dicts of them.
+        batch : optional
+            The batch of this step, whole and as the iterator gave it, of which a digest is saved (of 64 MiB at most):
+            `Resumption.prove` compares it.
 
         Raises
         ------
@@ -248,13 +260,16 @@ class SliceSaver:
             When this slice (with `async_save` the one before) could not be saved, on this rank or another one.
         """
         named = Step(1 if epoch is None else whole_number("epoch", epoch, 1), whole_number("step", step, 1))
-        samples = {} if self._samples is None else {"remembered": self._samples.changed()}
+        samples = {} if batch is None else {"batch": tuple(to_record(digest_batch(batch)))}
         order = {} if self._dataset is None else {"order": sample_order(self._dataset)}
-        state = encode_run_state(current_state(extra=extra, **order, **samples))
+        now = current_state(extra=extra, **order, **samples, **self.network_state())
+        state = encode_run_state(now, self.claim)  # before anything begins: what it refuses leaves all as it is
         if not self._begun or self._resumes != resumes():
             self.begin(first=named)
+            state = encode_run_state(now, self.claim)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
+        end_waiting(self._job.rank)
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
         self.save_step(named, step if epoch is None else None, state)
@@ -269,7 +284,7 @@ class SliceSaver:
         self._place.note(step)
         order, network = self._order(step, cumulative_step, state), self._network
         flush_caches(network)
-        self._name_replaced(step)
+        self._beside.name_replaced(network, step)
         if self._async:
             contents = read_contents(network)
             floor = self._floor(order.group, contents if self._rank_local.is_due(order.group) else None)
@@ -330,12 +345,13 @@ class SliceSaver:
             group=self._files.group(),
             expected=saved_names(self._network),
             state=state,
+            training=None if self._training is None else replace(self._training, buffers=self._beside.buffers),
         )
 
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:
         """Write and commit a slice; remove old ones if the newest step of every rank is given."""
         try:
-            self._place.commit(order.step, lambda: self._save_slice(order, parameters))
+            self._place.commit(order.step, order.path, lambda: self._save_slice(order, parameters))
         except MsRecoverError as error:
             raise type(error)(_not_saved(order, error)) from error
         except Exception as error:  # of MindSpore: it must name rank and step
@@ -346,44 +362,20 @@ class SliceSaver:
             self._place.rotate(floor)
 
     def _save_slice(self, order: SliceOrder, parameters: Any) -> None:
-        staged = stage_slice(order, lambda path: self._write(parameters, path))
-        manifest = commit_staged(staged, self._rank_local.add_to(self._training))
+        staged = stage_slice(order, lambda path: write_parameters(path, self._format, parameters))
+        manifest = commit_staged(staged, self._rank_local.add_to(order.training))
         self._rank_local.saved(order.path, manifest)
-
-    def _write(self, parameters: Any, path: str) -> Digests | None:
-        if isinstance(parameters, Contents):
-            return write_slice(path, self._format, parameters.parameters, parameters.values)
-        try:
-            ms.save_checkpoint(parameters, path, integrated_save=False, format=self._format)
-        except SafetensorError as error:  # of the file system; types were checked before
-            raise StorageError(f"{error}; check the directory, and free some space there") from error
-        return None
 
     def _floor(self, group: tuple[int, ...], contents: Contents | None = None) -> Step:
         """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
-        values = self._rank_local.values(group, self._newest, contents)
+        values = self._rank_local.values(group, self._newest, contents, self._beside.buffers)
         floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
         if floor > NO_STEP:
             self._headline.say(floor, group, self._files.is_one_block)
         return floor
-
-    def _name_replaced(self, step: Step) -> None:
-        """Name parameters whose memory was replaced since the save before: training changes them no more."""
-        before, self._places = self._places, memory_places(self._network)
-        moved = [name for name, place in self._places.items() if before.get(name, place) != place]
-        if moved and not self._replaced:
-            self._replaced = True
-            _log.warning(
-                "rank %d, step %s: %s were given other memory (by set_data or load_param_into_net): in PyNative mode "
-                "what MindSpore has compiled, such as an optimizer, goes on with the old one, so a resumed training is "
-                "another one; change values in place, with mindspore.ops.assign",
-                self._job.rank,
-                step,
-                list_some(moved, _MOST_NAMED),
-            )
 
     def _stood_still(self, step: Step, began: float) -> None:
         stall = Stall(step, time.perf_counter() - began)

@@ -9,8 +9,13 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore.experimental import MapParameter
+from safetensors import SafetensorError
 
+from ms_recover.errors import StorageError
+from ms_recover.execution.write_slice import write_slice
+from ms_recover.file_names import SliceFormat
 from ms_recover.formats.dtypes import ITEM_SIZES
+from ms_recover.model.manifest import Digests
 from ms_recover.model.slices import Parameter
 from ms_recover.training.job import device_target
 
@@ -130,3 +135,17 @@ class HostMemory:
             values.append(part.data)
             start += len(value)
         return Contents(contents.parameters, tuple(values))
+
+
+def write_parameters(path: str, form: SliceFormat, parameters: Any) -> Digests | None:
+    """Write `Contents`, or a cell whose parameters MindSpore has to read itself; return the digests of the former.
+
+    Raises StorageError when the file system refuses.
+    """
+    if isinstance(parameters, Contents):
+        return write_slice(path, form, parameters.parameters, parameters.values)
+    try:
+        ms.save_checkpoint(parameters, path, integrated_save=False, format=form)
+    except SafetensorError as error:  # of the file system; types were checked before
+        raise StorageError(f"{error}; check the directory, and free some space there") from error
+    return None

@@ -7,7 +7,6 @@ The first trains 4 epochs, the second 2 more. The variables that the scripts doc
 """
 
 import os
-import re
 import shutil
 import sys
 
@@ -99,4 +98,4 @@ def test_a_slice_that_is_named_is_resumed_from(saved, dataset, tmp_path):
     for rank in (0, 1):
         expected = {step: loss for step, loss in losses(saved, 0).items() if step > Step(2, STEPS)}
         assert losses(output, rank) == expected
-    assert re.search(rf"test-{LAST}\.ckpt .*renamed to", (output / "ckpt_dir0" / "train.log0").read_text())
+    assert f"up to step {LAST}, newer than step" in (output / "ckpt_dir0" / "train.log0").read_text()

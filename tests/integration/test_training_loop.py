@@ -146,25 +146,11 @@ def test_the_optimizer_that_was_not_saved_is_missed(tmp_path, caplog):
         resume(loop.parameters, tmp_path)
 
 
-class Counting:
-    """Samples of two kinds in turns."""
-
-    def __init__(self):
-        self.read = 0
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        self.read += 1
-        return (np.full(3, index + self.read % 2, np.float32),)
-
-
 def test_the_dataset_that_a_saver_was_given_is_compared(tmp_path, caplog):
-    def samples(batch=2, shuffle=False, source=None):
-        return ds.GeneratorDataset(source or np.zeros((8, 3), np.float32), ["x"], shuffle=shuffle).batch(batch)
+    def samples(batch=2, shuffle=False):
+        return ds.GeneratorDataset(np.zeros((8, 3), np.float32), ["x"], shuffle=shuffle).batch(batch)
 
-    loop, dataset = Loop(), samples(source=Counting())
+    loop, dataset = Loop(), samples()
     batches = dataset.create_tuple_iterator(num_epochs=2)
     with SliceSaver(loop.parameters, f"{tmp_path}/ckpt_dir{{rank}}", "test", dataset=dataset) as saver:
         for step, _ in enumerate(itertools.chain(batches, batches), 1):
@@ -177,9 +163,9 @@ def test_the_dataset_that_a_saver_was_given_is_compared(tmp_path, caplog):
         resume(loop.parameters, tmp_path, dataset=samples(batch=1))
     with pytest.raises(InputError, match=r"the dataset is shuffled, and was not .* or go on without a dataset"):
         resume(loop.parameters, tmp_path, dataset=samples(shuffle=True))
-    resumed = resume(loop.parameters, tmp_path, dataset=samples(source=Counting()))
-    assert resumed.step == Step(1, 6)
-    assert "samples may depend on what the dataset's own code keeps (Counting.read)" in caplog.text
+    caplog.clear()
+    assert resume(loop.parameters, tmp_path, dataset=samples()).step == Step(1, 6)
+    assert "dataset" not in caplog.text
     assert resume(loop.parameters, tmp_path).step == Step(1, 6)
 
 

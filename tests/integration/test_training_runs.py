@@ -172,7 +172,9 @@ def test_the_run_that_was_started_last_is_resumed_and_the_abandoned_one_can_be_c
     abandoned = start(tmp_path, crash=21, rate=0.01, **how)
     with caplog.at_level(logging.WARNING):
         started = start(tmp_path, crash=11, rate=0.02, **how)
-    assert "is of another run and newer than the first step, with which this training begins" in caplog.text
+    said = [one.getMessage() for one in caplog.records if "renamed to" in one.getMessage()]
+    assert len(said) == 1
+    assert "10 slice(s) up to step 3_4, of other runs of 'test' and newer than the first step, with which" in said[0]
     ending = how["format"]
     assert names(tmp_path, "test-*")[-1] == f"test-3_4.{ending}.superseded"
     caplog.clear()

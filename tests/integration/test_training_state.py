@@ -166,7 +166,10 @@ def last_state(root):
         (root / "ckpt_dir0").glob(f"*-{EPOCHS}_{STEPS}.*{STATE_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns
     )
     path = str(name).removesuffix(STATE_SUFFIX)
-    return read_state(path, read_manifest(path + MANIFEST_SUFFIX).training.state_digest)
+    state = read_state(path, read_manifest(path + MANIFEST_SUFFIX).training.state_digest)
+    assert state.pop("saved_at") > 0
+    assert state.pop("claim")["base_prefix"] == "net"  # the run, which is another one
+    return state
 
 
 def scheduled():
@@ -244,7 +247,10 @@ def test_samples_that_draw_from_numpy_are_replayed(tmp_path, caplog, mode):
     (tmp_path / "fast").mkdir()
     seed()
     make_model().train(2, make_dataset(noise=True), callbacks=[save(tmp_path / "fast", 2)])
-    recover_train(make_model(), make_dataset(noise=True), tmp_path / "fast", EPOCHS)
+    with pytest.raises(InputError, match=r"column 'x' has other values.*set_fast_recovery\(False\)"):
+        recover_train(make_model(), make_dataset(noise=True), tmp_path / "fast", EPOCHS)
+    allowed = {"allow_dataset_change": True}
+    recover_train(make_model(), make_dataset(noise=True), tmp_path / "fast", EPOCHS, **allowed)
     assert "the dataset draws from numpy.random, and its draws go on otherwise" in caplog.text
 
 
@@ -260,7 +266,7 @@ class Drifting(Rows):
         return x + np.float32(self.own.random()), y
 
 
-def test_what_the_code_of_a_dataset_remembers_is_replayed_or_named(tmp_path, caplog, mode):
+def test_what_the_code_of_a_dataset_remembers_is_replayed_or_refused(tmp_path, caplog, mode):
     """It begins anew in the resumed training, unless all samples are made once more by a dataset that is not used."""
     if mode == "GRAPH_MODE":
         return
@@ -275,15 +281,15 @@ def test_what_the_code_of_a_dataset_remembers_is_replayed_or_named(tmp_path, cap
     compare(tmp_path, list, 6, dataset=lambda: drifting().batch(2, drop_remainder=True))
     assert "in the interrupted training; it is exact" not in caplog.text
     seed()
-    model, used = make_model(), drifting().batch(2)
+    model, used = make_model(), drifting().batch(2, drop_remainder=True)
     model.train(2, used, callbacks=[save(tmp_path / "used", 2)])
-    recover_train(model, used, tmp_path / "used", EPOCHS)
-    assert "it is exact with a dataset that is made anew: Drifting.own has begun otherwise" in caplog.text
-    recover_train(make_model(), drifting(2).batch(2), tmp_path / "used", EPOCHS)
-    assert "it is exact where one thread draws: give num_parallel_workers=1" in caplog.text
+    with pytest.raises(InputError, match=r"Start again with the dataset of that training, made anew"):
+        recover_train(model, used, tmp_path / "used", EPOCHS)
+    with pytest.raises(InputError, match="several threads call that code: give it num_parallel_workers=1"):
+        recover_train(make_model(), drifting(2).batch(2, drop_remainder=True), tmp_path / "used", EPOCHS)
     ds.config.set_fast_recovery(True)
-    recover_train(make_model(), drifting().batch(2), tmp_path / "used", EPOCHS)
-    assert "samples may depend on what the dataset's own code keeps (Drifting.own), which goes on" in caplog.text
+    with pytest.raises(InputError, match=r"its own code \(.*draw, Drifting\) keeps something"):
+        recover_train(make_model(), drifting().batch(2, drop_remainder=True), tmp_path / "used", EPOCHS)
 
 
 def test_what_is_not_restored_is_named(tmp_path, caplog, mode):
@@ -311,7 +317,7 @@ def test_what_is_not_restored_is_named(tmp_path, caplog, mode):
     model, dataset = parts()
     recover_train(model, dataset, tmp_path, 2, [Crash(99), Crash(99)])
     for text in (
-        "callbacks that are not restored: Crash; give them",
+        "what these callbacks remember is not saved, and a resumed training begins them anew: Crash; give them",
         "random operators in the network start anew, because MindSpore does not expose their state: Dropout",
         "the random operations on samples (RandomChoice) go on otherwise",
         f"they start anew ({tmp_path}/ckpt_dir0/net-1_4.ckpt{STATE_SUFFIX}: its contents are not those that the",
@@ -334,8 +340,15 @@ def test_an_order_that_cannot_be_repeated_is_refused_or_named(tmp_path, caplog):
     ds.config.set_seed(7)
     assert "made otherwise" not in caplog.text
     shutil.copytree(tmp_path, tmp_path / "other")
-    longer = ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).repeat(2).batch(2).take(STEPS)
-    recover_train(make_model(), longer, tmp_path / "other", 2)
+
+    def longer():
+        return ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=True).repeat(2).batch(2).take(STEPS)
+
+    with pytest.raises(
+        InputError, match="Possible causes: the dataset is made otherwise than when the slice was saved"
+    ):
+        recover_train(make_model(), longer(), tmp_path / "other", 2)
+    recover_train(make_model(), longer(), tmp_path / "other", 2, allow_dataset_change=True)
     assert "may follow: it is TakeDataset(count=4) <- BatchDataset(batch_size=2) <- RepeatDataset(count=2) <- Gen" in (
         caplog.text
     )

@@ -50,11 +50,12 @@ def test_a_save_that_is_struck_leaves_the_tree_old_or_new(base, mode):
     assert any(call.startswith("rename") and call.endswith(f"test-2_2.{form}") for call in trace)
     assert f"unlink ckpt_dir0/test-1_2.{form}{MANIFEST_SUFFIX}" in trace
     assert found["strikes"] == len(KINDS) * len(trace)
-    committed = trace.index(f"rename ckpt_dir0/.test-2_2.{form}{MANIFEST_SUFFIX}.ms_recover.tmp")
+    committed = trace.index(f"rename ckpt_dir0/.saving.ms_recover.tmp/test-2_2.{form}")
+    assert trace.index(f"rename ckpt_dir0/.test-2_2.{form}{MANIFEST_SUFFIX}.ms_recover.tmp") < committed
     # at the commit only "kill after" is too late; of the directory's sync behind it an error takes the commit back;
     # an error of the removal of the hidden directory takes nothing back, because another saver may use it
-    assert len([call for call in trace[:committed] if call.startswith("rmdir")]) == 1
-    assert found["old"] == len(KINDS) * committed + 3 + 2 - 2
+    assert [call.split()[0] for call in trace[committed + 1 : committed + 3]] == ["rmdir", "fsync"]
+    assert found["old"] == len(KINDS) * committed + 3 + 2
     assert found["new"] == len(KINDS) * len(trace) - found["old"]
 
 
@@ -156,10 +157,13 @@ def check(root, form, reference, error, place):
     """Check a tree that was struck; return whether the new step is committed."""
     folder = root / "ckpt_dir0"
     slices = {path.name: path for path in folder.glob(f"*.{form}")}
-    committed = {path.name.removesuffix(MANIFEST_SUFFIX) for path in folder.glob(f"*{MANIFEST_SUFFIX}")}
+    stated = {path.name.removesuffix(MANIFEST_SUFFIX) for path in folder.glob(f"*{MANIFEST_SUFFIX}")}
+    committed = stated & slices.keys()
     for name, path in slices.items():
         assert path.read_bytes() == reference[name], f"{place}: wrong bytes in {name}"
-    assert committed <= slices.keys(), f"{place}: a manifest without its slice"
+    assert slices.keys() <= stated, f"{place}: a slice without its manifest"
+    struck = {f"test-2_2.{form}", f"test-1_2.{form}"}  # what is saved, and what is removed then
+    assert stated - slices.keys() <= struck, f"{place}: a manifest without its slice"
     assert f"test-1_4.{form}" in committed, f"{place}: the step before is gone"
     new = f"test-2_2.{form}" in committed
     assert new or f"test-1_2.{form}" in committed, f"{place}: removed before the new one was committed"

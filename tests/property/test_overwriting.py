@@ -146,3 +146,22 @@ def test_a_list_of_rates_comes_from_slices_of_two_groups(manifests: str) -> None
                 options=PlanOptions(world_size=4),
             )
         )
+
+
+@pytest.mark.parametrize("strategies", [RIGHT, MISSING])
+@pytest.mark.parametrize("kind", ["flip", "lost slice"])
+def test_the_manifest_of_a_damaged_slice_refuses_no_values_that_another_rank_lends(kind: str, strategies: str) -> None:
+    """Each rank has statistics of its own, and sealing does not know it: the manifest states what nobody else has."""
+    only = frozenset({0})
+    own = Tensor(name="bn.moving_mean", shape=(4,), layout=None, stages=only, named=frozenset(), own=True)
+    fault = Fault(kind=kind, rank=2, step=NEWEST, names=("dense.weight",))
+    verdict = lawful(
+        Scene(
+            job=plain_job(2, 2, extra=own),
+            faults=(fault,),
+            manifests="sealed",
+            strategies=strategies,
+            options=PlanOptions(world_size=4),
+        )
+    )
+    assert (verdict.ended, verdict.right) == (RECOVERED, True)

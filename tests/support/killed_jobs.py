@@ -65,7 +65,7 @@ def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[in
     from mindspore.train import Callback, Model
 
     from ms_recover.training import SliceCheckpoint, recover_train
-    from tests.support.program_parts import Network, Rows
+    from tests.support.killed_parts import Network, Rows
 
     report = log.open("a", buffering=1)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
@@ -101,7 +101,7 @@ def worker(rank: int, root: Path, log: Path, job: Job, how: str, fails: tuple[in
     def parts():
         ms.set_seed(job.values)
         ds.config.set_seed(11)
-        network = Network("mlp", 64)
+        network = Network(64)
         if job.values != 3:
             network.last.bias.set_data(network.last.bias + job.values)
         cell = nn.WithLossCell(network, nn.MSELoss())
@@ -401,7 +401,7 @@ def main(top: Path, what: str, kills: int, seed: int) -> None:
     import mindspore as ms
 
     ms.set_device("CPU")
-    import tests.support.program_parts  # noqa: F401 (once, before the forks)
+    import tests.support.killed_parts  # noqa: F401 (once, before the forks)
 
     whole = Whole(top)
     works = {

@@ -267,8 +267,9 @@ class _Examination:
     def _check_audit(self, plan: Plan) -> None:
         """Law (d) of `audit`: its verdict of the loss of a rank is that of a plan without it.
 
-        docs/audit.md names the exceptions: contents of older steps that no manifest states, what a sealing passed over,
-        and damaged or disputed slices, where it may call a loss fatal that a plan mends.
+        docs/audit.md names the exceptions: contents of older steps, which are not read; what a sealing passed over; and
+        slices that are damaged, disputed, or without the manifest that others have, where it may call a loss fatal
+        that a plan mends, or name an older step than the manifest of the lost slice hid.
         """
         right = self.scene.strategies_right and self.scene.lists_right  # which files are believed may change
         if plan.step is None or self.source.random() < 0.7 or self.options.world_size is None or not right:
@@ -295,7 +296,13 @@ class _Examination:
             differ = bool(planned) and loss.step != step and not self.scene.manifests.startswith("sealed")
         else:
             differ = loss.step != step
-        if differ and (step != plan.step or not self._is_unsound(plan)):
+        wrong = self.tree.manifest.get((rank, step)) == "against" or (rank, step) in self.tree.orphaned
+        if step is not None and step > plan.step and wrong and (loss.step is None or loss.step <= plan.step):
+            return  # with a rank goes the manifest that speaks against what others hold at a newer step
+        older = loss.step if loss.step != plan.step else None
+        if differ and older is not None and self._is_struck(older):
+            return
+        if differ and (step is None or step < plan.step or not self._is_unsound(plan)):
             self._fault(f"d: by audit the loss of rank {rank} leaves step {loss.step}, by deletion and plan {step}")
 
     def _is_unsound(self, plan: Plan) -> bool:

@@ -43,6 +43,8 @@ class Tree:
         bytes; "against" where it does not.
     proved : dict of (int, Step) to bytes
         The bytes that each of these manifests was written for.
+    orphaned : set of (int, Step)
+        Where a manifest lies and its slice is gone.
     folders : set of int
         Ranks whose directories hold strategy files and rank lists still, if they ever did.
     """
@@ -52,6 +54,7 @@ class Tree:
     data: dict[tuple[int, Step], bytes] = field(default_factory=dict)
     manifest: dict[tuple[int, Step], str] = field(default_factory=dict)
     proved: dict[tuple[int, Step], bytes] = field(default_factory=dict)
+    orphaned: set[tuple[int, Step]] = field(default_factory=set)
     folders: set[int] = field(default_factory=set)
 
     def is_intact(self, rank: int, step: Step) -> bool:
@@ -185,6 +188,9 @@ def _lose(tree: Tree, rank: int, step: Step, *, manifest: bool) -> None:
     tree.data.pop((rank, step), None)
     if manifest:
         Path(f"{path}{MANIFEST_SUFFIX}").unlink(missing_ok=True)
+        tree.orphaned.discard((rank, step))
+    elif (rank, step) in tree.manifest:
+        tree.orphaned.add((rank, step))
     tree.manifest.pop((rank, step), None)
 
 
@@ -192,7 +198,7 @@ def _lost_directory(tree: Tree, fault: Fault) -> None:
     shutil.rmtree(tree.root / f"ckpt_dir{fault.rank}")
     tree.folders.discard(fault.rank)
     for step in tree.scene.job.steps:
-        _lose(tree, fault.rank, step, manifest=False)
+        _lose(tree, fault.rank, step, manifest=True)
 
 
 def _emptied(tree: Tree, fault: Fault) -> None:

@@ -66,10 +66,14 @@ def is_shown(tree: Tree, rank: int, step: Step) -> bool:
 
 
 def counts(tree: Tree, rank: int, step: Step) -> bool:
-    """Whether a slice is whole, and committed where manifests lie beside some slices of the step."""
+    """Whether a slice is whole, and committed where manifests lie beside some slices of the step.
+
+    Of a run that saves manifests those of any step show that a slice without one was not finished.
+    """
     if rank in tree.scene.options.lost or not tree.is_intact(rank, step):
         return False
-    some = any(tree.manifest.get((one, step)) is not None for one in range(tree.scene.job.size))
+    saved = tree.scene.manifests.startswith("saved")
+    some = any(saved or at == step for _, at in tree.manifest)
     return not some or tree.manifest.get((rank, step)) in PROOF
 
 
@@ -85,7 +89,7 @@ def has_source(tree: Tree, rank: int, step: Step) -> bool:
     job = tree.scene.job
     stage = [one for one in range(job.size) if job.stage(one) == job.stage(rank) and counts(tree, one, step)]
     group = job.groups[rank]
-    if (rank, step) in tree.manifest:
+    if (rank, step) in tree.manifest or (rank, step) in tree.orphaned:
         proved = tree.proved[rank, step]
         if proved != job.slice(rank, step) or any(one.own for one in job.of_rank(rank)):
             return False
@@ -204,7 +208,9 @@ def _of_two_groups(tree: Tree, rank: int, step: Step, name: str, content: bytes)
 def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes) -> bool:
     """Whether most slices that are left of a rank list hold the wrong contents.
 
-    By layouts, or of a counter, others of the stage count where slices of two groups or more hold the truth.
+    By layouts, or of a counter, others of the stage count where slices of two groups or more hold the truth. A slice
+    that was cut off is damaged as a whole, so that it is replaced and speaks for nothing; one of another group, in the
+    wrong place, does not speak for the rank beside whose name it lies, whatever both ranks share.
     """
     job, options = tree.scene.job, tree.scene.options
     tensor = next(one for one in job.of_rank(rank) if one.name == name)
@@ -217,7 +223,12 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
         and (one in job.replicas(rank) if tensor.own else job.region(tensor, one) == job.region(tensor, rank))
     }
     wrong = {one for one in there if tree.contents[one, step][name] == content and not is_shown(tree, one, step)}
-    right = {one for one in there if tree.contents[one, step][name] == truth}
+    right = {
+        one
+        for one in there
+        if tree.contents[one, step][name] == truth
+        if not _is_cut(tree, one, step) and not _is_of_another_group(tree, one, step)
+    }
     if options.quick and wrong:
         return True
     named_by = {one for one in there if contents_of(tree.proved.get((one, step), b"")).get(name) == content}
@@ -232,19 +243,37 @@ def _wrong_majority(tree: Tree, rank: int, step: Step, name: str, content: bytes
     return len(wrong) > len(near)
 
 
+def _is_cut(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a slice cannot be read, or has some of its parameters alone."""
+    return tree.contents[rank, step].keys() < {one.name for one in tree.scene.job.of_rank(rank)}
+
+
+def _is_of_another_group(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a slice is that of a rank of another group."""
+    job = tree.scene.job
+    others = (one for one in range(job.size) if one not in job.groups[rank])
+    return any(tree.data[rank, step] == job.slice(one, step) for one in others)
+
+
 def _group(tree: Tree, rank: int) -> tuple[int, ...]:
     """Return the rank list of a rank, as far as the tree knows it."""
     return tree.scene.job.groups[rank] if knows_group(tree, rank) else (rank,)
 
 
 def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
-    """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a stage."""
+    """Whether slices, right files or manifests contradict the wrong strategy files or rank lists of a stage.
+
+    A right list contradicts a wrong one only of a rank that the wrong one names. A slice that was cut off shows
+    nothing: that it lacks what another has is its damage. So is it where ranks differ in what both hold in truth: there
+    the wrong file is right.
+    """
     scene, job = tree.scene, tree.scene.job
     there = {one for one in tree.folders if scene.has(what, one) == "wrong"}
-    near = [one for one in tree.folders if what == "lists" or job.stage(one) == stage]
+    named = {one for rank in there for one in scene.foreign_groups.get(rank, ())}
+    near = [one for one in tree.folders if (one in named if what == "lists" else job.stage(one) == stage)]
     if sum(scene.has(what, one) == RIGHT for one in near) >= len(there.intersection(near)) > 0:
         return True
-    if what == "lists" and _are_alike_by_fault(tree, there):
+    if _are_alike_by_fault(tree, what, there):
         return False
     if "saved" in tree.manifest.values() and (scene.known_when_saved or (what == "lists" and scene.lists != MISSING)):
         return True
@@ -254,6 +283,8 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
                 continue
             if not (_is_committed(tree, rank, step) and _is_committed(tree, other, step)):
                 continue
+            if _is_cut(tree, rank, step) or _is_cut(tree, other, step):
+                continue
             if scene.options.lost.intersection((rank, other)):
                 continue  # the operator took them out of the comparison
             for tensor in job.of_rank(rank):
@@ -261,20 +292,37 @@ def _is_refuted(tree: Tree, what: str, stage: int) -> bool:
                 differ = (tensor.name in held) != (tensor.name in theirs) or (
                     not scene.options.quick and held.get(tensor.name) != theirs.get(tensor.name)
                 )
-                if claimed and not tensor.own and differ:
+                if claimed and differ and not tensor.own and job.region(tensor, rank) != job.region(tensor, other):
                     return True
     return False
 
 
-def _are_alike_by_fault(tree: Tree, there: set[int]) -> bool:
-    """Whether two ranks of a wrong list hold the same at some step, because one has the slice of the other."""
-    job, wrong = tree.scene.job, tree.scene.foreign_groups
+def _are_alike_by_fault(tree: Tree, what: str, there: set[int]) -> bool:
+    """Whether two ranks that a wrong file calls alike are so at some step, because one has the slice of the other.
+
+    This step confirms the file as another one contradicts it, and nothing shows at which of them a slice is wrong.
+    """
+    job = tree.scene.job
     return any(
-        other > rank and at == step and held == theirs and job.slice(rank, step) != job.slice(other, step)
+        other > rank
+        and at == step
+        and held == theirs
+        and job.slice(rank, step) != job.slice(other, step)
+        and _are_claimed_alike(tree, what, rank, other, there)
         for (rank, step), held in tree.contents.items()
         for (other, at), theirs in tree.contents.items()
-        if any(rank in wrong[one] and other in wrong[one] for one in there)
     )
+
+
+def _are_claimed_alike(tree: Tree, what: str, rank: int, other: int, there: set[int]) -> bool:
+    """Whether wrong files say that two ranks hold the same in all that they speak of."""
+    job = tree.scene.job
+    if what == "lists":
+        return _claimed_same(tree, what, "", rank, other, there)
+    if job.stage(rank) != job.stage(other):
+        return False
+    names = [one.parameter for one in tree.scene.foreign[job.stage(rank)].layouts]
+    return all(_claimed_same(tree, what, name, rank, other, there) for name in names)
 
 
 def _is_committed(tree: Tree, rank: int, step: Step) -> bool:

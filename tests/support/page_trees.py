@@ -12,6 +12,7 @@ from ms_recover import scan, seal
 from ms_recover.execution.rank_lists import write_group_info
 from ms_recover.model.steps import Step
 from ms_recover.testing.trees import make_tree, save_manifests
+from tests.support.experiment_trees import ExperimentTree, Start
 from tests.support.iteration_trees import unpack
 from tests.support.mindformers_tree import make_mindformers_tree, write_health
 
@@ -132,6 +133,13 @@ def two_jobs(root: Path, stack: ExitStack) -> None:
         shutil.copyfile(path, other)
         _flip(other)
         os.utime(other, ns=(path.stat().st_mtime_ns - 3600 * 10**9,) * 2)
+
+
+def sweep(root: Path, stack: ExitStack) -> None:
+    """Two experiments of a sweep, whose manifests state it; the later one has come less far."""
+    first = Start(experiment="lr_0.5", number=0, place=0, prefix="lr_0.5", steps=(100, 200), manifests="new")
+    second = Start(experiment="lr_0.01", number=0, place=1, prefix="lr_0.01", steps=(100,), manifests="new")
+    ExperimentTree(model_parallel=1, starts=(first, second)).write(root)
 
 
 def mindformers_job(root: Path, stack: ExitStack) -> None:

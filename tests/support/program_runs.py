@@ -1,166 +1,39 @@
-"""Run random programs: undisturbed, and crashed and resumed; started as a script, print what came of each as JSON.
+"""Run random programs: undisturbed, and crashed and resumed; started as a script, print a table of what came of them.
 
-Processes are forked after MindSpore is imported and before it computes anything, so that each takes under a second.
+Processes are forked after MindSpore is imported and before it computes anything, so that each takes about a second.
+
+    python -m tests.support.program_runs FOLDER --first 5000 --count 400 --jobs 2 --exact FILE
+
+The folder has ``results.jsonl`` afterwards, a line for each program, and what a program that went wrong has written.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
-import logging
 import os
+import pkgutil
 import shutil
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from ms_recover.errors import MsRecoverError
-from ms_recover.file_names import MANIFEST_SUFFIX, SUPERSEDED_SUFFIX
-from tests.support.random_programs import Program, draw_program, reasons_of, verdict_of
+from tests.support.program_causes import marks_of, verdict_of
+from tests.support.program_legs import Leg, has_ended, read_leg, see
+from tests.support.program_summary import exact_of, problems_of, summary_of
+from tests.support.program_tree import add_neighbour, change_tree, names_in, own_manifests, touched_neighbour
+from tests.support.random_programs import Program, draw_program, neighbour_of
 
 LIMIT = 120
 """Seconds for one process."""
 
 
-@dataclass(frozen=True)
-class Leg:
-    """One call of training, as its process wrote it down."""
-
-    events: tuple[tuple[str, int, str], ...] = ()
-    """Losses and values by step, begins and ends of epochs, in order."""
-    ended: bool = False
-    """Whether the training went to its end."""
-    final: str = ""
-    error: tuple[str, str] | None = None
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def trained(self) -> bool:
-        """Whether a step was trained."""
-        return any(kind == "loss" for kind, _, _ in self.events)
-
-
-def epochs_of(program: Program) -> int:
-    return program.epochs + (program.change == "more epochs")
-
-
-class Report:
-    """Writes lines that stay when the process is killed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
-
-    def __call__(self, *words: object) -> None:
-        self._file.write(json.dumps(words) + "\n")
-
-
-class Warnings(logging.Handler):
-    """Reports what is said at WARNING."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(logging.WARNING)
-        self._report = report
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._report("warning", record.getMessage())
-
-
-class Training:
-    """The parts of a program in one process, and the calls that train it."""
-
-    def __init__(self, program: Program, root: Path, report: Report) -> None:
-        import mindspore as ms
-        import mindspore.dataset as ds
-
-        ms.set_context(mode=ms.GRAPH_MODE if program.mode == "graph" else ms.PYNATIVE_MODE)
-        ds.config.set_fast_recovery(program.fast_recovery)
-        with suppress(SystemError):  # the first operator of a process meets numpy 2, which MindSpore does not know
-            ms.Tensor([1.0]) * 0.5
-        self._root, self._report = root, report
-        self._built: tuple | None = None
-
-    def _build(self, program: Program, saving: bool) -> tuple:
-        from ms_recover.training import SliceCheckpoint
-        from tests.support.program_parts import Record, make_callback, make_dataset, make_model
-
-        form = program.format
-        if program.change == "format":
-            form = "ckpt" if form == "safetensors" else "safetensors"
-        save_steps = program.save_steps
-        if program.change == "save_steps":
-            save_steps = 2 if save_steps is None else None
-        model = make_model(program)
-        data, rows = make_dataset(program)
-        callbacks = [Record(self._report)]
-        for name in program.callbacks:
-            if name != "save":
-                callbacks.append(make_callback(name))
-            elif saving:
-                callbacks.append(
-                    SliceCheckpoint(
-                        f"{self._root}/ckpt_dir{{rank}}",
-                        "net",
-                        save_steps,
-                        20,
-                        async_save=program.asynchronous != (program.change == "async"),
-                        format=form,
-                    )
-                )
-        return model, data, rows, callbacks
-
-    def run(self, program: Program, crash: tuple[str, int] | None, how: str, anew: bool) -> None:
-        """Train: undisturbed (``alone``), from the start (``train``), or as `recover_train` decides."""
-        from ms_recover.training import recover_train
-        from tests.support.program_parts import Crash, digest_of
-
-        if anew or self._built is None:
-            self._built = self._build(program, how != "alone")
-        model, data, rows, callbacks = self._built
-        rows.fails_after = None
-        if crash is not None and crash[0] == "source":
-            begun = max((step for _, step in program.crashes if step < crash[1]), default=0)
-            rows.fails_after = rows.read + (crash[1] - begun) * program.batch // (1 + ("concat" in program.operations))
-        if crash is not None and crash[0] != "source":
-            callback = Crash(*crash)
-            callbacks = [callback, *callbacks] if crash[0] == "raise first" else [*callbacks, callback]
-        handler = Warnings(self._report)
-        logger = logging.getLogger("ms_recover")
-        logger.addHandler(handler)
-        try:
-            if how in ("alone", "train"):
-                model.train(epochs_of(program), data, callbacks=callbacks, dataset_sink_mode=False)
-            else:
-                fresh = {"fresh": "start"} if how == "recover" else {}
-                recover_train(model, data, self._root, epochs_of(program), callbacks, **fresh)
-            self._report("final", digest_of(model.train_network))
-        except Exception as error:
-            self._report("error", type(error).__name__, str(error), isinstance(error, MsRecoverError))
-            self._report("trace", traceback.format_exc())
-        finally:
-            logger.removeHandler(handler)
-
-
-def read_report(path: Path) -> Leg:
-    """Return what a leg wrote down."""
-    events, warnings, final, error = [], [], "", None
-    for line in path.read_text().splitlines() if path.exists() else ():
-        kind, *words = json.loads(line)
-        if kind == "warning":
-            warnings.append(words[0])
-        elif kind == "final":
-            final = words[0]
-        elif kind == "error":
-            error = (words[0] if not words[2] else "refused", words[1])
-        elif kind != "trace":
-            events.append((kind, *words))
-    return Leg(tuple(events), bool(final), final, error, tuple(warnings))
-
-
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Run `work` in a forked process with a time limit; return its wait status."""
     process = os.fork()
     if process:
@@ -178,169 +51,192 @@ def in_child(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def newest_slices(root: Path) -> list[Path]:
-    """Return the manifests of the tree, those of the run that was saved last in front, newest step first."""
-    paths = [path for path in root.glob(f"ckpt_dir0/*{MANIFEST_SUFFIX}") if SUPERSEDED_SUFFIX not in path.name]
-    found = [(path.stat().st_mtime_ns, path) for path in paths]
-    return [path for _, path in sorted(found, reverse=True)]
+class Run:
+    """One program, its folder and its calls."""
+
+    def __init__(self, program: Program, top: Path) -> None:
+        self.program, self.top = program, top
+        self.plain = replace(program, change="none")
+        self.root = top / "tree"
+        self.root.mkdir(parents=True)
+        how = "recover" if program.begins == "recover" else "resume"
+        self.calls = [(self.plain, crash, how) for crash in program.crashes] + [(program, None, how)]
+        if how == "resume":
+            self.calls[0] = (self.plain, program.crashes[0], "train")
+
+    def _path(self, name: str) -> Path:
+        return self.top / f"{name}.jsonl"
+
+    def leg(self, name: str) -> Leg:
+        """Return what a leg wrote down."""
+        return read_leg(self._path(name), self._path(name).with_suffix(".out"))
+
+    def legs(self) -> list[Leg]:
+        """Return the legs so far."""
+        names = [f"leg{index}" for index in range(len(self.calls))]
+        return [self.leg(name) for name in names if self._path(name).exists()]
+
+    def alone(self) -> Leg:
+        """Run the program undisturbed."""
+        from tests.support.program_data import write_files
+        from tests.support.program_training import Training
+
+        longer = replace(self.program, change="more epochs" if self.program.change == "more epochs" else "none")
+        in_child(lambda: [write_files(one, self.top / "x") for one in self._all()])
+        folder = self.top / "alone"
+        in_child(lambda: Training(longer, self.root, folder).run(longer, self._path("alone"), None, "alone", True))
+        return self.leg("alone")
+
+    def _all(self) -> list[Program]:
+        return [self.program, self.plain, *([neighbour_of(self.program)] if self.program.neighbour != "none" else [])]
+
+    def neighbour(self) -> None:
+        """Run the other training of the folder."""
+        from tests.support.program_training import Training
+
+        other, folder = neighbour_of(self.program), self.top / "neighbour"
+        crash = ("raise last", max(1, other.steps - 1)) if self.program.number % 2 else None
+        before = names_in(self.root)
+        in_child(lambda: Training(other, self.root, folder).run(other, self._path("other"), crash, "train", True))
+        add_neighbour(self.root, before)
+
+    def crash_and_resume(self) -> None:
+        """Run all calls, as long as they crash."""
+        if self.program.neighbour in ("sweep before", "numbered", "same before"):
+            self.neighbour()
+        if self.program.retry != "process":
+            in_child(self._call_all)
+            return
+        for index in range(len(self.calls)):
+            self._prepare(index)
+            in_child(lambda index=index: self._call(index, None))
+            if has_ended(self.program, self.legs()):
+                break
+
+    def _prepare(self, index: int) -> None:
+        """Do what happens before a call."""
+        if index == len(self.calls) - 1:
+            if self.program.neighbour == "sweep between":
+                self.neighbour()
+            change_tree(self.program, self.root)
+
+    def _call_all(self) -> None:
+        from tests.support.program_training import Training
+
+        training = Training(self.plain, self.root, self.top / "legs")
+        for index in range(len(self.calls)):
+            self._prepare(index)
+            self._call(index, training)
+            if has_ended(self.program, self.legs()):
+                break
+
+    def _call(self, index: int, training: object) -> None:
+        from tests.support.program_training import Training
+
+        which, crash, how = self.calls[index]
+        if not isinstance(training, Training):
+            training = Training(which, self.root, self.top / "legs")
+        training.run(which, self._path(f"leg{index}"), crash, how, self.program.retry != "same")
 
 
-def change_tree(program: Program, root: Path) -> None:
-    """Damage the newest slice, where the program says so."""
-    manifests = newest_slices(root)
-    if not manifests or program.change not in ("newest flipped", "newest gone"):
-        return
-    path = Path(str(manifests[0]).removesuffix(MANIFEST_SUFFIX))
-    if program.change == "newest gone":
-        path.unlink()
-        manifests[0].unlink()
-        return
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(data)
-    path.chmod(0o400)
-
-
-def run_program(program: Program, top: Path) -> dict:
+def run_program(program: Program, top: Path) -> dict[str, object]:
     """Run a program undisturbed, then crashed and resumed; return the verdict and what led to it."""
-    root = top / "tree"
-    root.mkdir(parents=True)
-    plain = replace(program, change="none")
-    legs: list[Path] = []
-
-    def report(name: str) -> Report:
-        legs.append(top / f"{name}.jsonl")
-        return Report(legs[-1])
-
-    in_child(lambda: _alone(program, root, Report(top / "alone.jsonl")))
-    alone = read_report(top / "alone.jsonl")
+    run = Run(program, top)
+    os.chdir(top)  # MindSpore writes rewritten networks and graphs that failed to where it runs
+    alone = run.alone()
     if not alone.ended:
-        return {"verdict": f"does not train: {alone.error}", "allowed": False}
-    if program.change == "abandoned":
-        other = replace(plain, number=program.number + 1)
-        in_child(lambda: Training(other, root, Report(top / "abandoned.jsonl")).run(other, None, "train", True))
-    begins = "train" if program.change == "abandoned" else program.begins
-    calls = [(plain, crash, "resume") for crash in program.crashes] + [(program, None, "resume")]
-    calls[0] = (plain, program.crashes[0], begins)
-    sound = []
-
-    def call(index: int, training: Training | None = None) -> None:
-        which, crash, how = calls[index]
-        log = Report(top / f"leg{index}.jsonl")
-        if training is None:
-            training = Training(which, root, log)
-        training._report = log
-        training.run(which, crash, how, program.retry != "same")
-
-    def all_calls() -> None:
-        training = None
-        for index in range(len(calls)):
-            if index == len(calls) - 1:
-                change_tree(program, root)
-            training = training or Training(plain, root, Report(top / "leg0.jsonl"))
-            if program.retry == "same" and training._built is not None:
-                training._built[3][0]._write = Report(top / f"leg{index}.jsonl")
-            call(index, training)
-            if read_report(top / f"leg{index}.jsonl").ended and (calls[index][1] or ("",))[0] != "stop":
-                break
-
-    if program.retry == "process":
-        for index in range(len(calls)):
-            if index == len(calls) - 1:
-                change_tree(program, root)
-            sound.append(len(newest_slices(root)))
-            in_child(lambda index=index: call(index))
-            leg = read_report(top / f"leg{index}.jsonl")
-            if leg.ended and (calls[index][1] or ("",))[0] != "stop":
-                break
-    else:
-        in_child(all_calls)
-    done = [read_report(path) for path in (top / f"leg{index}.jsonl" for index in range(len(calls))) if path.exists()]
-    return judge(program, alone, done, newest_slices(root))
+        return _found("not judged", f"does not train: {alone.error}")
+    run.crash_and_resume()
+    legs = run.legs()
+    seen, differences = see(program, alone, legs, touched_neighbour(run.root, program))
+    found = {
+        "marks": marks_of(program),
+        "seen": asdict(seen),
+        "steps": [[leg.first, leg.committed] for leg in legs],
+        "differs": [one for one in differences if one is not None],
+    }
+    if len(legs) <= len(program.crashes) and legs[-1].ended and seen.equal:
+        return _found("not judged", "ended before it crashed", **found)
+    if seen.refusal is not None and program.change == "newest flipped" and len(own_manifests(run.root, program)) <= 1:
+        return _found("not judged", "the only slice is damaged", **found)
+    verdict = verdict_of(program, seen)
+    return _found(verdict.kind, verdict.why, verdict.undeserved, **found)
 
 
-def _alone(program: Program, root: Path, report: Report) -> None:
-    same = replace(program, change=program.change if program.change == "more epochs" else "none")
-    Training(same, root, report).run(same, None, "alone", True)
+def _found(kind: str, why: str, undeserved: tuple[str, ...] = (), **more: object) -> dict[str, object]:
+    return {"verdict": kind, "why": why, "undeserved": undeserved, **more}
 
 
-def judge(program: Program, alone: Leg, legs: list[Leg], left: list[Path]) -> dict:
-    """Compare the legs with the undisturbed training."""
-    last = legs[-1]
-    resumed = legs[1:]
-    warnings = tuple(line for leg in resumed for line in leg.warnings)
-    stopped = [kind == "stop" for kind, _ in program.crashes]
-    legs = [without_stop(leg) if stop else leg for leg, stop in zip(legs, [*stopped, False], strict=False)]
-    equal = all(first_difference(leg, alone) is None for leg in legs) and last.final == alone.final
-    found = {"warnings": warnings, "error": last.error, "steps": [steps_of(leg) for leg in legs]}
-    if last.error is not None and last.error[0] != "refused":
-        return {"verdict": f"failed: {last.error}", "allowed": False, **found}
-    refusal = None if last.error is None else last.error[1]
-    if refusal is None and not last.final:
-        return {"verdict": "the process died", "allowed": False, **found}
-    if refusal is not None and not left:
-        return {"verdict": "refused: no slice is left", "allowed": not last.trained, **found}
-    if refusal is not None and len(left) == 1 and program.change == "newest flipped":
-        return {"verdict": "refused: the only slice is damaged", "allowed": not last.trained, **found}
-    if len(legs) <= len(program.crashes) and last.final and (equal or program.change == "more epochs"):
-        return {"verdict": "ended before it crashed", "allowed": True, **found}
-    if "unseeded" in reasons_of(program) and not equal and all(begins_epoch(leg) for leg in resumed):
-        return {"verdict": "another order, from the beginning of an epoch", "allowed": True, **found}
-    verdict, allowed = verdict_of(program, equal=equal, refusal=refusal, warnings=warnings, trained=last.trained)
-    if not equal and refusal is None:
-        found["differs"] = [first_difference(leg, alone) for leg in legs]
-    return {"verdict": verdict, "allowed": allowed, **found}
-
-
-def steps_of(leg: Leg) -> list[int]:
-    """Return the first and the last step that a leg trained."""
-    steps = [step for kind, step, _ in leg.events if kind == "loss"]
-    return [steps[0], steps[-1]] if steps else []
-
-
-def begins_epoch(leg: Leg) -> bool:
-    """Whether a leg began at the beginning of an epoch."""
-    return not leg.events or leg.events[0][0] == "begin"
-
-
-def without_stop(leg: Leg) -> Leg:
-    """Return a leg that was asked to stop without the end of its epoch, which comes early."""
-    last = max((place for place, event in enumerate(leg.events) if event[0] == "loss"), default=-1)
-    return replace(leg, events=leg.events[: last + 1], ended=False)
-
-
-def first_difference(leg: Leg, alone: Leg) -> str | None:
-    """Return the first event of a leg that is none of the undisturbed training."""
-    if not leg.events:
-        return None
-    names = [event[:2] for event in alone.events]
-    if leg.events[0][:2] not in names:
-        return f"begins with {leg.events[0]}"
-    begin = names.index(leg.events[0][:2])
-    for mine, theirs in zip(leg.events, alone.events[begin:], strict=False):
-        if mine != theirs:
-            return f"{mine} instead of {theirs}"
-    if leg.ended and begin + len(leg.events) != len(alone.events):
-        return f"{len(leg.events)} events instead of {len(alone.events) - begin}"
-    return None
-
-
-def main(top: Path, numbers: list[int]) -> None:
-    """Run programs by their numbers; print a line for each."""
+def import_all() -> None:
+    """Import what a training imports, once for all processes."""
     import mindspore as ms
 
     ms.set_device("CPU")
-    import tests.support.program_parts  # noqa: F401 (once, before the forks)
+    import ms_recover.training
 
-    for number in numbers:
-        program = draw_program(number)
-        folder = Path(tempfile.mkdtemp(dir=top))
-        found = run_program(program, folder)
-        print(json.dumps({"number": number, "program": str(program), **found}), flush=True)
-        if found["allowed"]:
-            shutil.rmtree(folder)
+    names = [one.name for one in pkgutil.iter_modules(ms_recover.training.__path__, "ms_recover.training.")]
+    theirs = ["asttokens.astroid_compat", "asttokens.mark_tokens", "mindspore.graph._parse.compile_config"]
+    for name in [*names, *theirs, "ms_recover.formats.manifest_json", "tests.support.program_training"]:
+        importlib.import_module(name)
+
+
+def run_all(top: Path, numbers: Iterable[int], results: Path) -> None:
+    """Run programs by their numbers; append a line for each."""
+    with results.open("a", buffering=1) as file:
+        for number in numbers:
+            program = draw_program(number)
+            folder = Path(tempfile.mkdtemp(dir=top, prefix=f"{number}-"))
+            found = {
+                "number": number,
+                "digest": program.digest,
+                **run_program(program, folder),
+                "program": str(program),
+            }
+            file.write(json.dumps(found) + "\n")
+            os.chdir(top)
+            if found["verdict"] != "silent" and not found["undeserved"]:
+                shutil.rmtree(folder)
+
+
+def main() -> int:
+    """Run the programs that the command line names; return 0 when all is as it must be."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("top", type=Path, help="folder for what the programs write; those that went wrong stay")
+    parser.add_argument("--first", type=int, default=5000, help="number of the first program")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--numbers", type=int, nargs="*", help="these programs instead")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at the same time")
+    parser.add_argument("--exact", type=Path, help="file of programs that were exact, none of which may be refused")
+    parser.add_argument("--record", type=Path, help="file to write those to that are exact now")
+    options = parser.parse_args()
+    options.top = options.top.absolute()
+    options.top.mkdir(parents=True, exist_ok=True)
+    results = options.top / "results.jsonl"
+    results.unlink(missing_ok=True)
+    numbers = options.numbers or list(range(options.first, options.first + options.count))
+    import_all()
+    workers = []
+    for job in range(options.jobs):
+        process = os.fork()
+        if not process:
+            code = 1
+            try:
+                run_all(options.top, numbers[job :: options.jobs], results)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        workers.append(process)
+    failed = [os.waitpid(worker, 0)[1] for worker in workers]
+    found = sorted((json.loads(line) for line in results.read_text().splitlines()), key=lambda one: one["number"])
+    if options.record:
+        options.record.write_text(json.dumps(exact_of(found), indent=0) + "\n")
+    before = json.loads(options.exact.read_text()) if options.exact else {}
+    problems = problems_of(found, before)
+    print("\n".join([*summary_of(found), *problems]))
+    return 1 if problems or any(failed) else 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(number) for number in sys.argv[2:]])
+    sys.exit(main())

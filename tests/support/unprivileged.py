@@ -1,6 +1,7 @@
 """Run a piece of Python as a user without rights, also where the tests run as root."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,3 +52,24 @@ def open_to_all(top: Path) -> None:
     """Let every user read everything below `top`."""
     for path in [top, *top.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Let this process be a user without rights for a while, where it is root."""
+    root = os.geteuid() == 0
+    if root:
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+            os.setegid(0)
+
+
+def close_to_all(top: Path) -> None:
+    """Let nobody write anything below `top`, its owner neither."""
+    for path in [top, *top.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)

@@ -15,6 +15,7 @@ from ms_recover.model.rank_local import share_nothing
 from ms_recover.model.slices import Parameter
 from ms_recover.model.steps import Step
 from ms_recover.planning.audit.blocks import NOTHING_TIED, Block, BlockKind, Ranks, StepHolders, block_text, some_ranks
+from ms_recover.planning.audit.doubts import Doubts
 from ms_recover.planning.audit.evidence import Evidence, find_evidence
 from ms_recover.planning.audit.families import minimal
 from ms_recover.planning.audit.ties import find_ties
@@ -42,10 +43,10 @@ class _Finding:
         self.index = ParameterIndex(facts, judgement, sound)
         self.idle = facts.idle(judgement.step)
         self.evidence: Evidence = find_evidence(facts)
+        self.doubts = Doubts(self.index, self.evidence)
         self.kept = kept_slices(facts, judgement)
         there = {*sound, *self.kept}
         self.missing = frozenset(rank for rank in range(facts.world.ranks) if rank not in there) - self.idle
-        self._divided: set[int] = set()
         self._copies: dict[int, tuple[int, ...]] = {}
         self._no_copies: dict[int, tuple[Ranks, Ranks | None]] = {}
 
@@ -210,7 +211,7 @@ class _Finding:
                 holders = sorted({*holders, *(rank for _, having_whole in whole for rank in having_whole)})
             size = total[rank_kind[holders[0]]] if holders else None
             if len(needing) > 1 and holders:
-                self._divided.add(stage)
+                self.doubts.divided.add(stage)
             yield Block(kind=kind, holders=tuple(holders), bytes=size), there
 
     def _uncut(self, stage: int, name: str, ranks: Sequence[int]) -> Iterator[tuple[Block, Sequence[int]]]:
@@ -239,7 +240,9 @@ class _Finding:
         for rank in needing:
             group = self.facts.groups.of(rank)
             held = tuple(one for one in there if one in group)
-            yield Block(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size), (rank,)
+            block = Block(kind=kind, holders=held or ((rank,) if rank in having else ()), bytes=size)
+            self.doubts.own.add(block)
+            yield block, (rank,)
 
     def _fatal(self, whole: Sequence[int], by_rank: Mapping[int, Sequence[Block]]) -> Iterator[tuple[Ranks, str]]:
         """Yield losses that are fatal, each with what is lost."""
@@ -266,10 +269,7 @@ class _Finding:
                 for copied, _ in no_copy:
                     yield (lost if copied <= lost and alone <= lost else lost | copied | alone), block_text(block)
             others = [(strategy, f"the strategy file of rank {rank}'s stage")] if strategy is not None else []
-            others += [
-                (one, "parameters without layout, which one rank alone has") for one in self._doubtful(rank, blocks)
-            ]
-            for one, text in others:
+            for one, text in (*others, *self.doubts.losses(rank, blocks)):
                 for copied, _ in no_copy:
                     yield one | copied | alone, text
 
@@ -293,22 +293,6 @@ class _Finding:
         yield (held if alone <= held else held | alone), f"the slice of rank(s) {some_ranks(copies)}"
         if lists is not None:
             yield lists | alone, f"the rank list that names rank {rank}"
-
-    def _doubtful(self, rank: int, blocks: Sequence[Block]) -> Iterator[Ranks]:
-        """Yield losses that leave one rank with a parameter without layout, so that it may be that rank's own."""
-        stage = self.facts.stages.of(rank)
-        if stage in self._divided:
-            return  # so much takes all holders of some part anyway
-        for block in blocks:
-            if block.kind.cut != "none":
-                continue
-            parameter = next((p for one in block.holders if (p := self.index.find(one, block.kind.names[0]))), None)
-            if parameter is None or parameter.is_counter or self.facts.tolerance.covers(parameter.name):
-                continue
-            group = self.facts.groups.of(rank)
-            for last in block.holders:
-                if last not in group:
-                    yield frozenset(block.holders) - {last}
 
 
 def _listed(shapes: Sequence[Parameter | None]) -> tuple[Parameter | None, ...]:

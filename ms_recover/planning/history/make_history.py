@@ -44,7 +44,7 @@ def make_history(facts: Facts, tree: TreeFacts) -> History:
             stopped=changes.stopped,
             frozen=changes.frozen,
             alone=_alone(moments, shared),
-            notes=(*_missing(facts, moments, shared), *notes),
+            notes=(*filter(None, [facts.text_of_others]), *_missing(facts, moments, shared), *notes),
         )
     )
 

@@ -30,10 +30,13 @@ def compare_slices(facts: Facts, *, all_read: bool = True) -> Comparison:
     """
     contents = ContentIndex(facts.counted, facts.stages)
     structure = compare_structure(
-        one
-        for one in facts.counted
-        if one.manifest_problem is None and one.expected is None
-        if one.manifest is not None or contents.why_misplaced(one) is None
+        (
+            one
+            for one in facts.counted
+            if one.manifest_problem is None and one.expected is None
+            if one.manifest is not None or contents.why_misplaced(one) is None
+        ),
+        facts.stages,
     )
     found = find_dealt(facts, structure)
     structure = forgive_dealt(facts, replace(structure, deduplicated=found.dealt, doubtful=found.doubtful))

@@ -12,7 +12,6 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.votes import Vote, count_witnesses, differing, leave_open, sides_of
 from ms_recover.planning.lineage import identity_of
-from ms_recover.planning.prefixes import base_of
 from ms_recover.planning.redundancy.manifest_check import check_header
 
 
@@ -29,12 +28,27 @@ def settle_split(facts: Facts, ballots: Sequence[SliceFacts], vote: Vote, names:
     if not losers or (not several and any(one.proven for one in winners)):
         return vote
     odd = tuple({name for lost in vote.odd.values() for name in lost.names})
-    cut = several and (len(_groups(winners)) < 2 or not all(_is_alone(side, ballots) for side in sides_of(losers, odd)))
+    confirmed = _groups(one for one in winners if not _may_be_misplaced(one, winners, losers))
+    cut = several and (len(confirmed) < 2 or not all(_is_alone(side, ballots) for side in sides_of(losers, odd)))
     return leave_open(ballots, names) if cut or shows_split(facts, ballots, vote) else vote
 
 
 def _groups(slices: Iterable[SliceFacts]) -> set[tuple[int, ...]]:
     return {one.group for one in slices}
+
+
+def _may_be_misplaced(one: SliceFacts, winners: Iterable[SliceFacts], losers: Iterable[SliceFacts]) -> bool:
+    """Whether a winner has all the bytes of another rank list's slice, and few of those of its own: it is no witness.
+
+    Two rank lists hold different slices.
+    """
+    if not any(_is_unlike(one, other) for other in losers if other.group == one.group):
+        return False
+    return any(_has_bytes_of(one, other) for other in winners if other.group != one.group)
+
+
+def _has_bytes_of(one: SliceFacts, other: SliceFacts) -> bool:
+    return one.digests is not None and other.digests is not None and one.digests.file == other.digests.file
 
 
 def _is_alone(side: Sequence[SliceFacts], ballots: Sequence[SliceFacts]) -> bool:
@@ -124,7 +138,7 @@ def _readable(facts: Facts, rank: int, like: SliceFacts, step: Step) -> Iterator
     """Yield the same, also where a manifest names another place, step or group."""
     for one in facts.at(step, rank):
         unsound = one.file.problem or one.content_problem or check_header(one.file)
-        if base_of(one.file.prefix) == base_of(like.file.prefix) and not unsound and rank not in facts.lost:
+        if facts.names.of(one.file) == facts.names.of(like.file) and not unsound and rank not in facts.lost:
             yield one
 
 

@@ -15,6 +15,7 @@ from ms_recover.file_names import ANY_ORDER
 from ms_recover.model.slices import Parameter, ParameterList
 from ms_recover.model.steps import Step
 from ms_recover.planning.facts import SliceFacts
+from ms_recover.planning.redundancy.stages import Stages
 
 _History = Mapping[tuple[int, str], Sequence[SliceFacts]]
 """The slices that a rank saved under one prefix."""
@@ -35,11 +36,12 @@ class StructureFindings:
     doubtful: Mapping[Step, str] = field(default_factory=dict)
 
 
-def compare_structure(slices: Iterable[SliceFacts]) -> StructureFindings:
+def compare_structure(slices: Iterable[SliceFacts], stages: Stages | None = None) -> StructureFindings:
     """Find truncated and odd slices by comparing the parameters that slices of the same run list.
 
-    Damaged and encrypted slices are passed over. Slices without a run id join the run that has most slices of their
-    step. Conflicts inside other runs mark those slices damaged; they do not block the step.
+    The `stages` are those of the ranks, where they are known. Damaged and encrypted slices are passed over. Slices
+    without a run id join the run that has most slices of their step. Conflicts inside other runs mark those slices
+    damaged; they do not block the step.
     """
     sound = [one for one in slices if one.file.problem is None and one.file.encryption is None]
     usual = _usual_runs(sound)
@@ -50,7 +52,7 @@ def compare_structure(slices: Iterable[SliceFacts]) -> StructureFindings:
     conflicts: dict[tuple[tuple[int, ...], Step], str] = {}
     deduplicated: dict[Step, str] = {}
     for run, held in sorted(by_run.items()):
-        found = _compare_one_run(held)
+        found = _compare_one_run(held, stages or Stages())
         damaged |= found.damaged
         deduplicated |= {step: why for step, why in found.deduplicated.items() if usual[step] == run}
         for (group, step), why in found.conflicts.items():
@@ -111,7 +113,7 @@ class _Lists:
         return self._named[self.of(one)]
 
 
-def _compare_one_run(sound: Sequence[SliceFacts]) -> StructureFindings:
+def _compare_one_run(sound: Sequence[SliceFacts], stages: Stages) -> StructureFindings:
     lists = _Lists(sound)
     if lists.are_equal:
         return StructureFindings()
@@ -123,8 +125,12 @@ def _compare_one_run(sound: Sequence[SliceFacts]) -> StructureFindings:
         if not _is_copy(one) or originals[lists.of(one)] > 1:  # a lone copy is no witness for its source
             by_run[one.rank, one.file.prefix].append(one)
     damaged: dict[str, str] = {}
+    usual = _Usual.of(by_run, lists, stages)
     for held in by_step.values():
-        damaged |= _unlike_their_run(held, by_run, lists)
+        damaged |= _of_another_rank(held, by_run, lists, usual)
+    own = {run: _without(held, damaged) for run, held in by_run.items()}
+    for held in by_step.values():
+        damaged |= _unlike_their_run(_without(held, damaged), own, lists)
     history = {run: _without(held, damaged) for run, held in by_run.items()}
     for held in by_step.values():
         damaged |= _truncated(_without(held, damaged), history, lists)
@@ -146,43 +152,86 @@ def _without(slices: Iterable[SliceFacts], damaged: Collection[str]) -> list[Sli
     return [one for one in slices if one.path not in damaged]
 
 
+@dataclass(frozen=True)
+class _Usual:
+    """Which lists are those of a rank list, counted over all steps, and of which stages each list is."""
+
+    stages: Stages
+    of_group: Counter[tuple[tuple[int, ...], ParameterList]] = field(default_factory=Counter)
+    of_stages: Mapping[ParameterList, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    @classmethod
+    def of(cls, by_run: _History, lists: _Lists, stages: Stages) -> _Usual:
+        """Count the lists of some slices."""
+        found = cls(stages)
+        for one in (one for held in by_run.values() for one in held):
+            found.of_group[one.group, lists.of(one)] += 1
+            found.of_stages[lists.of(one)].add(stages.of(one.rank))
+        return found
+
+
+def _of_another_rank(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists, counted: _Usual) -> dict[str, str]:
+    """Mark a slice damaged when its list is new to its rank alone and others had it before, none of them of its group.
+
+    Then it is the slice of another rank, where two slices of its rank list have the usual list of its rank, or where
+    only other stages have the new one, and only its own has the usual one.
+    """
+    stage = counted.stages.of
+    here: dict[ParameterList, list[SliceFacts]] = defaultdict(list)
+    for one in slices:
+        here[lists.of(one)].append(one)
+    damaged: dict[str, str] = {}
+    for held in here.values():
+        new = [one for one in held if not _had_before(one, by_run, lists)]
+        if len(held) < 2 or len(new) != 1 or sum(one.group == new[0].group for one in held) > 1:
+            continue
+        [one] = new
+        foreign = all(stage(other.rank) != stage(one.rank) for other in held if other is not one)
+        for other in by_run.get((one.rank, one.file.prefix), ()):
+            usual = lists.of(other)
+            if other.file.step == one.file.step or _is_part(lists.names(other), lists.names(one)):
+                continue  # one of them was cut off, which shows nothing of the other
+            if counted.of_group[one.group, usual] > 1 or (foreign and counted.of_stages[usual] == {stage(one.rank)}):
+                damaged[one.path] = _unlike(one, other)
+                break
+    return damaged
+
+
+def _had_before(one: SliceFacts, by_run: _History, lists: _Lists) -> bool:
+    """Whether another step of a slice's rank has its list."""
+    others = by_run.get((one.rank, one.file.prefix), ())
+    return any(other.file.step != one.file.step and lists.of(other) is lists.of(one) for other in others)
+
+
+def _unlike(one: SliceFacts, other: SliceFacts) -> str:
+    difference = _difference(one.listed, other.listed)
+    return f"does not list the parameters of {other.path}, a slice of the same run: {difference}"
+
+
 def _unlike_their_run(slices: Sequence[SliceFacts], by_run: _History, lists: _Lists) -> dict[str, str]:
     """Mark a slice damaged when its list is new to its rank, while its rank's other steps have a common one.
 
-    Where several slices of the step have the new list, more of them must have the usual one; or it is new to this rank
-    alone and what others had before, none of them of its group, while two of the rank's other steps have the usual one,
-    or its replicas: then it is the slice of another rank.
+    Where several slices of the step have the new list, more of them must have the usual one.
     """
     damaged: dict[str, str] = {}
     here = Counter(map(lists.of, slices))
-    in_group = Counter((one.group, lists.of(one)) for one in slices)
-    histories = {
-        one.path: Counter(
-            lists.of(other) for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step
-        )
-        for one in slices
-    }
-    new_to = Counter(lists.of(one) for one in slices if not histories[one.path][lists.of(one)])
     for one in slices:
-        listed, history = lists.of(one), histories[one.path]
+        listed = lists.of(one)
+        others = [other for other in by_run.get((one.rank, one.file.prefix), ()) if other.file.step != one.file.step]
+        history = Counter(map(lists.of, others))
         if history[listed]:
             continue
-        elsewhere = new_to[listed] == 1 == in_group[one.group, listed]
-        for other in by_run.get((one.rank, one.file.prefix), ()):
+        for other in others:
             usual = lists.of(other)
-            if here[listed] == 1:
-                common = history[usual] + here[usual] > 1
-            else:
-                cut = _cut_off(lists.names(other), lists.names(one))  # the other was: it shows nothing
-                own = elsewhere and not cut and (history[usual] > 1 or in_group[one.group, usual] > 0)
-                common = here[usual] > here[listed] or own
-            if history[usual] and common and other.listed[: len(one.listed)] != one.listed:
-                damaged[one.path] = (
-                    f"does not list the parameters of {other.path}, a slice of the same run: "
-                    f"{_difference(one.listed, other.listed)}"
-                )
+            common = history[usual] + here[usual] > 1 if here[listed] == 1 else here[usual] > here[listed]
+            if common and other.listed[: len(one.listed)] != one.listed:
+                damaged[one.path] = _unlike(one, other)
                 break
     return damaged
+
+
+def _is_part(names: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    return _cut_off(names, others) or _cut_off(others, names)
 
 
 def _cut_off(names: tuple[str, ...], longer: tuple[str, ...]) -> bool:

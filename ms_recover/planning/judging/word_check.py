@@ -15,7 +15,7 @@ from ms_recover.planning.judging.equal_contents import regular_divisions, seen_c
 from ms_recover.planning.judging.misplaced import ContentIndex
 from ms_recover.planning.judging.structure import StructureFindings
 from ms_recover.planning.judging.votes import differing
-from ms_recover.planning.prefixes import base_of
+from ms_recover.planning.prefixes import Experiments
 
 _Member = tuple[int, str]
 """A rank, and the prefix of its run."""
@@ -34,12 +34,13 @@ class _Difference:
 class _Agreement:
     """Ranks of one run that agree with each other at some step, also by way of others."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Experiments) -> None:
+        self._names = names
         self._next: dict[_Member, _Member] = {}
 
     def of(self, one: SliceFacts) -> _Member:
         """Return what stands for all that agree with a slice's rank."""
-        member = (one.rank, base_of(one.file.prefix))
+        member = (one.rank, self._names.of(one.file))
         while (after := self._next.get(member, member)) != member:
             self._next[member] = self._next.get(after, after)
             member = after
@@ -71,7 +72,7 @@ def check_word(
         When contents show that it has too many ranks.
     """
     _check_size(facts)
-    agreement = _Agreement()
+    agreement = _Agreement(facts.names)
     found: list[_Difference] = []
     unread: dict[tuple[int, ...], list[SliceFile]] = defaultdict(list)
     listed: set[tuple[int, ...]] = set()

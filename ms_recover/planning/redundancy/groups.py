@@ -10,6 +10,7 @@ from ms_recover.errors import ContradictionError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile, SliceFile
+from ms_recover.model.steps import Step
 
 _MOST_NAMED = 5
 
@@ -87,16 +88,20 @@ def merge_groups(files: Iterable[GroupFile], manifests: Iterable[SliceFile] = ()
 def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ...], GroupFile]]:
     """Return the lists that the manifests of each run hold, the run of the newest step first.
 
-    Of lists that exclude each other the one stands that more of the run's manifests hold, both when as many do.
+    Of runs with the same newest step that one goes first which has more manifests of it: a slice that another run left
+    does not say who holds the same in this one. Of lists that exclude each other the one stands that more of the run's
+    manifests hold, both when as many do.
     """
     votes: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     newest: dict[tuple[str, tuple[int, ...]], SliceFile] = {}
+    last: dict[str, Counter[Step]] = defaultdict(Counter)
     ordered: dict[tuple[int, ...], tuple[int, ...]] = {}
     for file in sorted(slices, key=lambda file: (file.step.epoch, file.step.step, file.rank)):
         if file.manifest is not None:
             run, listed = file.manifest.run_id, file.manifest.group
             ranks = ordered.get(listed) or ordered.setdefault(listed, tuple(sorted(set(listed))))
             votes[run][ranks] += 1
+            last[run][file.step] += 1
             newest[run, ranks] = file
     found = []
     for run, count in votes.items():
@@ -107,8 +112,9 @@ def _stated_by_manifests(slices: Iterable[SliceFile]) -> list[dict[tuple[int, ..
                 most |= dict.fromkeys(ranks, count[ranks])
                 file = newest[run, ranks]
                 standing[ranks] = GroupFile(file.rank, file.path + MANIFEST_SUFFIX, None, GroupInfo(ranks))
-        found.append((max(newest[run, ranks].step for ranks in count), run, standing))
-    return [standing for _, _, standing in sorted(found, key=lambda item: item[:2], reverse=True)]
+        step = max(last[run])
+        found.append((step, last[run][step], run, standing))
+    return [standing for *_, standing in sorted(found, key=lambda item: item[:3], reverse=True)]
 
 
 def _disagreement(one: GroupFile, other: GroupFile) -> str:

@@ -17,6 +17,7 @@ from ms_recover.planning.judging.judgement import Judgement, StepJudgement
 from ms_recover.planning.judging.splits import why_no_replica
 from ms_recover.planning.sourcing.compose import Composition, compose_slice, copy_action
 from ms_recover.planning.sourcing.lent_values import borrowed_from, text_of_kept
+from ms_recover.planning.sourcing.own_manifest import find_own_manifest, other_contents, why_other_contents
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 from ms_recover.planning.sourcing.settle import Settlement
 from ms_recover.planning.sourcing.target_path import keep_replaced, same_format_sources
@@ -217,11 +218,17 @@ def _copy_within_group(
     able = [one for one in able if unlike[one.one.rank] is None]
     if not able:
         return next(why for why in unlike.values() if why is not None)
+    manifest = find_own_manifest(facts, judgement, rank)
+    odd = {one.one.rank: other_contents(manifest, one.one, _lent(one)) for one in able}
+    against = {one.one.rank: _why_against(facts, judgement, rank, one.one, odd[one.one.rank]) for one in able}
+    able = [one for one in able if against[one.one.rank] is None]
+    if not able:
+        return next(why for why in against.values() if why is not None)
     usable, why = same_format_sources(facts, rank, own, [one.one for one in able])
     if why is not None:
         return why
     source, found = usable[0], judgement.slices[usable[0].path]
-    borrowed = borrowed_from(source, found.borrowed)
+    borrowed = borrowed_from(source, (*found.borrowed, *odd[source.rank]))
     if share_nothing({one.name: prod(one.shape) for one in source.listed}, source.rank_local):
         return f"its group {list(group)} is no set of replicas: each rank has its own values of every parameter"
     if found.evidence == "manifest" and borrowed:  # of what may differ, only a manifest says whether it is sound
@@ -230,6 +237,25 @@ def _copy_within_group(
     reason = f"{holding.reason}; {ground}"
     evidence: Evidence = "operator" if rank in facts.groups.claimed else found.evidence
     return copy_action(facts, rank, own, usable, reason=reason, evidence=evidence, borrowed=borrowed)
+
+
+def _lent(one: Sound) -> tuple[str, ...]:
+    return borrowed_from(one.one, one.judgement.borrowed)
+
+
+def _why_against(
+    facts: Facts, judgement: StepJudgement, rank: int, source: SliceFacts, odd: Sequence[str]
+) -> str | None:
+    """Return why a source is no copy of a slice whose manifest states some parameters otherwise; None if it may be.
+
+    Those that may differ are lent by the source, unless layouts let the rank's own damaged slice give them.
+    """
+    judged = (judgement.slices.get(one.path) for one in facts.at(judgement.step, rank))
+    good = frozenset[str]().union(*(one.good for one in judged if one is not None and one.good is not None))
+    composed = facts.stages.why_unknown(rank) is None and good.issuperset(odd)
+    if not odd or (all(map(facts.tolerance.covers, odd)) and not composed):
+        return None
+    return why_other_contents(rank, source, odd)
 
 
 def _why_no_copy(

@@ -13,6 +13,7 @@ from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.lost_names import LostNames
+from ms_recover.planning.sourcing.own_manifest import find_own_manifest, stated_contents
 from ms_recover.planning.sourcing.parameters import ParameterIndex
 
 _NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
@@ -71,6 +72,7 @@ class Settlement:
         self._doubts: dict[tuple[int, str], str | None] = {}
         self._named: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
+        self._stated: dict[int, dict[str, str]] = {}
 
     def settle(self, rank: int, parameter: Parameter) -> Settled:
         """Return the ranks that may give what a rank's slice should hold of a parameter, as that slice lists it."""
@@ -83,8 +85,11 @@ class Settlement:
         return self._of_block[key]
 
     def settle_for(self, rank: int, parameter: Parameter) -> Settled:
-        """Return the same without the ranks from which the rank's own slice of another step differed there."""
-        settled = self.settle(rank, parameter)
+        """Return the same without the ranks from which the rank's own slice of another step differed there.
+
+        Nor does a rank give what the manifest of the rank's own slice of this step states otherwise.
+        """
+        settled = self._as_stated(rank, parameter, self.settle(rank, parameter))
         if not settled.ranks or rank in self.index.slices or self.index.may_differ(parameter.name, settled.ranks):
             return settled
         left = tuple(one for one in settled.ranks if parameter.name not in self._differing(rank, one))
@@ -95,6 +100,26 @@ class Settlement:
         problem = f"rank {settled.ranks[0]} holds it, but at another step manifests of both state different contents"
         gone = MissingRegion(parameter.name, settled.region or _whole(parameter), parameter.nbytes, problem)
         return replace(settled, ranks=(), missing=(gone,), problem=problem, disputed=True)
+
+    def _as_stated(self, rank: int, parameter: Parameter, settled: Settled) -> Settled:
+        """Return ranks without those whose contents are not those that the manifest of the rank's own slice states."""
+        if rank not in self._stated:
+            index = self.index
+            self._stated[rank] = stated_contents(find_own_manifest(index.facts, index.judgement, rank))
+        name, ranks = parameter.name, settled.ranks
+        stated = self._stated[rank].get(name)
+        if stated is None or not ranks or settled.tolerated:
+            return settled
+        left = tuple(one for one in ranks if one == rank or self.index.digest(one, name) in (None, stated))
+        if len(left) == len(ranks):
+            return settled
+        if not left and self.index.may_differ(name, ranks):
+            return replace(settled, tolerated=True)
+        if left:
+            return replace(settled, ranks=left)
+        problem = f"rank {ranks[0]} holds other contents of it than the manifest of the rank's own slice states"
+        gone = MissingRegion(name, settled.region or _whole(parameter), parameter.nbytes, problem)
+        return replace(settled, ranks=(), missing=(gone,), problem=problem)
 
     def _differing(self, rank: int, source: int) -> frozenset[str]:
         key = (rank, source)

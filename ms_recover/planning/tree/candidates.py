@@ -28,6 +28,8 @@ class Candidate:
 def find_candidates(tree: TreeFacts, only: Step | None = None) -> Iterator[Candidate | RejectedStep]:
     """Yield the steps of the run to recover, newest first, and between them each one that is passed over.
 
+    Passed over are those of other experiments than the options name, or the one that was started last.
+
     With `only` every other step is passed over. A step that the options name is a candidate whatever speaks against it,
     but for a number of ranks that is not its own; no other is then looked at.
 
@@ -72,7 +74,9 @@ def _why_passed_over(tree: TreeFacts, saved: Saved) -> RejectedStep | None:
         return None
     older = why_of_another_run(tree, step, saved)
     if older is not None:
-        return RejectedStep(step, older, another_run=True)
+        parts = [facts for facts in tree.at(step) if facts.counted_at(step)]
+        others = all(facts.is_of_others(step, saved) for facts in parts)
+        return RejectedStep(step, older, another_run=True, another_experiment=others)
     unhealthy = next((why for facts in tree.at(step) if (why := facts.why_unhealthy(step, saved)) is not None), None)
     return RejectedStep(step, unhealthy) if unhealthy is not None else None
 

@@ -105,6 +105,30 @@ class TreeFacts:
         """Return the facts about all parts that the step in the options leaves; newest first."""
         return self._of(self.options.step)
 
+    @property
+    def text_of_others(self) -> str | None:
+        """The warning that names the other experiments, where nothing but their times chose one."""
+        return next(filter(None, (facts.text_of_others for facts in self.every())), None)
+
+    def refuse_several(self) -> None:
+        """Raise a UsageError where several experiments have slices, of the step in the options if they name one.
+
+        Where the options name an experiment or a run, there is nothing to refuse.
+        """
+        step = self.options.step
+        for facts in self.every():
+            if facts.text_of_others is None:
+                continue
+            files = [one.file for one in facts.counted] if step is None else facts.files_at(step)
+            bases = {facts.names.of(file) for file in files}
+            listed = sorted(bases.intersection((*facts.experiments.taken, *facts.other_experiments)))
+            if len(listed) > 1:
+                at = f"step {step}" if step is not None else "slices"
+                raise UsageError(
+                    f"{self.inventory.root} has {at} of several experiments, {list_some(map(repr, listed))}: name one, "
+                    f"with options=PlanOptions(run={listed[0]!r})"
+                )
+
     def _of(self, step: Step | None, kinds: Sequence[WeightKind | None] = ()) -> list[Facts]:
         return [
             self._facts(number)

@@ -113,10 +113,12 @@ def test_every_option_sets_a_field_that_exists(command):
 
 
 def test_every_field_has_an_option(received):
-    """A tree of a node among others may be empty, and some verbs need no headers: no choices of the operator."""
+    """No choices of the operator: a tree of a node among others may be empty, some verbs need no headers, and the
+    experiments are those of a program, where an operator gives ``--run``.
+    """
     declared = {(option.target, option.field) for option in received.command.params}
     wanted = {(target, field.name) for target, kind in TYPES.items() for field in fields(kind)}
-    assert wanted - declared == {("scan", "may_be_empty"), ("scan", "headers")}
+    assert wanted - declared == {("scan", "may_be_empty"), ("scan", "headers"), ("plan", "experiments")}
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,22 @@ def test_what_the_manifest_names_is_restored(lost):
 
 def test_a_parameter_that_differs_is_named_and_nothing_is_written(lost):
     tree, _ = lost
+    plan = plan_of(tree)
     name = alter(tree)
-    outcome = api.apply(plan_of(tree))
+    outcome = api.apply(plan)
     assert outcome.exit_code == VerificationError.exit_code
     assert f"rank 0: parameter {name} of the recovered slice has the digest" in outcome.results[0].error
     assert not (tree / "ckpt_dir0" / NAME).exists()
     assert not list(tree.rglob("*.tmp"))
+
+
+def test_a_plan_promises_no_slice_that_the_manifest_contradicts(lost):
+    tree, _ = lost
+    name = alter(tree)
+    plan = plan_of(tree)
+    assert plan.ranks[0].verdict == "unrecoverable"
+    assert name in plan.ranks[0].reason
+    assert not plan.actions
 
 
 @pytest.mark.parametrize(
@@ -102,8 +112,8 @@ def test_borrowed_parameters_may_differ(lost):
 
 def test_a_copy_without_manifest_is_compared_too(lost):
     tree, _ = lost
-    name = alter(tree)
     plan = plan_of(tree)
+    name = alter(tree)
     for path in tree.rglob(f"*{MANIFEST_SUFFIX}"):
         if path.parent.name != "ckpt_dir0":
             path.unlink()

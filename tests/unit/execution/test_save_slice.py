@@ -15,7 +15,7 @@ from ms_recover.model.steps import Step
 from ms_recover.stores.digest import digest_file
 from ms_recover.testing.trees import PARAMETERS, slice_bytes
 from tests.support.damage import strategy_bytes
-from tests.support.faults import Faults
+from tests.support.faults import WRITING, Faults
 
 WHOLE = slice_bytes(PARAMETERS, 5)
 
@@ -62,7 +62,8 @@ def test_a_manifest_whose_slice_is_gone_does_not_meet_the_new_one(order, tmp_pat
     with faults.installed():
         manifest = commit_slice(order, writer(WHOLE))
     renames = [call for call in faults.trace if call.startswith(("unlink", "rename"))]
-    assert renames[:2] == [f"unlink test-2_8.ckpt{MANIFEST_SUFFIX}", f"rename {SAVING_DIRECTORY}/test-2_8.ckpt"]
+    assert renames[0] == f"unlink test-2_8.ckpt{MANIFEST_SUFFIX}"
+    assert renames[-1] == f"rename {SAVING_DIRECTORY}/test-2_8.ckpt"
     assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
 
 
@@ -115,30 +116,62 @@ def test_a_manifest_that_another_process_is_writing_is_left_alone(tmp_path):
     assert not path.exists()
 
 
-def test_a_commit_is_withdrawn_before_its_bytes(order, tmp_path):
+def test_a_slice_is_withdrawn_before_what_proves_it(order, tmp_path):
     commit_slice(order, writer(WHOLE))
     faults = Faults(str(tmp_path.parent), 0, "none")
     with faults.installed():
         withdraw([order.path])
-    names = [os.path.relpath(order.path, faults.root) + suffix for suffix in (MANIFEST_SUFFIX, "")]
-    folder = os.path.dirname(names[1])
+    names = [os.path.relpath(order.path, faults.root) + suffix for suffix in ("", MANIFEST_SUFFIX)]
+    folder = os.path.dirname(names[0])
     assert faults.trace == [f"unlink {names[0]}", f"fsync {folder}", f"unlink {names[1]}", f"fsync {folder}"]
     withdraw([order.path])
 
 
-def test_the_state_lies_beside_the_slice_before_the_manifest_names_it(order, tmp_path):
+def test_a_slice_gets_its_name_when_its_state_and_its_manifest_lie_there(order, tmp_path):
     data = encode_state({"scale": 2.0})
     faults = Faults(str(tmp_path), 0, "none")
     with faults.installed():
         manifest = commit_slice(replace(order, state=data), writer(WHOLE))
     renames = [call.split()[1] for call in faults.trace if call.startswith("rename")]
     names = [f".test-2_8.ckpt{suffix}.ms_recover.tmp" for suffix in (STATE_SUFFIX, MANIFEST_SUFFIX)]
-    assert renames == [f"{SAVING_DIRECTORY}/test-2_8.ckpt", *names]
+    assert renames == [*names, f"{SAVING_DIRECTORY}/test-2_8.ckpt"]
     assert read_manifest(order.path + MANIFEST_SUFFIX) == manifest
     assert read_state(order.path, manifest.training.state_digest) == {"scale": 2.0}
     assert stat.S_IMODE((tmp_path / f"test-2_8.ckpt{STATE_SUFFIX}").stat().st_mode) == 0o400
     withdraw([order.path])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_never_leaves_a_slice_without_its_manifest_and_state(order, tmp_path):
+    """Killed before every call of a save and of a removal; the save after it leaves nothing else."""
+    whole, at = replace(order, state=encode_state({"scale": 2.0})), 0
+    places = {"kill": 0, "named": 0}
+    while True:
+        at, folder = at + 1, tmp_path / str(at)
+        folder.mkdir()
+        here = replace(whole, path=str(folder / "test-2_8.ckpt"))
+        process = os.fork()
+        if not process:
+            with Faults(str(folder), at, "kill", (*WRITING, "rmdir")).installed():
+                commit_slice(here, writer(WHOLE))
+                withdraw([here.path])
+            os._exit(0)
+        if os.waitpid(process, 0)[1] == 0:
+            break
+        places["kill"] += 1
+        if os.path.exists(here.path):
+            places["named"] += 1
+            digest = read_manifest(here.path + MANIFEST_SUFFIX).training.state_digest
+            assert read_state(here.path, digest) == {"scale": 2.0}
+        else:
+            commit_slice(replace(here, path=str(folder / "test-3_8.ckpt"), state=None), writer(WHOLE))
+            left = {path.name for path in folder.iterdir()}
+            removing = (
+                {f"test-2_8.ckpt{suffix}" for suffix in (MANIFEST_SUFFIX, STATE_SUFFIX)} if places["named"] else {}
+            )
+            assert left - {"test-3_8.ckpt", f"test-3_8.ckpt{MANIFEST_SUFFIX}"} <= set(removing), at
+    assert places["kill"] > 15
+    assert places["named"] > 0
 
 
 def test_a_state_that_is_not_the_named_one_is_refused(order, tmp_path):

@@ -39,6 +39,8 @@ TRAINING = TrainingRecord(1763900000123, RunStep("before", Step(1, 3)), 77, 8, (
         replace(MANIFEST, training=TRAINING),
         replace(MANIFEST, training=replace(TRAINING, host="node1.example")),
         replace(MANIFEST, training=replace(TRAINING, host="node1.example", machine="1f2e3d4c-5b6a")),
+        replace(MANIFEST, training=replace(TRAINING, base_prefix="lr_0.5", start_number=0)),
+        replace(MANIFEST, training=replace(TRAINING, base_prefix="lr_0.5", start_number=3)),
     ],
 )
 def test_round_trip(manifest):

@@ -14,7 +14,6 @@ from ms_recover.training.callback_states import (  # noqa: E402
     callback_states,
     restore_callbacks,
     why_ended,
-    without_state,
 )
 
 
@@ -58,10 +57,6 @@ def test_other_numbers_of_callbacks_are_named(count):
     restored = [Counter() for _ in range(count)]
     assert restore_callbacks(restored, callback_states([Counter(1), Counter(2)])) == ["Counter"]
     assert [one.count for one in restored] == [1, 2, 0][:count]
-
-
-def test_callbacks_without_both_methods_are_named_once():
-    assert without_state([Half(), Half(), Bare(), Counter(), LossMonitor(), EarlyStopping()]) == ["Half"]
 
 
 def test_mindspores_own_are_handled():

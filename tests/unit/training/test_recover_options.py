@@ -23,7 +23,7 @@ class AskedError(Exception):
 
 @pytest.fixture
 def asked(monkeypatch):
-    def look(job, search):
+    def look(job, search, renames):
         scanning, judging = search.scanning, search.judging
         raise AskedError(search.root, scanning.pattern, scanning.group_info, scanning.strategy, judging.tolerate)
 

@@ -22,6 +22,8 @@ pytest.importorskip("mindspore")
 from ms_recover.training.rank_view import scan_tree  # noqa: E402
 from ms_recover.training.resume_step import obtain_resume_slice, supersede_newer_slices  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
+from tests.support.trainings import files  # noqa: E402
+from tests.support.unprivileged import as_nobody, close_to_all, open_to_all, reachable_folder  # noqa: E402
 
 OLD, MIDDLE, NEW = Step(1, 8), Step(2, 8), Step(3, 8)
 
@@ -230,7 +232,9 @@ def test_newer_slices_are_renamed_with_their_manifests(tree, caplog):
         "test_2-3_8.ckpt.superseded",
     ]
     assert {path: path.read_bytes() for path in others} == others
-    assert "is newer than step 2_8, renamed to test-3_8.ckpt.2.superseded" in caplog.text
+    (said,) = [one.getMessage() for one in caplog.records if "renamed to" in one.getMessage()]
+    assert "ckpt_dir1: 3 slice(s) up to step 3_8, newer than step 2_8, from which training goes on, renamed to" in said
+    assert said.endswith("to test-3_8.ckpt.2.superseded, test_1-3_8.ckpt.superseded, test_2-3_8.ckpt.superseded")
 
 
 def test_a_slice_that_was_copied_in_vain_is_renamed_too(tree):
@@ -296,3 +300,20 @@ def test_a_slice_without_replica_is_composed(tmp_path, manifests):
     assert source in (1, 2)
     assert path.read_bytes() == truth
     assert read_manifest(f"{path}{MANIFEST_SUFFIX}").recovered
+
+
+def test_a_slice_that_cannot_be_put_where_nothing_may_be_written_is_that_of_an_older_step(caplog):
+    with reachable_folder() as top:
+        root = top / "tree"
+        make_tree(root, steps=(OLD, NEW))
+        save_manifests(root)
+        flip(path_of(root, 3, NEW))
+        close_to_all(root)
+        before = files(root)
+        try:
+            with as_nobody():
+                assert obtained(root) == (OLD, [None] * 4)
+            assert files(root) == before
+        finally:
+            open_to_all(root)
+    assert f"{root}/ckpt_dir3 may only be read, so the slice cannot be put there" in caplog.text

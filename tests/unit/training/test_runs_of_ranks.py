@@ -25,7 +25,6 @@ from ms_recover.training.found_slice import find_slice  # noqa: E402
 from ms_recover.training.held_directories import holding_directories  # noqa: E402
 from ms_recover.training.job import TrainingJob  # noqa: E402
 from ms_recover.training.known_runs import gather_runs  # noqa: E402
-from ms_recover.training.resume_step import supersede_newer_slices  # noqa: E402
 from ms_recover.training.run import agree_start  # noqa: E402
 from ms_recover.training.search import Search  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
@@ -75,7 +74,7 @@ def found(roots, **options):
         judging = PlanOptions(world_size=SIZE, **options)
         search = Search(str(roots[rank]), ScanOptions(), judging, "refuse")
         slice_found = find_slice(jobs[rank], search)
-        supersede_newer_slices(slice_found.view, slice_found.own.step)
+        slice_found.set_aside()
         return os.path.basename(slice_found.own.path), slice_found.view.run_of(slice_found.own.step)
 
     with holding_directories():

@@ -19,7 +19,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceCheckpoint, run_directory, slice_saver  # noqa: E402
+from ms_recover.training import SliceCheckpoint, run_directory, slice_saver, snapshot  # noqa: E402
 from ms_recover.training.job import TrainingJob  # noqa: E402
 from tests.support.ranks import WAIT, on_all, thread_jobs  # noqa: E402
 
@@ -155,14 +155,14 @@ def test_stalls_are_recorded_and_logged(one, async_save, caplog):
 
 
 def test_training_goes_on_while_a_slice_is_written(one, tmp_path, monkeypatch):
-    go, write = threading.Event(), slice_saver.write_slice
+    go, write = threading.Event(), snapshot.write_slice
 
     def slow(*arguments):
         assert go.wait(WAIT)
         return write(*arguments)
 
     training = one(async_save=True)
-    monkeypatch.setattr(slice_saver, "write_slice", slow)
+    monkeypatch.setattr(snapshot, "write_slice", slow)
     training.steps(1)
     assert training.callback.committed is None
     for parameter in training.params.train_network.get_parameters():
@@ -182,7 +182,7 @@ def test_a_write_that_failed_beside_reaches_the_training(one, tmp_path, monkeypa
     training = one(async_save=True)
     training.steps(1)
     assert training.callback.saver._background.outcome() is None
-    monkeypatch.setattr(slice_saver, "write_slice", full)
+    monkeypatch.setattr(snapshot, "write_slice", full)
     training.steps(1)
     with pytest.raises(StorageError, match=r"rank 0, step 1_2, .*test-1_2.ckpt was not saved: .*No space.* free some"):
         training.steps(1) if when == "next save" else training.end()
@@ -200,7 +200,7 @@ def test_whatever_mindspore_raises_names_rank_and_step(one, monkeypatch, async_s
     def fail(*arguments, **options):
         raise failure
 
-    monkeypatch.setattr(slice_saver.ms, "save_checkpoint", fail)
+    monkeypatch.setattr(snapshot.ms, "save_checkpoint", fail)
     monkeypatch.setattr(slice_saver, "read_contents", lambda network: None)
     training = one(async_save=async_save)
     with pytest.raises(kind, match=r"rank 0, step 1_1, .*test-1_1.ckpt was not saved: (no such stream|MemoryError)"):
@@ -208,13 +208,13 @@ def test_whatever_mindspore_raises_names_rank_and_step(one, monkeypatch, async_s
 
 
 def test_what_is_written_wrongly_is_not_committed(one, tmp_path, monkeypatch):
-    write = slice_saver.write_slice
+    write = snapshot.write_slice
 
     def cut(path, form, parameters, values):
         kept = [index for index, parameter in enumerate(parameters) if parameter.name != "moments.weight"]
         return write(path, form, [parameters[index] for index in kept], [values[index] for index in kept])
 
-    monkeypatch.setattr(slice_saver, "write_slice", cut)
+    monkeypatch.setattr(snapshot, "write_slice", cut)
     with pytest.raises(VerificationError, match=r"rank 0, step 1_1, .*not whole: .*moments.weight"):
         one().steps(1)
     assert committed(tmp_path) == []
@@ -248,14 +248,14 @@ def test_ranks_have_one_run_and_the_same_steps(ranks, tmp_path, async_save):
 @pytest.mark.parametrize("async_save", [False, True])
 def test_when_one_rank_cannot_save_all_stop_and_its_last_step_stays(ranks, tmp_path, monkeypatch, async_save):
     """The others have not removed a step that rank 1 still needs them to have."""
-    write = slice_saver.write_slice
+    write = snapshot.write_slice
 
     def fails_once(path, *arguments):
         if "ckpt_dir1" in path and "test-1_3" in path:
             raise OSError(28, "No space left on device")
         return write(path, *arguments)
 
-    monkeypatch.setattr(slice_saver, "write_slice", fails_once)
+    monkeypatch.setattr(snapshot, "write_slice", fails_once)
 
     def work(rank, training):
         training.steps(6)

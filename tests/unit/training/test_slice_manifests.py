@@ -98,6 +98,8 @@ def test_a_restart_leaves_the_slices_of_the_run_before(tmp_path):
     train(tmp_path, SliceManifests())
     train(tmp_path, SliceManifests())
     assert sealed(tmp_path / "rank_0") == ["1_2", "1_2", "1_4", "1_4"]  # net-1_2 and net_1-1_2
+    told = [read_manifest(path).training for path in (tmp_path / "rank_0").glob(f"*-1_4.*{MANIFEST_SUFFIX}")]
+    assert sorted((one.base_prefix, one.start_number) for one in told) == [("net", 0), ("net", 1)]
     assert not api.verify(api.scan(tmp_path)).wrong
 
 
@@ -255,7 +257,9 @@ def test_iterations_of_mindformers(tmp_path, hooks, kept):
         assert sorted(path.name for path in folder.glob(f"*{MANIFEST_SUFFIX}")) == both(folder)
     found = read_manifest(folders[-1] / both(folders[-1])[0])
     assert (found.step, found.cumulative_step, found.world_size, found.group) == (Step.iteration(30), 30, 2, (0,))
-    assert found.training == TrainingRecord(None, host=socket.gethostname(), machine=this_host()[1])
+    assert found.training == TrainingRecord(
+        None, host=socket.gethostname(), machine=this_host()[1], base_prefix="CKP", start_number=0
+    )
     assert found.training.names_host_alone
 
 

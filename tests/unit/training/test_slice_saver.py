@@ -16,7 +16,7 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import nn  # noqa: E402
 
-from ms_recover.training import SliceSaver, found_slice, resume, resuming, slice_saver  # noqa: E402
+from ms_recover.training import SliceSaver, found_slice, resume, resuming, slice_saver, snapshot  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 
@@ -109,14 +109,14 @@ def test_a_mistake_on_one_rank_ends_the_run_on_all_before_it_begins(ranks, tmp_p
 
 
 def test_a_failed_save_ends_the_loop_on_all_ranks(ranks, tmp_path, monkeypatch):
-    write = slice_saver.write_slice
+    write = snapshot.write_slice
 
     def fails_once(path, *arguments):
         if "ckpt_dir1" in path and "1_2" in path:
             raise OSError(28, "No space left on device")
         return write(path, *arguments)
 
-    monkeypatch.setattr(slice_saver, "write_slice", fails_once)
+    monkeypatch.setattr(snapshot, "write_slice", fails_once)
 
     def train(rank):
         loop = Loop()

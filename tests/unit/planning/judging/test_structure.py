@@ -2,6 +2,7 @@ import pytest
 
 from ms_recover.planning.facts import gather_facts
 from ms_recover.planning.judging.structure import compare_structure
+from ms_recover.planning.redundancy.stages import Stages
 from tests.support.inventories import NAMES, OLDER, STEP, slice_file, tree
 
 PAIRS = {0: [0, 2], 1: [1, 3]}
@@ -129,3 +130,31 @@ def test_a_slice_with_the_list_of_another_stage_is_damaged_where_its_replicas_ha
     found = compare(slices)
     assert set(found.damaged) == {"ckpt_dir2/test-2_8.ckpt"}
     assert not found.deduplicated
+
+
+def test_a_slice_with_the_list_of_another_stage_is_damaged_where_its_replica_had_the_usual_one():
+    """The slice of the replica is lost, and the two steps of the rank list different parameters."""
+    first, second = ("a", "s"), ("b", "s")
+    slices = [slice_file(rank, OLDER, names=second if rank % 2 else first) for rank in range(4)]
+    slices += [slice_file(rank, names=second) for rank in (1, 2, 3)]
+    assert damaged(slices) == {"ckpt_dir2/test-2_8.ckpt"}
+
+
+OF_STAGES = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+
+
+def damaged_of_stages(slices):
+    return set(compare_structure(gather_facts(tree(slices, OF_STAGES)).counted, Stages(devices=2)).damaged)
+
+
+def test_a_rank_whose_replica_is_gone_does_not_have_the_list_of_other_stages():
+    slices = [slice_file(rank, step, names=("a", "s")) for rank in (0, 1) for step in (OLDER, STEP)]
+    slices += [slice_file(3, OLDER, names=("b", "s")), slice_file(3, names=("a", "s"))]
+    assert damaged_of_stages(slices) == {"ckpt_dir3/test-2_8.ckpt"}
+
+
+def test_an_odd_older_slice_does_not_condemn_the_list_of_its_own_stage():
+    slices = [slice_file(rank, step, names=("a", "s")) for rank in (0, 1) for step in (OLDER, STEP)]
+    slices += [slice_file(2, step, names=("b", "s")) for step in (OLDER, STEP)]
+    slices += [slice_file(3, OLDER, names=("c", "s")), slice_file(3, names=("b", "s"))]
+    assert damaged_of_stages(slices) == {"ckpt_dir3/test-1_8.ckpt"}

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
 from ms_recover.errors import ContradictionError
 from ms_recover.model.groups import GroupInfo
 from ms_recover.model.inventory import GroupFile
+from ms_recover.model.manifest import Digests, Manifest
+from ms_recover.model.provenance import Provenance
 from ms_recover.planning.redundancy.groups import merge_groups
-from tests.support.inventories import group_file
+from tests.support.inventories import OLDER, STEP, group_file, slice_file
 
 
 def test_a_lost_rank_is_known_from_its_peers():
@@ -50,3 +54,32 @@ def test_many_contradictions_are_counted_not_all_listed():
     ]
     with pytest.raises(ContradictionError, match="more"):
         merge_groups(files)
+
+
+def stated(rank, group, run="first", step=STEP):
+    file = slice_file(rank, step)
+    made = Manifest(
+        run_id=run,
+        rank=rank,
+        world_size=4,
+        step=step,
+        cumulative_step=None,
+        file=file.path.rpartition("/")[2],
+        size=file.size,
+        digests=Digests("contents", ()),
+        parameters=file.parameters,
+        group=group,
+        provenance=Provenance(kind="saved", evidence="structure"),
+    )
+    return replace(file, manifest=made)
+
+
+def test_a_slice_that_another_run_left_does_not_say_who_holds_the_same():
+    own = [stated(rank, (rank,), "a") for rank in (0, 1, 3)]
+    assert merge_groups([], [*own, stated(2, (2, 3), "b")]).of(3) == (3,)
+    assert merge_groups([], [*own, stated(2, (2, 3), "0")]).of(3) == (3,)
+
+
+def test_the_run_of_the_newest_step_states_groups_first():
+    older = [stated(rank, (rank,), "a", OLDER) for rank in range(4)]
+    assert merge_groups([], [*older, stated(2, (2, 3), "b")]).of(3) == (2, 3)

@@ -1,0 +1,30 @@
+"""What an error that came out of a network in PyNative mode leaves behind: MindSpore goes on recording a gradient.
+
+From then on, for every network of the process, parameters may not be written in place, and each training step runs the
+network twice, so that what the network keeps (batch statistics, a memory bank) moves twice, too. ``clear_res`` ends the
+recording; MindSpore calls it where it fails to compile.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+
+try:
+    from mindspore.graph.api import _no_grad, _pynative_executor
+except ImportError:  # before 2.8
+    from mindspore.common.api import _no_grad, _pynative_executor
+
+_log = logging.getLogger(__name__)
+
+
+def end_recording() -> None:
+    """End the recording of a gradient that an error has left open; nothing of the process is recorded at a resume."""
+    if _pynative_executor.grad_flag():
+        _pynative_executor.clear_res()
+        _log.info("MindSpore was left recording a gradient, by an error that came out of a network: it is ended")
+
+
+def without_gradient() -> AbstractContextManager[None]:
+    """Return a context in which trained parameters may be written."""
+    return _no_grad()  # type: ignore[no-any-return]

@@ -1,0 +1,145 @@
+"""The proof of the samples of a loop without ``Model``, whose iterator the program makes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ms_recover.errors import InputError
+from ms_recover.training.batches import difference, digest_batch, from_record
+from ms_recover.training.job import TrainingJob
+from ms_recover.training.network import OwnSlice
+from ms_recover.training.proof import resume_line
+from ms_recover.training.proving import refuse_or_warn, why_different, why_unproven
+from ms_recover.training.run_state import RunState
+from ms_recover.training.sample_proof import SampleProof, combined
+
+_log = logging.getLogger(__name__)
+
+
+_waiting: dict[int, LoopProof] = {}
+"""What each rank of this process has resumed and not yet proven."""
+
+
+def end_waiting(rank: int) -> None:
+    """Say what a loop has proven that begins to save, and that its samples are not; all ranks together."""
+    waiting = _waiting.pop(rank, None)
+    if waiting is not None:
+        waiting.give_up()
+        resume_line().say()
+
+
+class BehindProof:
+    """The iterator of a loop behind the batch that was drawn to prove it: the end of that batch's epoch is passed."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator, self._begun = iterator, False
+
+    def __iter__(self) -> BehindProof:
+        return self
+
+    def __next__(self) -> Any:
+        begun, self._begun = self._begun, True
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            if begun:
+                raise
+        return next(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+@dataclass(eq=False)
+class LoopProof:
+    """What `Resumption.prove` compares, and what waits for it.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The ranks.
+    own : OwnSlice
+        The slice that was loaded, for messages.
+    dataset : Dataset, optional
+        That of the loop, as far as `resume` was given it.
+    state : RunState, optional
+        What was saved with the slice.
+    doubts : list of str
+        Why samples may be others, as long as nothing compares them.
+    proven : callable
+        Sets newer slices aside; all ranks call it together.
+    refused : callable
+        Gives slices their names of before, where the samples are others.
+    """
+
+    job: TrainingJob
+    own: OwnSlice
+    dataset: Any
+    state: RunState | None
+    doubts: Sequence[str]
+    proven: Callable[[], None]
+    refused: Callable[[], None]
+    proof: SampleProof | None = field(default=None, init=False)
+    """What is known of the samples so far."""
+    _drew: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        waits = self.job.holds_everywhere(self.state is not None and bool(self.state.batch) and not self.state.lent)
+        _waiting[self.job.rank] = self
+        if not waits:
+            self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))
+
+    def prove(self, iterator: Iterator[Any], *, allow: bool) -> Iterator[Any]:
+        """See `Resumption.prove`."""
+        if self._drew:
+            return iterator
+        self._drew = True
+        rows: list[str] = []
+
+        def look() -> None:
+            rows.append(self._compare(iterator).encoded())
+
+        self.job.run_together("proving the samples", look)
+        proof = combined(self.job.gather_text(rows[0]))
+        _waiting.pop(self.job.rank, None)
+        self._end(proof, None if allow else "go on with prove(..., allow_dataset_change=True)")
+        resume_line().say()
+        return BehindProof(iterator)
+
+    def give_up(self) -> None:
+        """Go on without the proof."""
+        self._end(SampleProof("unproven", "nothing has called prove() of the resumption"))
+
+    def _end(self, proof: SampleProof, otherwise: str | None = None) -> None:
+        """Have the rest follow, once, unless other samples are refused."""
+        if self.proof is not None:
+            return
+        self.proof = proof
+        try:
+            refuse_or_warn(self.own, proof, otherwise)
+        except InputError:
+            self.refused()
+            raise
+        for doubt in self.doubts if proof.outcome == "unproven" else ():
+            _log.warning("%s: %s", self.own, doubt)
+        self.proven()
+
+    def _compare(self, iterator: Iterator[Any]) -> SampleProof:
+        """Draw the last trained batch, and compare it where the state has its digest."""
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return SampleProof("differs", f"the iterator gives no batch of step {self.own.step} to compare")
+        if self.dataset is not None:
+            why = why_unproven(self.state, self.dataset, 1)
+        else:
+            why = None if self.state is not None and self.state.batch else "the slice does not state its last batch"
+        if why is not None or self.state is None:
+            return SampleProof("unproven", why or "")
+        found = difference(from_record(self.state.batch), digest_batch(batch))
+        if found is None:
+            return SampleProof("proven")
+        return SampleProof("differs", why_different(self.own, found, self.dataset, self.state))
