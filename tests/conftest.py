@@ -52,6 +52,18 @@ def _own_state_directory(tmp_path_factory):
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture(autouse=True)
+def _no_random_operators_of_other_tests():
+    """Forget which random operators and compiled functions of a program this process has seen.
+
+    MindSpore counts them for the process, and a training names them: here each test stands for a process of its own.
+    """
+    seeds, phases = sys.modules.get("mindspore.common.seed"), sys.modules.get("mindspore.graph.api")
+    if seeds is not None:
+        seeds._KERNEL_SEED.clear()
+    getattr(phases, "function_phases", {}).clear()
+
+
 NOT_QUICK = ("mindspore", "processes", "packaging")
 """Markers of tests that `--quick` leaves out."""
 
