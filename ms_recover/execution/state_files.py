@@ -75,17 +75,25 @@ def read_state(slice_path: str, digest: str) -> dict[str, StateValue]:
         raise FormatError(f"{path} is not a state file that can be read: {error}") from None
 
 
-def read_claim(slice_path: str) -> SliceClaim | None:
-    """Return whose a slice without a manifest is, by the state file beside it; None where that does not state it.
-
-    Errors are those of `read_state`, but that nothing proves the contents.
-    """
+def read_state_unproven(slice_path: str) -> dict[str, StateValue]:
+    """Read the state file beside a slice that no manifest proves; the caller does. Errors are those of `read_state`."""
     path = slice_path + STATE_SUFFIX
     with open_regular(path, "a state file") as (descriptor, size):
         if size > _MOST_BYTES:
             raise FormatError(f"{path} has {size} bytes")
         data = pread(descriptor)(0, size)
-    return SliceClaim.of(decode_state(data).get(CLAIM))
+    try:
+        return decode_state(data)
+    except FormatError as error:
+        raise FormatError(f"{path} is not a state file that can be read: {error}") from None
+
+
+def read_claim(slice_path: str) -> SliceClaim | None:
+    """Return whose a slice without a manifest is, by the state file beside it; None where that does not state it.
+
+    Errors are those of `read_state`, but that nothing proves the contents.
+    """
+    return SliceClaim.of(read_state_unproven(slice_path).get(CLAIM))
 
 
 def read_state_in(store: Store, slice_path: str, digest: str) -> dict[str, StateValue]:

@@ -80,6 +80,7 @@ class TrainingFields(Fields):
     start_number: Rank | UnsetType = UNSET
     buffers: tuple[tuple[str, Digest], ...] | UnsetType = UNSET
     own_buffers: tuple[str, ...] | UnsetType = UNSET
+    states_differ: bool | UnsetType = UNSET
 
 
 class VersionFields(Fields):
@@ -214,6 +215,7 @@ def _training_fields(training: TrainingRecord | None) -> TrainingFields | UnsetT
         start_number=start_number,
         buffers=codec.unless_empty(training.buffers),
         own_buffers=codec.unless_empty(training.own_buffers),
+        states_differ=codec.unless_empty(training.states_differ),
     )
 
 
@@ -238,6 +240,7 @@ def _training(fields: TrainingFields | UnsetType) -> TrainingRecord | None:
         start_number=fields.start_number if isinstance(fields.start_number, int) else None,
         buffers=fields.buffers if isinstance(fields.buffers, tuple) else (),
         own_buffers=fields.own_buffers if isinstance(fields.own_buffers, tuple) else (),
+        states_differ=fields.states_differ if isinstance(fields.states_differ, bool) else None,
     )
 
 

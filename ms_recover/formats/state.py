@@ -17,6 +17,7 @@ Nothing in it is executed when it is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ STATE_DTYPES = frozenset(DTYPES.values()) - {"Complex64"}
 """Types of tensors in a state file."""
 
 _OBJECT = "state"
+_PLAIN = (bool, int, float, str, bytes, type(None))
 _KINDS: tuple[StateKind, ...] = get_args(StateKind)
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -69,6 +71,25 @@ def encode_state(values: Mapping[str, StateValue]) -> bytes:
     for parameter, (place,) in zip(image.parameters, image.contents, strict=True):
         data[place.start : place.end] = contents[parameter.name]
     return bytes(data)
+
+
+def fingerprint(value: StateValue) -> bytes:
+    """Return 16 bytes that are equal for equal values, whatever the order of sets and of the members of mappings."""
+    found = hashlib.blake2b(type(value).__name__.encode() + b"\0", digest_size=16)
+    if isinstance(value, StateTensor):
+        found.update(repr((value.kind, value.dtype, value.shape)).encode())
+        found.update(value.data)
+    elif isinstance(value, Mapping):
+        for pair in sorted(fingerprint(key) + fingerprint(item) for key, item in value.items()):
+            found.update(pair)
+    elif isinstance(value, (list, tuple)) and all(type(item) in _PLAIN for item in value):
+        found.update(repr(list(value)).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, (list, tuple, set)):
+        parts = [fingerprint(item) for item in value]
+        found.update(b"".join(sorted(parts) if isinstance(value, set) else parts))
+    else:
+        found.update(repr(value).encode("utf-8", "surrogatepass"))
+    return found.digest()
 
 
 def decode_state(data: bytes) -> dict[str, StateValue]:

@@ -67,6 +67,10 @@ class TrainingRecord:
     """Name and digest of each buffer in the state file, sorted."""
     own_buffers: tuple[str, ...] = ()
     """Those whose values differed among the ranks of the group when the slice was saved, sorted."""
+    states_differ: bool | None = None
+    """Whether the states of the ranks of the group (generators, callbacks, what the program gave) differed when the
+    slice was saved; None where they were not compared.
+    """
 
     @property
     def names_host_alone(self) -> bool:

@@ -19,6 +19,7 @@ from ms_recover.training.dataset_draws import note_early_draws
 from ms_recover.training.first_step import LoadedValues, is_settled, settle, when_settled
 from ms_recover.training.generators import (
     GENERATORS,
+    begin_drawing,
     changed_generators,
     generator_states,
     restore_generators,
@@ -237,3 +238,4 @@ class Continuation(Callback):  # type: ignore[misc]
             resume_line().doubt(f"not as many as saved: {list_some(odd)}", "callbacks")
         resume_line().prove("callbacks")
         restore_generators(self._state.generators, GENERATORS.keys() - self._state.drawn_by_dataset.keys())
+        begin_drawing(self._state.drawn_generators)

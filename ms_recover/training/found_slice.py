@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
@@ -18,6 +17,7 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
+from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
 from ms_recover.training.hyperparameters import check_kept, compare_settings, settings_of_program
@@ -31,7 +31,7 @@ from ms_recover.training.rank_view import RankView, scan_tree
 from ms_recover.training.resume_step import may_be_written, obtain_resume_slice, supersede_newer_slices
 from ms_recover.training.resumed_experiment import take_experiment
 from ms_recover.training.run import Loaded, note_resumed
-from ms_recover.training.run_state import RunState, find_run_state, state_if_sound
+from ms_recover.training.run_state import RunState
 from ms_recover.training.search import ReshardArguments, Search, prepare_search
 from ms_recover.training.set_aside import Renames, bring_back
 
@@ -67,13 +67,21 @@ class Found:
         return self.view.source_ranks.get(self.own.step)
 
     @property
+    def back_from(self) -> str | None:
+        """See `ms_recover.training.proof.Source`."""
+        if self.view.back_from is None:
+            return None
+        step, ranks = self.view.back_from
+        return f"{step}, where states of rank(s) {list_some(ranks)} are lost"
+
+    @property
     def lost(self) -> tuple[str, ...]:
         """See `ms_recover.training.Resumption.rank_local_lost`."""
         return self.view.lost_values(self.own.step)
 
     def state(self) -> RunState | None:
         """Return the state that was saved with the slice; None, and a warning with the reason, where there is none."""
-        return find_run_state(self.own, self.view.inventory.root)
+        return find_run_state(self.own, self.view.inventory.root, self.others)
 
     def take_contents(self) -> SliceContents | None:
         """Return what was read of the slice to prove it, once, so that it is not read again to load it."""
@@ -99,11 +107,7 @@ class Found:
 
     def others(self) -> Iterator[tuple[Manifest, Callable[[], RunState | None]]]:
         """Yield the manifests of the other slices of the step, each with a function that reads its state."""
-        root, mine = self.view.inventory.root, self.manifest
-        for file in self.view.inventory.slices:
-            other, path = file.manifest, os.path.join(root, file.path)
-            if other is not None and mine is not None and (other.run_id, other.step) == (mine.run_id, mine.step):
-                yield other, partial(state_if_sound, path, other)
+        return self.view.peers(self.own.step)
 
     def load(
         self, network: Callable[[], Any], compile_it: Callable[[], None], *, in_place: bool = True, model: Any = None
@@ -356,4 +360,5 @@ def source_of(found: Found | Resharded, state: RunState | None) -> Source:
         host=training.host if training is not None else None,
         other_rank=found.source_rank,
         cut_from=found.resharded_from,
+        back_from=found.back_from,
     )

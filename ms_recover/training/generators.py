@@ -10,6 +10,7 @@ import random
 import re
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from threading import Lock
 from typing import Any
@@ -29,6 +30,17 @@ GENERATORS = {
 
 
 _one_at_a_time = Lock()
+
+
+@dataclass
+class _Begun:
+    """The generators when the training began, and those that it had drawn from before; a process has one of each."""
+
+    states: Mapping[str, Any] | None = None
+    names: frozenset[str] = frozenset()
+
+
+_begun = _Begun()
 
 _CELL = re.compile(r"[^.]+\.\d+\.\d+", re.ASCII)
 _SEEDS = {"Seed0", "seed", "seed0"}
@@ -96,6 +108,22 @@ def _is_random(cell: Any) -> bool:
         return bool(getattr(cell, "p", None) != 0 and getattr(cell, "keep_prob", None) != 1)
     own = cell.__dict__.get("_primitives") or {}
     return any(_SEEDS.intersection(operator.init_attrs) for operator in own.values())
+
+
+def begin_drawing(names: Collection[str] = ()) -> None:
+    """Note the generators as they are when a training begins; it had drawn from some `names` before."""
+    _begun.states, _begun.names = generator_states(), frozenset(names)
+
+
+def note_drawing() -> None:
+    """Note the generators as they are, unless that was done in this process."""
+    if _begun.states is None:
+        begin_drawing()
+
+
+def drawn_generators(states: Mapping[str, Any]) -> list[str]:
+    """Return the generators that the training has drawn from since it began, by their states now; sorted."""
+    return sorted(_begun.names | changed_generators(_begun.states or {}, states))
 
 
 def changed_generators(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ms_recover.errors import InputError
-from ms_recover.training.batches import difference, digest_batch, from_record
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
@@ -87,7 +86,7 @@ class LoopProof:
     _drew: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        waits = self.job.holds_everywhere(self.state is not None and bool(self.state.batch) and not self.state.lent)
+        waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch)
         _waiting[self.job.rank] = self
         if not waits:
             self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))
@@ -136,10 +135,11 @@ class LoopProof:
         if self.dataset is not None:
             why = why_unproven(self.state, self.dataset, 1)
         else:
-            why = None if self.state is not None and self.state.batch else "the slice does not state its last batch"
+            known = self.state is not None and self.state.knows_batch
+            why = None if known else "the slice does not state its last batch"
         if why is not None or self.state is None:
             return SampleProof("unproven", why or "")
-        found = difference(from_record(self.state.batch), digest_batch(batch))
+        found = self.state.difference(batch)
         if found is None:
             return SampleProof("proven")
         return SampleProof("differs", why_different(self.own, found, self.dataset, self.state))

@@ -78,6 +78,8 @@ class Source:
     """The rank whose slice was copied; None where the rank has its own."""
     cut_from: int | None = None
     """How many ranks saved the slices, where they were cut anew."""
+    back_from: str | None = None
+    """A newer step, with the reason why it was passed over; a clause."""
 
 
 def text_of(
@@ -94,6 +96,7 @@ def text_of(
     if source.cut_from is not None:
         facts.append(f"cut anew from the slices of {source.cut_from} ranks")
     facts.append(", ".join([f"{own} of {len(others)} ranks", *([list_some(copied, _MOST_NAMED)] if copied else [])]))
+    facts += [f"back from step {source.back_from}"] if source.back_from is not None else []
     saved = [_clock(source.saved_at, now)] if source.saved_at is not None else []
     saved += [f"by host {source.host}"] if source.host else []
     facts += [f"saved {' '.join(saved)}"] if saved else []

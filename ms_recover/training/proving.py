@@ -14,7 +14,6 @@ from typing import Any
 import mindspore.dataset as ds
 
 from ms_recover.errors import InputError
-from ms_recover.training.batches import Column, difference, digest_batch, from_record
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
@@ -33,9 +32,9 @@ def why_unproven(state: RunState | None, dataset: Any, drawn: int) -> str | None
     """Return why the last trained batch cannot be drawn and compared; None where it can be."""
     if state is None:
         return "the state of the training is lost"
-    if state.lent:
+    if state.lent and not state.knows_batch:
         return "the state is that of another rank, which had a batch of its own"
-    if not state.batch:
+    if not state.knows_batch:
         return "the slice does not state its last batch"
     if drawn < 1:
         return "no batch was drawn before"
@@ -127,7 +126,6 @@ class SampleProver:
         self._job, self._own, self._dataset, self._state, self._allow = job, own, dataset, state, allow
         self._drawn, self._epoch_steps = drawn, epoch_steps
         self._why_not = why_not
-        self._expected: tuple[Column, ...] = from_record(state.batch) if state is not None else ()
         self._code = code_names(dataset)
         self._fast = not (random_operations(dataset) and not self._code)
         self._make: Callable[[], Any] | None = None
@@ -238,7 +236,8 @@ class SampleProver:
             batch = next(self.iterator)
         except StopIteration:
             return "the dataset has no such batch"
-        found = difference(self._expected, digest_batch(batch), self._names())
+        assert self._state is not None
+        found = self._state.difference(batch, self._names())
         if self._ends_epoch:
             with suppress(StopIteration):  # which ends that epoch
                 self._ahead = [next(self.iterator)]

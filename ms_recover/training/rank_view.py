@@ -6,8 +6,9 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ms_recover import api
 from ms_recover.errors import MissingInputError, UsageError, VerificationError
@@ -15,7 +16,7 @@ from ms_recover.file_names import MANIFEST_SUFFIX, SLICE_FORMATS
 from ms_recover.loading.contents import SliceContents
 from ms_recover.model.contents import NOTHING_READ, Contents
 from ms_recover.model.inventory import Inventory, SliceFile
-from ms_recover.model.manifest import RunStep
+from ms_recover.model.manifest import Manifest, RunStep
 from ms_recover.model.options import DEFAULT_SCAN, PlanOptions, ScanOptions
 from ms_recover.model.plan import RankVerdict, StepAssessment
 from ms_recover.model.rank_local import RankLocalChoice
@@ -33,10 +34,12 @@ from ms_recover.scanning.read import read_contents
 from ms_recover.scanning.survey import survey_folder
 from ms_recover.scanning.tree import Tree
 from ms_recover.stores.local_store import LocalStore
+from ms_recover.training.found_state import described, described_state
 from ms_recover.training.held_slices import claim_beside
 from ms_recover.training.kept_slice import KeptSlice
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.resumed_experiment import TAKES_ALL, Taken
+from ms_recover.training.run_state import RunState, state_if_sound
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,8 @@ class RankView:
     """Newest step first. Only the verdict on this rank counts."""
     withdrawn: Mapping[Step, str] = field(default_factory=dict)
     """Steps that are not resumed from, and the reasons: they belong to an older run, or an attempt failed."""
+    back_from: tuple[Step, tuple[int, ...]] | None = None
+    """A newer step that was passed over, and the ranks that would have had the states of others there."""
     source_ranks: Mapping[Step, int] = field(default_factory=dict)
     """Steps whose slice was copied or composed just now, and the rank it came from, the first of several."""
     known_runs: tuple[RunRecord, ...] = ()
@@ -84,6 +89,35 @@ class RankView:
         path = self.verdict(step).path
         held = (one for one in self.compared.facts.at(step, self.rank) if one.path == path)
         return any(text_of_kept(one) for one in held)
+
+    def takes_other_states(self, step: Step) -> bool:
+        """Whether this rank would go on, from an available step, with another rank's states that differ from its own.
+
+        Those are the states of generators, of callbacks, and what the program gave. Not where this was chosen.
+        """
+        verdict = self.verdict(step)
+        if self.rank_local == "peer" or verdict.path is None:
+            return False
+        path = os.path.join(self.inventory.root, verdict.path)
+        kept = (one.manifest for one in self.inventory.slices if one.path == verdict.path)
+        own = next(kept, None) if verdict.verdict == "keep" else None
+        of_group = [other for other, _ in self.peers(step) if self.rank in other.group]
+        if not any(map(differ, (own, *of_group))):
+            return False
+        if own is not None and state_if_sound(path, own) is not None:
+            return False
+        return described_state(path, described(self.rank, lambda: self.peers(step))) is None
+
+    def peers(self, step: Step) -> Iterator[tuple[Manifest, Callable[[], RunState | None]]]:
+        """Yield the manifests of other ranks' slices of a step, of the run that it is taken from.
+
+        With each comes a function that reads the state.
+        """
+        run = self.assessments[step].run_id
+        for file in self.inventory.slices:
+            manifest = file.manifest
+            if file.step == step and file.rank != self.rank and manifest is not None and manifest.run_id == run:
+                yield manifest, partial(state_if_sound, os.path.join(self.inventory.root, file.path), manifest)
 
     def lost_values(self, step: Step) -> tuple[str, ...]:
         """Return the rank-local parameters of which the slice has, or gets, another rank's values."""
@@ -281,6 +315,11 @@ def scan_tree(root: str, rank: int, scanning: ScanOptions = DEFAULT_SCAN) -> Ran
         _log.warning("rank %d: %s", rank, other.text)
     overlooked = None if inventory.slices else _why_overlooked(inventory)
     return RankView(rank=rank, seen=inventory, scanning=scanning, overlooked=overlooked)
+
+
+def differ(manifest: Manifest | None) -> bool:
+    """Whether the states of the ranks of a slice's group differed when it was saved."""
+    return manifest is not None and manifest.training is not None and manifest.training.states_differ is True
 
 
 def _assess(compared: Comparison, candidate: Candidate, rank: int) -> StepAssessment:

@@ -34,8 +34,9 @@ from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.resuming import Resumption
 from ms_recover.training.run import forget_resumed
 from ms_recover.training.run_state import RunState
-from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts
+from ms_recover.training.sample_order import check_order, doubts, doubts_of_change, remaining_doubts, sample_order
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
+from ms_recover.training.shards import check_shards
 from ms_recover.training.slice_checkpoint import SliceCheckpoint
 
 if TYPE_CHECKING:
@@ -247,6 +248,14 @@ def recover_train(
         return Resumption(None, None, None, limit, True)
     own, feed = found.own, Feed.of(dataset, sink_size if sink else -1, sinks=sink)
     state = agree_state(job, own, found.state())
+    check_shards(
+        job,
+        own,
+        state.order if state is not None else {},
+        sample_order(dataset),
+        shared_out=found.resharded_from is not None,
+        allow=allow_dataset_change,
+    )
     batch_num, place = feed.epoch_steps, agree_position(found, feed, allow_dataset_change, dataset, state)
     done, drawn = place.done, place.batches
     last = limit if epochs is not None else -(-done // batch_num) + limit

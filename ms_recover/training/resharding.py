@@ -82,6 +82,10 @@ class Resharded:
         self._likes = self._like_this_rank()
 
     @property
+    def back_from(self) -> None:
+        """See `ms_recover.training.proof.Source`."""
+
+    @property
     def resharded_from(self) -> int:
         """How many ranks saved the slices."""
         return self.chosen.judged.ranks

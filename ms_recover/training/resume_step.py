@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 Offer = tuple[int, Step]
 """The place of a run in the lineage, and a step of it: the order in which steps were trained."""
 
+Offers = Mapping[Offer, bool]
+"""What a rank can be brought to, and whether it has its own states there, or such as are equal to them."""
+
 
 def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[RankView, OwnSlice | None]:
     """Find the newest step that every rank proves, and obtain this rank's slice of it; None when there is no slice.
@@ -37,7 +40,8 @@ def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[Ra
     Raises UnrecoverableError when there are slices, but no such step, VerificationError when replicas differ and
     nothing shows which is right, and MsRecoverError when a copy failed on any rank.
     """
-    while (step := find_common_step(job, view, root)) is not None:
+    while (found := find_common_step(job, view, root)) is not None:
+        view, step = found
         view = job.run_together(f"getting the slice of step {step}", partial(obtain_slice, view, step))
         answers = job.gather([step in view.available_steps, view.run_fingerprint(step)])
         if len({fingerprint for _, fingerprint in answers if fingerprint}) > 1:
@@ -48,31 +52,58 @@ def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[Ra
     return view, None
 
 
-def find_common_step(job: TrainingJob, view: RankView, root: str) -> Step | None:
-    """Return the newest step that every rank has or can get; None when no rank sees any slice of any step.
+def find_common_step(job: TrainingJob, view: RankView, root: str) -> tuple[RankView, Step] | None:
+    """Return the step to resume from of those that every rank has or can get; None when no rank sees any slice.
 
-    All ranks call this function. Raises UnrecoverableError when there are slices, but no such step.
+    That is the newest one at which every rank has its own states, else the newest one. All ranks call this function.
+    The view that is returned has the step that was passed over. Raises UnrecoverableError when there are slices, but no
+    such step.
     """
     steps = view.available_steps
     counts = job.gather([len(steps), view.has_slices])
     if not any(seen for _, seen in counts):
         return None
     width = max(available for available, _ in counts)
-    flat = [number for step in steps for number in (view.generation(step), step.epoch, step.step)]
-    rows = job.gather([*flat, *[0] * (3 * width - len(flat)), 0])
+    own = [not view.takes_other_states(step) for step in steps]
+    offered = zip(steps, own, strict=True)
+    flat = [number for step, has in offered for number in (view.generation(step), step.epoch, step.step, has)]
+    rows = job.gather([*flat, *[0] * (4 * width - len(flat)), 0])
     offers = [
-        [(row[3 * index], Step(row[3 * index + 1], row[3 * index + 2])) for index in range(available)]
+        {
+            (row[place], Step(row[place + 1], row[place + 2])): bool(row[place + 3])
+            for place in range(0, 4 * available, 4)
+        }
         for row, (available, _) in zip(rows, counts, strict=True)
     ]
     newest = newest_common_step(offers)
     if newest is None:
         raise UnrecoverableError(_why_none([[step for _, step in offer] for offer in offers], view, root))
-    return newest[1]
+    step = step_with_states(offers) or newest
+    if step == newest:
+        return replace(view, back_from=None), step[1]
+    lacking = tuple(rank for rank, offer in enumerate(offers) if not offer[newest])
+    if view.back_from is None and (job.rank in lacking or job.rank == 0):
+        _log.warning("rank %d: %s", job.rank, back_text(newest[1], lacking, step[1]))
+    return replace(view, back_from=(newest[1], lacking)), step[1]
 
 
-def newest_common_step(offers: Sequence[Sequence[Offer]]) -> Offer | None:
+def newest_common_step(offers: Sequence[Iterable[Offer]]) -> Offer | None:
     """Return the newest step that every rank offers, None when there is none."""
     return max(set(offers[0]).intersection(*offers[1:]), default=None)
+
+
+def step_with_states(offers: Sequence[Offers]) -> Offer | None:
+    """Return the newest step at which every rank has its own states; None when there is none."""
+    return newest_common_step([{step: True for step, has in offer.items() if has} for offer in offers])
+
+
+def back_text(newest: Step, lacking: Sequence[int], step: Step) -> str:
+    """Return why training goes back to an older step than the newest one."""
+    return (
+        f"at step {newest} the states of rank(s) {list_some(lacking)} (random generators, callbacks, what the program "
+        "gave) are lost, and other ranks had other ones: all ranks go back to "
+        f"step {step}, where each has its own; rank_local='peer' stays at step {newest} with those of another rank"
+    )
 
 
 def obtain_slice(view: RankView, step: Step) -> RankView:

@@ -15,7 +15,7 @@ from ms_recover.model.strategy import Layout
 from ms_recover.training.cells import as_cell, holds_optimizer
 from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.found_slice import Found, find_any, load_found
-from ms_recover.training.generators import restore_generators
+from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job
 from ms_recover.training.loop_proof import LoopProof
@@ -24,8 +24,9 @@ from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
 from ms_recover.training.resumed_experiment import given_experiments
 from ms_recover.training.run_state import RunState, warn_of_operators
-from ms_recover.training.sample_order import check_order, loop_doubts
+from ms_recover.training.sample_order import check_order, loop_doubts, sample_order
 from ms_recover.training.search import Fresh, Paths, ReshardArguments, make_search
+from ms_recover.training.shards import check_shards
 
 if TYPE_CHECKING:
     from ms_recover.training.resharding import Resharded
@@ -169,6 +170,9 @@ def resume(
         resume_line().doubt("none is among the parameters", "optimizer")
     if dataset is not None:
         job.run_together("comparing the dataset", lambda: _check_dataset(found, dataset, state))
+        shared_out = found.resharded_from is not None
+        before, now = state.order if state is not None else {}, sample_order(dataset)
+        check_shards(job, found.own, before, now, shared_out=shared_out, allow=False)
     loaded = LoadedValues(found, lambda: network)
     load_found(found, lambda: loaded.load(state), state, network, subjects=OF_LOOP)
     job.run_together("restoring what cells keep", lambda: restore(network, state, found.own))
@@ -177,6 +181,7 @@ def resume(
     doubts = loop_doubts(found.own.step, dataset, state, shared_out=shared_out) if dataset is not None else []
     if state is not None:
         restore_generators(state.generators)
+        begin_drawing(state.drawn_generators)
     proof = LoopProof(job, found.own, dataset, None if shared_out else state, doubts, found.set_aside, found.waiting())
     return Resumption(
         found.own.step,

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ms_recover.errors import MsRecoverError, UsageError
 from ms_recover.execution.state_files import CLAIM, read_state, read_state_in
-from ms_recover.file_names import MANIFEST_SUFFIX
-from ms_recover.formats.manifest import read_manifest
 from ms_recover.formats.state import encode_state
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.state import SliceClaim
 from ms_recover.model.texts import list_some
 from ms_recover.stores.store import Store
-from ms_recover.training.generators import generator_states, random_operators
+from ms_recover.training.batches import difference, digest_batch, from_record, to_record
+from ms_recover.training.generators import drawn_generators, generator_states, random_operators
 from ms_recover.training.network import OwnSlice
-from ms_recover.training.proof import OF_STATE, resume_line
+from ms_recover.training.proof import resume_line
+from ms_recover.training.rank_facts import RankFacts, batch_number, facts_of
 from ms_recover.training.state_values import from_state, to_state
 
 _log = logging.getLogger(__name__)
@@ -53,14 +53,61 @@ class RunState:
     """Digests of the last batch that was trained, see `ms_recover.training.batches.to_record`."""
     drawn: int | None = None
     """Batches that the dataset had given from its beginning on; None where nobody counted."""
+    drawn_generators: tuple[str, ...] = ()
+    """The generators that the training has drawn from since it began."""
+    peers: Mapping[str, Any] = field(default_factory=dict)
+    """What describes other ranks of the group, by rank: see `ms_recover.training.rank_facts`."""
     lent: bool = False
     """Whether it is the state of another rank; in no file."""
+    batch_number: int = 0
+    """Of a state that is lent: what is known of the batch that this rank trained last; in no file."""
+    facts: RankFacts | None = field(default=None, compare=False)
+    """What describes the rank that saved it, of a state that was read."""
     saved_at: float | None = None
     """When the slice was saved, in seconds since 1970."""
 
+    @property
+    def knows_batch(self) -> bool:
+        """Whether the batch that this rank trained last can be recognised."""
+        return bool(self.batch) or self.batch_number != 0
 
-def encode_run_state(state: RunState, claim: SliceClaim | None = None) -> bytes:
-    """Return the contents of the state file of a slice; a `claim` states whose it is.
+    def difference(self, batch: Any, names: Sequence[str] = ()) -> str | None:
+        """Return how a batch differs from the one that this rank trained last, as a clause; None where it does not.
+
+        `names` are those of its columns.
+        """
+        found = digest_batch(batch)
+        if self.batch:
+            return difference(from_record(self.batch), found, names)
+        same = batch_number(to_record(found)) == self.batch_number
+        return (
+            None if same else "it is another one (this rank's own state is lost, and peers keep a digest of it alone)"
+        )
+
+
+@dataclass(frozen=True)
+class PendingState:
+    """A state that can be saved, and what describes the rank in it."""
+
+    values: Mapping[str, Any]
+    facts: RankFacts
+
+    def encoded(self, claim: SliceClaim | None = None, peers: Mapping[int, RankFacts] = MappingProxyType({})) -> bytes:
+        """Return the contents of the state file of a slice; a `claim` states whose it is.
+
+        `peers` are what describes other ranks. Raises UsageError when values exceed a limit of the format.
+        """
+        values = {**self.values, "peers": {str(rank): facts.values for rank, facts in peers.items()}}
+        if claim is not None:
+            values[CLAIM] = claim.values
+        try:
+            return encode_state(values)
+        except ValueError as error:
+            raise UsageError(f"the state of the training cannot be saved: {error}") from None
+
+
+def pending_state(state: RunState) -> PendingState:
+    """Return a state as its file is going to hold it.
 
     Raises UsageError, which names the value, when a callback or the program gave one that cannot be saved.
     """
@@ -80,74 +127,35 @@ def encode_run_state(state: RunState, claim: SliceClaim | None = None) -> bytes:
         "drawn": state.drawn,
         "settings": to_state(dict(state.settings), "settings"),
         "saved_at": state.saved_at,
+        "drawn_generators": list(state.drawn_generators),
     }
-    if claim is not None:
-        values[CLAIM] = claim.values
-    try:
-        return encode_state(values)
-    except ValueError as error:
-        raise UsageError(f"the state of the training cannot be saved: {error}") from None
+    return PendingState(values, facts_of(values))
 
 
 def current_state(**parts: Any) -> RunState:
     """Return the state of the training now, with the given parts beside the generators."""
-    return RunState(generators=generator_states(), saved_at=time.time(), **parts)
-
-
-def find_run_state(own: OwnSlice, root: str) -> RunState | None:
-    """Return the state that was saved with a slice; None, and a warning with the reason, when there is none to use.
-
-    A rank whose slice was recovered has the state of the rank that it was recovered from, of the first of several: it
-    is exact where ranks have equal generators and callbacks, which the warning says.
-    """
-    problem = "it was not saved with this slice"
-    try:
-        manifest = read_manifest(own.path + MANIFEST_SUFFIX)
-        state = _state_beside(own.path, manifest)
-        if state is not None:
-            return replace(state, lent=any(source.rank != own.rank for source in manifest.provenance.sources))
-        for source in manifest.provenance.sources:
-            path = os.path.join(root, source.path)
-            if source.host is None and (state := _state_of_source(path, manifest)) is not None:
-                _log.warning(
-                    "%s: its state file is lost, so random generators and callbacks go on as those of rank %s: %s",
-                    own,
-                    source.rank,
-                    path,
-                )
-                resume_line().doubt(f"those of rank {source.rank}", *OF_STATE)
-                return replace(state, lent=source.rank != own.rank)
-    except MsRecoverError as error:
-        problem = str(error)
-    _log.warning("%s: the state of random generators and callbacks is not restored, they start anew (%s)", own, problem)
-    resume_line().doubt("no state was saved", *OF_STATE)
-    return None
+    states = generator_states()
+    drawn = tuple(drawn_generators(states))
+    return RunState(generators=states, drawn_generators=drawn, saved_at=time.time(), **parts)
 
 
 def run_state_in(store: Store, path: str, digest: str) -> RunState:
     """Return the state that was saved with a slice of a store; errors as for `read_state_in`."""
-    return _decoded(read_state_in(store, path, digest))
+    return decoded(read_state_in(store, path, digest))
 
 
-def _state_of_source(path: str, manifest: Manifest) -> RunState | None:
-    with suppress(MsRecoverError):  # the slice was sound when it was copied, and may be gone now
-        source = read_manifest(path + MANIFEST_SUFFIX)
-        if (source.run_id, source.step) == (manifest.run_id, manifest.step):
-            return _state_beside(path, source)
-    return None
-
-
-def _state_beside(path: str, manifest: Manifest) -> RunState | None:
+def state_beside(path: str, manifest: Manifest) -> RunState | None:
+    """Return the state beside a slice; None where its manifest names none. Errors are those of `read_state`."""
     training = manifest.training
     if training is None or training.state_digest is None:
         return None
-    return _decoded(read_state(path, training.state_digest))
+    return decoded(read_state(path, training.state_digest))
 
 
 def state_if_sound(path: str, manifest: Manifest) -> RunState | None:
     """Return the state beside a slice; None where there is none that its manifest names, or it cannot be read."""
     with suppress(MsRecoverError):
-        return _state_beside(path, manifest)
+        return state_beside(path, manifest)
     return None
 
 
@@ -163,9 +171,9 @@ def warn_of_operators(own: OwnSlice, network: Any, state: RunState | None) -> No
         resume_line().doubt(f"random operators start anew: {list_some(operators, 8)}", "random numbers")
 
 
-def _decoded(values: Mapping[str, Any]) -> RunState:
+def decoded(values: Mapping[str, Any]) -> RunState:
     """Return the state that a file holds; parts that a later version may lack are empty."""
-    found = {name: from_state(values.get(name)) for name in RunState.__dataclass_fields__}
+    found = {name: from_state(values.get(name)) for name in RunState.__dataclass_fields__ if name != "facts"}
     return RunState(
         generators=found["generators"] or {},
         extra=found["extra"],
@@ -179,6 +187,9 @@ def _decoded(values: Mapping[str, Any]) -> RunState:
         drawn=found["drawn"],
         settings=found["settings"] or {},
         saved_at=found["saved_at"],
+        drawn_generators=tuple(found["drawn_generators"] or ()),
+        peers=found["peers"] or {},
+        facts=facts_of(values),
     )
 
 

@@ -52,6 +52,7 @@ def sample_order(dataset: Any) -> dict[str, Any]:
         "seed": ds.config.get_seed(),
         "shuffled": _is_shuffled(dataset),
         "made": made_by(dataset),
+        "shard": shard_of(dataset)[0],
         "shards": shards_of(dataset),
         "accumulate": accumulation(),
     }
@@ -59,10 +60,18 @@ def sample_order(dataset: Any) -> dict[str, Any]:
 
 def shards_of(dataset: Any) -> int:
     """Return into how many shards the samples of a dataset are dealt; 1 where every rank reads the same."""
-    counts = [1]
+    return shard_of(dataset)[1]
+
+
+def shard_of(dataset: Any) -> tuple[int, int]:
+    """Return which shard of how many this rank reads; where sources are dealt otherwise, of that with most shards."""
+    found = [(1, 0)]
     for node in nodes(dataset) if dataset is not None else ():
-        counts += [getattr(one, "num_shards", None) or 1 for one in (node, *_samplers(node))]
-    return int(max(counts))
+        for one in (node, *_samplers(node)):
+            shards = getattr(one, "num_shards", None) or 1
+            found.append((int(shards), int(getattr(one, "shard_id", None) or 0)))
+    shards, shard = max(found, key=lambda pair: pair[0])
+    return shard, shards
 
 
 def check_order(

@@ -22,8 +22,9 @@ from ms_recover.training.optimizer_steps import OptimizerSteps
 from ms_recover.training.options import check_save_steps
 from ms_recover.training.position import Feed
 from ms_recover.training.rotation import NO_STEP
-from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import is_unseeded, sample_order
+from ms_recover.training.shards import warn_of_shards
 from ms_recover.training.slice_saver import SliceSaver
 from ms_recover.training.stall import Stall
 from ms_recover.training.unsaved_callbacks import warn_of_unsaved
@@ -186,6 +187,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._due = self._first_epoch = 0
         dataset = getattr(params, "train_dataset", None)
         self._order, self._unseeded = sample_order(dataset), is_unseeded(dataset)
+        warn_of_shards(self.saver.job, self._order)
         self._batch = LastBatch(params, dataset, self._may_end)
         sinks = getattr(params, "dataset_sink_mode", False)
         self.saver.begin(
@@ -217,10 +219,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         act()
         if is_settled():
             self._place_run(run_context.original_args())
-        if self.saver.job.connected:
-            self.saver.job.run_together("reading the state of the callbacks", self._state)
-        else:
-            self._state()
+        self.saver.job.run_connected("reading the state of the callbacks", lambda: self._state().encoded())
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step."""
@@ -337,8 +336,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
     def _step(params: Any) -> int:
         return int((params.cur_step_num - 1) % params.batch_num + 1)
 
-    def _state(self, params: Any = None) -> bytes:
-        """Return what the state file holds now; behind a step with its batch."""
+    def _state(self, params: Any = None) -> PendingState:
+        """Return what the state file is going to hold; behind a step with its batch."""
         callbacks = tuple(callback_states(self._callbacks))
         state = current_state(
             callbacks=callbacks,
@@ -347,4 +346,4 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             **self.saver.network_state(),
             **(self._batch.behind(params) if params is not None else {}),
         )
-        return encode_run_state(state, self.saver.claim)
+        return pending_state(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
+from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.loop_proof import end_waiting
@@ -27,12 +28,13 @@ from ms_recover.training.network_state import NetworkState, note_begin
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import Feed
+from ms_recover.training.rank_facts import RankFacts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
 from ms_recover.training.run import check_experiment, resumes
 from ms_recover.training.run_directory import RunDirectory
-from ms_recover.training.run_state import current_state, encode_run_state
+from ms_recover.training.run_state import PendingState, current_state, pending_state
 from ms_recover.training.sample_order import sample_order
 from ms_recover.training.snapshot import (
     Contents,
@@ -211,6 +213,7 @@ class SliceSaver:
     def note_begin(self) -> None:
         """Note what the network keeps beside its parameters as training begins: what changes is saved."""
         note_begin(self._network)
+        note_drawing()
 
     def network_state(self) -> dict[str, Any]:
         """Return what a state holds of the network: its buffers, and what its cells keep."""
@@ -263,10 +266,9 @@ class SliceSaver:
         samples = {} if batch is None else {"batch": tuple(to_record(digest_batch(batch)))}
         order = {} if self._dataset is None else {"order": sample_order(self._dataset)}
         now = current_state(extra=extra, **order, **samples, **self.network_state())
-        state = encode_run_state(now, self.claim)  # before anything begins: what it refuses leaves all as it is
+        state = pending_state(now)  # before anything begins: what it refuses leaves all as it is
         if not self._begun or self._resumes != resumes():
             self.begin(first=named)
-            state = encode_run_state(now, self.claim)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
         end_waiting(self._job.rank)
@@ -274,15 +276,18 @@ class SliceSaver:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
         self.save_step(named, step if epoch is None else None, state)
 
-    def save_step(self, step: Step, cumulative_step: int | None, state: bytes) -> None:
+    def save_step(self, step: Step, cumulative_step: int | None, state: PendingState) -> None:
         """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
 
-        `state` is what its state file holds, see `encode_run_state`.
+        `state` is what its state file holds, with what describes other ranks of the group.
         """
         began = time.perf_counter()
+        group = self._files.group()
+        facts = self._gather_facts(state)
+        encoded = state.encoded(self.claim, peers_of(self._job.rank, group, facts))
         self._newest = step
         self._place.note(step)
-        order, network = self._order(step, cumulative_step, state), self._network
+        order, network = self._order(step, cumulative_step, encoded, facts), self._network
         flush_caches(network)
         self._beside.name_replaced(network, step)
         if self._async:
@@ -334,7 +339,17 @@ class SliceSaver:
             self._begun = False
             self._place.release()
 
-    def _order(self, step: Step, cumulative_step: int | None, state: bytes) -> SliceOrder:
+    def _gather_facts(self, state: PendingState) -> list[RankFacts]:
+        """Return what describes the samples and states of all ranks, index = rank; of one that is alone nothing."""
+        if self._job.size == 1 or not self._job.connected:
+            return []
+        return [RankFacts.of_numbers(row) for row in self._job.gather(state.facts.numbers)]
+
+    def _order(self, step: Step, cumulative_step: int | None, state: bytes, facts: Sequence[RankFacts]) -> SliceOrder:
+        group, training = self._files.group(), self._training
+        if training is not None:
+            differ = states_differ(group, facts) if len(group) > 1 and facts else None
+            training = replace(training, buffers=self._beside.buffers, states_differ=differ)
         return SliceOrder(
             path=str(self.directory / f"{self._place.prefix}-{step}.{self._format}"),
             rank=self._job.rank,
@@ -342,10 +357,10 @@ class SliceSaver:
             step=step,
             cumulative_step=cumulative_step,
             run_id=self.run_id,
-            group=self._files.group(),
+            group=group,
             expected=saved_names(self._network),
             state=state,
-            training=None if self._training is None else replace(self._training, buffers=self._beside.buffers),
+            training=training,
         )
 
     def _commit(self, order: SliceOrder, parameters: Any, floor: Step | None) -> None:

@@ -222,7 +222,7 @@ print("run", agree_run_id(job, {}))
 judging = PlanOptions(world_size=job.size)
 view = job.run_together("scanning", lambda: scan_tree(root, job.rank).judged(judging))
 print("offers", *view.available_steps)
-print("agreed", find_common_step(job, view, root))
+print("agreed", find_common_step(job, view, root)[1])
 
 view = scan_tree(root + "/other", job.rank).judged(judging)
 print("nothing", find_common_step(job, view, root))

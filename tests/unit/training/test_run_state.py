@@ -16,8 +16,9 @@ pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore")
 
 from ms_recover.training.continuation import agree_state  # noqa: E402
+from ms_recover.training.found_state import find_run_state  # noqa: E402
 from ms_recover.training.network import OwnSlice  # noqa: E402
-from ms_recover.training.run_state import RunState, encode_run_state, find_run_state  # noqa: E402
+from ms_recover.training.run_state import RunState, pending_state  # noqa: E402
 from tests.support.ranks import on_all, thread_jobs  # noqa: E402
 
 COUNTED = ({"class": "Counter", "state": {"count": 3}},)
@@ -31,7 +32,7 @@ def commit(root, rank, state=None, step=FIRST):
     folder.mkdir(exist_ok=True)
     path = str(folder / f"test-{step}.ckpt")
     order = SliceOrder(path, rank, 2, step, 4, "run", (0, 1), frozenset(PARAMETERS))
-    data = None if state is None else encode_run_state(state)
+    data = None if state is None else pending_state(state).encoded()
 
     def write(temporary):
         with open(temporary, "wb") as file:
@@ -60,7 +61,7 @@ def test_a_recovered_slice_has_the_state_of_its_source(tmp_path, caplog):
     own, manifest = commit(tmp_path, 1, RunState(extra={"of": 1}))
     recovered(own, manifest, (0, Step(1, 4)))
     assert find_run_state(own, str(tmp_path)).extra == {"of": 0}
-    assert "its state file is lost, so random generators and callbacks go on as those of rank 0: " in caplog.text
+    assert "its state file is lost, so random generators, callbacks and extra go on as those of rank 0: " in caplog.text
 
 
 def test_a_source_that_holds_another_step_now_lends_nothing(tmp_path, caplog):
