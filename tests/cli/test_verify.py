@@ -64,13 +64,13 @@ def test_quick_says_that_it_rests_on_structure(pair, recover_ckpt):
     assert {rank["evidence"] for rank in plan.json["ranks"]} == {"structure"}
 
 
-def with_states(root):
-    """Give each slice a manifest and a state file, as training does."""
+def with_states(root, **stated):
+    """Give each slice a manifest and a state file, as training does; the manifests state more."""
     save_manifests(root)
     for path in root.glob("ckpt_dir*/*.ckpt"):
         digest = write_state(str(path), encode_state({"rank": path.parent.name}))
         manifest = read_manifest(f"{path}{MANIFEST_SUFFIX}")
-        write_manifest(str(path), replace(manifest, training=TrainingRecord(started=1, state_digest=digest)))
+        write_manifest(str(path), replace(manifest, training=TrainingRecord(1, state_digest=digest, **stated)))
 
 
 def test_state_files_that_are_wrong_are_named(pair, recover_ckpt):
@@ -117,6 +117,20 @@ def test_the_state_of_a_lost_rank_stays_lost(pair, recover_ckpt):
     assert manifest.training.state_digest is None
     found = recover_ckpt("verify", pair, "--json").json["states"]
     assert [note["path"] for note in found] == [f"ckpt_dir1/{NAME}{STATE_SUFFIX}"]
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_whether_the_states_of_a_group_differ_decides_what_is_said_of_a_lost_one(pair, recover_ckpt, differ):
+    with_states(pair, states_differ=differ)
+    shutil.rmtree(pair / "ckpt_dir2")
+    warnings = recover_ckpt("plan", pair, "--json").json["warnings"]
+    if differ:
+        (warning,) = warnings
+        assert "training resumes one step back, where every rank has its own" in warning
+    else:
+        assert warnings == []
+    assert recover_ckpt("apply", pair).code == 0
+    assert read_manifest(str(pair / "ckpt_dir2" / f"{NAME}{MANIFEST_SUFFIX}")).training.states_differ is differ
 
 
 def test_the_odd_one_of_three_is_named_and_repaired(triple, recover_ckpt):
