@@ -12,7 +12,7 @@ from ms_recover.errors import FormatError, MsRecoverError, UsageError, Verificat
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.image_writer import ImageWriter
-from ms_recover.execution.manifests import TOOL, check_against, manifest_in, own_manifest, write_manifest
+from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, own_manifest, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import parse_header
@@ -45,7 +45,7 @@ def complete_slice(
 
 
 def compose_slice(action: ComposeAction, context: ActionContext) -> ActionResult:
-    """Carry out one action; a whole slice gets a manifest that names its sources.
+    """Carry out one action; a whole slice gets a manifest that names its sources, or keeps one of training that fits.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def _compose(action: ComposeAction, context: ActionContext) -> ActionResult:
             kept = context.kept_before(action) if there else context.commit(file, action)
         status: ActionStatus = "already there" if there else "composed"
         if action.kind == "compose":
-            _write_manifest(action, image, digests, context)
+            _write_manifest(action, image, digests, context, there=there)
         result = result_of(action, None, ", ".join(reader.used), status, 0 if there else image.size, digests.file, kept)
         return replace(result, dropped=tuple(reader.dropped))
 
@@ -108,7 +108,9 @@ def _is_there(target: str, action: ComposeAction, size: int, digest: str, contex
     return False
 
 
-def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext) -> None:
+def _write_manifest(
+    action: ComposeAction, image: SliceImage, digests: Digests, context: ActionContext, *, there: bool
+) -> None:
     assert context.step is not None
     origins = [(source, context.source(source.path)) for source in action.sources]
     model = None
@@ -135,7 +137,8 @@ def _write_manifest(action: ComposeAction, image: SliceImage, digests: Digests, 
         tool=TOOL,
         training=model.training.of_recovered() if model is not None and model.training is not None else None,
     )
-    write_manifest(context.path(action.target), manifest, context.syncs)
+    if there or not is_as_saved(context.path(action.target), manifest):
+        write_manifest(context.path(action.target), manifest, context.syncs)
     if context.journal is not None:
         context.journal.finished(action, digests.file)
 

@@ -14,6 +14,7 @@ from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.manifests import (
     TOOL,
     check_against,
+    is_as_saved,
     make_manifest,
     manifest_in,
     own_manifest,
@@ -97,7 +98,7 @@ def _copy_from(action: CopyAction, replica: Replica, context: ActionContext) -> 
     origin = ProvenanceSource(replica.rank, replica.path, source.host)
     own = replica.rank == action.rank and source.url != context.root
     stated = own and bring_state(source, replica.path, manifest, target)
-    _write_manifest(action, origin, manifest, digest, context, stated=stated)
+    _write_manifest(action, origin, manifest, digest, context, stated=stated, there=there is not None)
     if context.journal is not None:
         context.journal.finished(action, digest)
     status: ActionStatus = "copied" if there is None else "already there"
@@ -213,10 +214,12 @@ def _write_manifest(
     context: ActionContext,
     *,
     stated: bool,
+    there: bool,
 ) -> None:
     """Give a copied slice the manifest of its source, or a new one, that names the source.
 
-    With `stated` the slice's own state file came as well.
+    With `stated` the slice's own state file came as well. What training saved with these bytes keeps its own manifest,
+    unless the slice was `there` already and was rejected with it.
     """
     assert context.step is not None
     target = context.path(action.target)
@@ -242,4 +245,5 @@ def _write_manifest(
         tool=TOOL,
         training=manifest.training if stated or manifest.training is None else manifest.training.of_recovered(),
     )
-    write_manifest(target, copied, context.syncs)
+    if there or not is_as_saved(target, copied):
+        write_manifest(target, copied, context.syncs)

@@ -120,6 +120,18 @@ def own_manifest(slice_path: str, rank: int, step: Step | None, run_id: str | No
     return manifest if same else None
 
 
+def is_as_saved(slice_path: str, made: Manifest) -> bool:
+    """Whether the manifest that training saved beside a slice proves the very bytes that were recovered: it stays then.
+
+    `made` is the manifest of the recovered slice.
+    """
+    own = manifest_of(slice_path)
+    if own is None or own.provenance.kind != "saved" or made.strategy_digest not in (None, own.strategy_digest):
+        return False
+    fields = ("run_id", "rank", "world_size", "step", "file", "digests", "parameters", "group")
+    return all(getattr(own, name) == getattr(made, name) for name in fields)
+
+
 def _is_of_file_beside(own: Manifest, slice_path: str, stop: Callable[[], bool]) -> bool:
     with suppress(OSError):  # a file that cannot be read is none that the manifest fits
         return holds(slice_path, own.size, own.digests.file, stop) is not None

@@ -8,7 +8,7 @@ from ms_recover.model.plan import Plan, StepAssessment
 from ms_recover.planning.facts import Facts
 from ms_recover.planning.judging.equal_contents import ranks_without_claim, slices_to_compare
 from ms_recover.planning.judging.judgement import Comparison
-from ms_recover.planning.judging.trials import bare_at, find_trials
+from ms_recover.planning.judging.trials import bare_at, find_layout_trials, find_trials
 from ms_recover.planning.planner import Planned
 
 
@@ -74,7 +74,8 @@ def required_reads_of_rank(compared: Comparison, assessment: StepAssessment, ran
 def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
     """Return the slices that show at another step whether what a plan infers at its own is right.
 
-    Those of a target and its sources, where layouts compose it: whether it holds there what they would compose. Where
+    Those of a target and its sources, where layouts compose it: whether it holds there what they would compose; and of
+    its stage, where no slices of the step show whether the layouts are right. Where
     a slice is replaced or passed over that nothing proves damaged, all of the step: whether it differs from the others
     there as well.
     """
@@ -82,10 +83,13 @@ def _trial_reads(facts: Facts, plan: Plan) -> frozenset[str]:
     if planned is None:
         return frozenset()
     found: set[str] = set()
+    composed: set[int] = set()
     for action in (*plan.actions, *plan.partials):
         if action.evidence == "layout":
+            composed.add(facts.stages.of(action.rank))
             needed = {action.rank, *(replica.rank for replica in action.replicas)}
             found.update(file.path for file in find_trials(facts, planned, action.rank, needed))
+    found.update(file.path for file in find_layout_trials(facts, planned, composed))
     for one in plan.ranks:
         if one.state == "damaged" and not plan.disagreements and bare_at(facts, planned, one.rank):
             found.update(file.path for file in find_trials(facts, planned, one.rank))

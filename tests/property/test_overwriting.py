@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
+from ms_recover import api
+from ms_recover.errors import VerificationError
+from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.model.options import PlanOptions
-from ms_recover.model.strategy import Layout
+from ms_recover.model.strategy import Layout, Strategy
 from tests.support.cuts import cut_layout
 from tests.support.examples import examples
 from tests.support.law_checks import RECOVERED, Verdict, examine, examine_scene
+from tests.support.law_files import contents_of, make, path_of
 from tests.support.law_network import TIED, Job, Tensor, plain_job, spread_job
-from tests.support.law_scenes import MISSING, OTHER_JOB, RIGHT, Fault, Scene, cut_over_data, random_scene, turned, uncut
+from tests.support.law_scenes import (
+    MISSING,
+    MIXED,
+    OTHER_JOB,
+    RIGHT,
+    Fault,
+    Scene,
+    cut_over_data,
+    random_scene,
+    turned,
+    uncut,
+)
 from tests.support.law_simplest import describe, simplest
 
 SPREAD = spread_job()
@@ -165,3 +181,102 @@ def test_the_manifest_of_a_damaged_slice_refuses_no_values_that_another_rank_len
         )
     )
     assert (verdict.ended, verdict.right) == (RECOVERED, True)
+
+
+@pytest.mark.parametrize("manifests", ["none", "saved"])
+def test_wrong_rank_lists_stay_out_when_what_was_recovered_without_them_names_its_rank_alone(manifests: str) -> None:
+    verdict = lawful(
+        Scene(
+            job=plain_job(2, 4),
+            faults=(Fault(kind="lost slice", rank=7, step=NEWEST),),
+            manifests=manifests,
+            lists=MIXED,
+            foreign_groups={rank: (rank,) for rank in range(8)},
+            without=frozenset({3, 5, 7}),
+            options=WHOLE,
+        )
+    )
+    assert (verdict.ended, verdict.right) == (RECOVERED, True)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_complete_takes_nothing_by_layouts_that_another_step_contradicts_where_no_slice_of_its_own_does(
+    tmp_path: Path, rank: int
+) -> None:
+    """The strategy file of a job without sharded optimizer says that two ranks have one moment."""
+    right, wrong = _sharded_job()
+    tree = make(
+        Scene(
+            job=right,
+            faults=(*lost(rank), Fault(kind="lost slice", rank=3 - rank, step=NEWEST)),
+            strategies=OTHER_JOB,
+            lists=MISSING,
+            foreign={0: wrong},
+            options=PlanOptions(world_size=4),
+        ),
+        tmp_path / "tree",
+    )
+    with pytest.raises(VerificationError, match=r"head\.weight"):
+        api.complete(api.scan(tree.root), rank, PlanOptions(world_size=4))
+    assert api.plan(api.scan(tree.root), tree.scene.options).disagreements
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_complete_takes_what_no_slice_of_the_step_confirms_where_another_step_does(tmp_path: Path, rank: int) -> None:
+    job = plain_job(2, 2)
+    faults = (*lost(rank), Fault(kind="lost slice", rank=3 - rank, step=NEWEST))
+    scene = Scene(job=job, faults=faults, lists=MISSING, options=PlanOptions(world_size=4))
+    tree = make(scene, tmp_path / "tree")
+    result = api.complete(api.scan(tree.root), rank, scene.options)
+    assert contents_of((tree.root / result.target).read_bytes()) == job.contents(rank, NEWEST)
+
+
+def _sharded_job(extra: Tensor | None = None) -> tuple[Job, Strategy]:
+    """Return a job that cuts one moment over the data-parallel ranks too, and the strategy file of another."""
+    plain, name = plain_job(2, 2, extra=extra), "moment1.head.weight"
+    tensors = tuple(
+        replace(one, layout=cut_layout(name, (2, 2), (0,), (), shards=-1)) if one.name == name else one
+        for one in plain.tensors
+    )
+    return replace(plain, tensors=tensors, _bytes={}), plain.strategy(0)
+
+
+@pytest.mark.parametrize("lists", [RIGHT, MISSING])
+@pytest.mark.parametrize("name", ["dense.weight", "moment1.dense.weight"])
+def test_a_slice_that_is_again_as_training_saved_it_keeps_the_manifest_that_proves_it(
+    tmp_path: Path, name: str, lists: str
+) -> None:
+    flip = Fault(kind="flip", rank=1, step=NEWEST, names=(name,))
+    scene = Scene(
+        job=plain_job(2, 2), faults=(flip,), manifests="saved", lists=lists, options=PlanOptions(world_size=4)
+    )
+    recovered(scene)
+    tree = make(scene, tmp_path / "tree")
+    manifest = tree.root / (path_of(1, NEWEST) + MANIFEST_SUFFIX)
+    saved = manifest.read_bytes()
+    outcome = api.apply(api.plan(api.scan(tree.root), scene.options))
+    assert (outcome.exit_code, manifest.read_bytes()) == (0, saved)
+
+
+def test_a_strategy_file_of_another_job_is_disputed_by_no_slice_that_was_mended_under_it(tmp_path: Path) -> None:
+    """All manifests are of training before and after: what differs is as it was saved."""
+    layout = cut_layout("norm", (2, 2), (), ())
+    norm = Tensor(name="norm", shape=(4, 2), layout=layout, stages=frozenset({0}), named=frozenset({0}))
+    job, wrong = _sharded_job(norm)
+    flip = Fault(kind="flip", rank=2, step=NEWEST, names=("dense.weight",))
+    scene = Scene(
+        job=job,
+        faults=(flip,),
+        manifests="saved",
+        strategies=OTHER_JOB,
+        lists=MISSING,
+        known_when_saved=False,
+        foreign={0: wrong},
+        options=PlanOptions(world_size=4),
+    )
+    verdict = lawful(scene)
+    assert (verdict.ended, verdict.right) == (RECOVERED, True)
+    tree = make(scene, tmp_path / "tree")
+    api.apply(api.plan(api.scan(tree.root), scene.options))
+    again = api.plan(api.scan(tree.root), scene.options)
+    assert (again.step, again.changes_anything) == (NEWEST, False)

@@ -86,6 +86,7 @@ class _Examination:
             return self.verdict
         if self.extras:
             self._check_audit(plan)
+        if self.extras and plan.world_size == self.job.size:  # else nothing in the tree names the ranks that are gone
             self._whole_parameters()
         if plan.world_size != self.job.size:
             self.verdict.ended = LOST
@@ -131,7 +132,7 @@ class _Examination:
             return
         after = _files(self.tree.root)
         step = plan.step or plan.considered
-        self._check_kept(after)
+        self._check_kept(after, plan.run_id)
         self._check_written(after, step, plan.run_id)
         if partial:
             return
@@ -162,18 +163,40 @@ class _Examination:
             return  # the manifests of their older slices count again
         if self.options.lost and self.scene.manifests.endswith("on some"):
             return
+        if self._speaks_no_more(plan, second):
+            return
         if second.step != plan.step:
             self._fault(f"d: a second plan is of step {second.step} instead of {plan.step}: {self._why(second)}")
         elif second.changes_anything:
             self._fault(f"d: a second plan writes {[one.target for one in second.actions]}, {second.group_files}")
 
-    def _check_kept(self, after: dict[str, bytes]) -> None:
-        """Law (a): what held the truth still does, or lies beside itself; what is protected is where it was."""
+    def _speaks_no_more(self, plan: Plan, second: Plan) -> bool:
+        """Whether the second plan differs because apply replaced what spoke for something, or against it.
+
+        - A wrong slice that is replaced contradicts its rank list no more at a newer step.
+        - A strategy file of another job is passed over where its slices contradict it in more parameters than they
+          confirm; a slice that is right again may confirm one more, so that what is cut is disputed.
+        - The manifest of another run says that slices without one were not committed; it is set aside with its slice.
+        """
+        assert plan.step is not None
+        if second.step is not None:
+            return second.step > plan.step and any(hidden(self.tree, plan.step))
+        manifests = self.tree.manifest
+        others = any(step == plan.step and by == "another run" for (_, step), by in manifests.items())
+        uncommitted = others and not self.scene.manifests.startswith("saved")
+        return bool(second.disagreements) and (uncommitted or not self.scene.strategies_right)
+
+    def _check_kept(self, after: dict[str, bytes], run_id: str | None) -> None:
+        """Law (a): what held the truth still does, or lies beside itself; what is protected is where it was.
+
+        That is protected of the run that is recovered: where more ranks have the other run at the step, slices of this
+        one are the other run's, whose own manifests say so. Each is set aside and not outvoted.
+        """
         for (rank, step), data in self.tree.data.items():
             path = path_of(rank, step)
             if after.get(path) == data or rank in self.options.lost:
                 continue
-            if is_protected(self.tree, rank, step):
+            if run_id != OTHER_RUN and is_protected(self.tree, rank, step):
                 self._fault(f"a: {path} is protected and was replaced")
             elif self.tree.is_intact(rank, step) or self.tree.manifest.get((rank, step)) == "another run":
                 aside = [one for one in after if one.startswith(path) and OUTVOTED in one and after[one] == data]

@@ -24,6 +24,9 @@ def must_recover(tree: Tree) -> Step | None:
     - A slice that is wrong and not shown to be, has more whole replicas in its rank list than there are wrong ones, at
       this step alone.
 
+    - No rank that needs a slice has wrong ones at its other steps, not shown to be: so does one whose rank list is
+      another job's, and one step does not show which of the two it is.
+
     The step is the newest of which each rank has its slice whole, or can have it whole from such slices (`has_source`),
     where manifests lie beside some slices from these alone. At newer steps something may be lost, but nothing disputed.
     """
@@ -45,9 +48,16 @@ def must_recover(tree: Tree) -> Step | None:
     for step in reversed(scene.job.steps):
         if any(not _has_majority(tree, rank, step) for rank in hidden(tree, step)):
             return None
-        if all(_keeps(tree, rank, step) or has_source(tree, rank, step) for rank in range(scene.job.size)):
-            return step
+        lacking = [rank for rank in range(scene.job.size) if not _keeps(tree, rank, step)]
+        if all(has_source(tree, rank, step) for rank in lacking):
+            return step if not any(_speaks_against_list(tree, rank, step) for rank in lacking) else None
     return None
+
+
+def _speaks_against_list(tree: Tree, rank: int, step: Step) -> bool:
+    """Whether a rank has slices at other steps, and all of them are wrong and not shown to be."""
+    others = [one for one in tree.scene.job.steps if one != step and (rank, one) in tree.data]
+    return bool(others) and all(rank in hidden(tree, one) for one in others)
 
 
 def hidden(tree: Tree, step: Step) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from ms_recover.model.inventory import SliceFile
@@ -9,6 +10,7 @@ from ms_recover.model.steps import Step
 from ms_recover.planning.facts import Facts, SliceFacts
 from ms_recover.planning.judging.judge import judge_step
 from ms_recover.planning.judging.judgement import Comparison
+from ms_recover.planning.redundancy.layouts import Cut
 from ms_recover.planning.runs import Run
 
 
@@ -23,12 +25,42 @@ def find_trials(facts: Facts, step: Step, rank: int, needed: Iterable[int] | Non
     return [one.file for other in ranks for one in bare_at(facts, there, other)] if there is not None else []
 
 
+def find_layout_trials(facts: Facts, step: Step, stages: Iterable[int]) -> list[SliceFile]:
+    """Return slices that show at another step whether the layouts of stages are right, where none of a step show it.
+
+    Two ranks show it that hold the same of a parameter by the layouts, and are of different rank lists.
+    """
+    found: list[SliceFile] = []
+    for stage in sorted(set(stages)):
+        ranks = [rank for rank in facts.stages.ranks(stage) if rank not in facts.lost]
+        held = [rank for rank in ranks if any(one.file.problem is None for one in facts.at(step, rank))]
+        cuts = [cut for cut in facts.stages.cuts.get(stage, ()) if not _comparable(facts, cut, held)]
+        nearest = sorted(facts.steps, key=lambda other: (other < step, other), reverse=True) if cuts else ()
+        for other in nearest:
+            bare = [rank for rank in ranks if bare_at(facts, other, rank)]
+            shown = {rank for cut in cuts for rank in _comparable(facts, cut, bare)} if other != step else ()
+            if shown:
+                found += [one.file for rank in sorted(shown) for one in bare_at(facts, other, rank)]
+                break
+    return found
+
+
+def _comparable(facts: Facts, cut: Cut, ranks: Iterable[int]) -> list[int]:
+    """Return those of some ranks that hold the same of a cut as another one that is not of their rank list."""
+    cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in ranks:
+        cells[cut.parts[rank % facts.stages.devices]].append(rank)
+    alike = [held for held in cells.values() if len({facts.groups.of(rank) for rank in held}) > 1]
+    return [rank for held in alike for rank in held]
+
+
 def trials_of(compared: Comparison, step: Step, run: Run) -> list[SliceFile]:
-    """Return the trials of each slice of a step that is outvoted."""
+    """Return the trials of each slice of a step that is outvoted, and those of the layouts of all stages."""
     judged = judge_step(compared, step, run).slices
     facts = compared.facts
     doubted = (one.rank for one in facts.counted_at(step) if judged[one.path].status == "suspect")
-    return [file for rank in doubted for file in find_trials(facts, step, rank)]
+    trials = [file for rank in doubted for file in find_trials(facts, step, rank)]
+    return trials + find_layout_trials(facts, step, facts.stages.layouts)
 
 
 def bare_at(facts: Facts, step: Step, rank: int) -> list[SliceFacts]:

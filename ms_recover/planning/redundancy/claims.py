@@ -101,7 +101,7 @@ def _outvoted(
     """Return the lists that layouts contradict, each path with the reason, when more evidence is for the layouts.
 
     What a recovery wrote is evidence only where it rests on manifests of training: manifests of recovered slices, and
-    the lists of ranks that have no others.
+    the lists of ranks that have no others. One that names its own rank alone was written where no list was believed.
     """
     stated: set[Group] = set()
     saved: set[tuple[int, Group]] = set()
@@ -110,8 +110,9 @@ def _outvoted(
         manifest = file.manifest
         if manifest is not None:
             group = tuple(sorted(manifest.group))
-            stated.add(group)
             by_training = manifest.recovered and manifest.provenance.evidence == "manifest"
+            if not manifest.recovered or (by_training and len(group) > 1):
+                stated.add(group)
             if by_training or manifest.provenance.kind == "saved":
                 saved.add((file.rank, group))
         if manifest is None or by_training or not manifest.recovered:

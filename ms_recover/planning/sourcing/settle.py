@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from ms_recover.model.compose import MissingRegion
 from ms_recover.model.slices import Parameter
 from ms_recover.model.texts import list_some
+from ms_recover.planning.facts import SliceFacts
 from ms_recover.planning.judging.splits import differing_elsewhere, settle_split
 from ms_recover.planning.judging.votes import hold_vote
 from ms_recover.planning.redundancy.regions import Box, cover, volume
 from ms_recover.planning.sourcing.lost_names import LostNames
 from ms_recover.planning.sourcing.own_manifest import find_own_manifest, stated_contents
-from ms_recover.planning.sourcing.parameters import ParameterIndex
+from ms_recover.planning.sourcing.parameters import ParameterIndex, Way
 
 _NOT_THESE = "it is not the strategy file of these slices, or they are damaged"
 
@@ -199,6 +200,7 @@ class Settlement:
         """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
 
         The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.
+        Where no two slices of the step show it, those of the nearest other step do.
         """
         index, key = self.index, (stage, name)
         way = index.way(stage, name)
@@ -215,13 +217,37 @@ class Settlement:
                 elif len(known) > 1:
                     alike += 1
             self._doubts[key] = None
+            where = ""
+            if not alike and not unlike:
+                alike, unlike, where = self._compare_elsewhere(stage, way, name)
             if len(unlike) > alike:
                 one, other = unlike[0]
                 self._doubts[key] = (
                     f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
-                    f"their contents differ: {_NOT_THESE}"
+                    f"their contents differ{where}: {_NOT_THESE}"
                 )
         return self._doubts[key]
+
+    def _compare_elsewhere(self, stage: int, way: Way, name: str) -> tuple[int, list[tuple[int, int]], str]:
+        """Count the parts of which slices of several rank lists hold the same at the nearest other step, by a layout.
+
+        The pairs of ranks that differ are listed; the last value names the step.
+        """
+        facts, step = self.index.facts, self.index.judgement.step
+        for other in sorted(facts.steps, key=lambda one: (one < step, one), reverse=True):
+            cells: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
+            for rank in facts.stages.ranks(stage) if other != step and any(facts.steps[other]) else ():
+                held = facts.at(other, rank) if rank not in facts.lost else ()
+                sound = (one for one in held if one.manifest_problem is None and one.content_problem is None)
+                cells[way.cell(rank).index] += [one for one in sound if one.digest_of(name) is not None]
+            alike, unlike = 0, []
+            for first, *others in (held for held in cells.values() if len({one.group for one in held}) > 1):
+                odd = next((one for one in others if one.digest_of(name) != first.digest_of(name)), None)
+                alike += odd is None
+                unlike += [(first.rank, odd.rank)] if odd is not None else []
+            if alike or unlike:
+                return alike, unlike, f" at step {other}"
+        return 0, [], ""
 
     def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
         """Return a reason to distrust the majorities that settled parts of a slice.
