@@ -112,6 +112,7 @@ def apply_plan(
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,
+            lost=frozenset(one.rank for one in plan.ranks if one.state == "lost"),
             verify=verify,
             syncs=syncs,
             journal=Journal(plan.root) if ranks is None else None,

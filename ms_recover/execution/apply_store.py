@@ -74,6 +74,7 @@ def apply_at_url(
             step=step,
             world_size=plan.world_size,
             run_id=plan.run_id,
+            lost=frozenset(one.rank for one in plan.ranks if one.state == "lost"),
             verify=verify,
             progress=progress or (lambda count: None),
             stop=stop,

@@ -12,7 +12,7 @@ from ms_recover.errors import FormatError, MsRecoverError, UsageError, Verificat
 from ms_recover.execution.bad_source import BadSourceError
 from ms_recover.execution.context import ActionContext, result_of
 from ms_recover.execution.image_writer import ImageWriter
-from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, own_manifest, write_manifest
+from ms_recover.execution.manifests import TOOL, check_against, is_as_saved, manifest_in, write_manifest
 from ms_recover.execution.piece_reader import PieceReader
 from ms_recover.execution.targets import check_place, check_target, check_written
 from ms_recover.formats.header import parse_header
@@ -183,7 +183,7 @@ def _check(
     if header.problems or header.parameters != image.parameters or header.contents != image.contents:
         why = header.problems[0] if header.problems else "it lists other parameters"
         raise VerificationError(f"{file.path} is not what was put together ({why}): check the system log")
-    own = own_manifest(context.path(action.target), action.rank, context.step, context.run_id)
+    own = context.own_manifest(action)
     if own is not None and action.kind != "complete":
         names = (parameter.name for parameter in image.parameters)
         found = dict(zip(names, digests.parameters, strict=True))

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ms_recover.execution.manifests import own_manifest
 from ms_recover.execution.set_aside import keep_outvoted
+from ms_recover.model.manifest import Manifest
 from ms_recover.model.outcome import ActionResult
 from ms_recover.model.plan import Action
 from ms_recover.model.steps import Step
@@ -37,6 +39,8 @@ class ActionContext:
     """None where no manifest is written."""
     world_size: int = 0
     run_id: str | None = None
+    lost: frozenset[int] = frozenset()
+    """Ranks that the operator declared lost: what their slices left proves nothing."""
     verify: bool = True
     """Read each file back from the device and compare its digest before it gets its final name."""
     stop: Callable[[], bool] = never
@@ -53,6 +57,12 @@ class ActionContext:
     def path(self, relative: str) -> str:
         """Return the absolute path of a file of the tree."""
         return os.path.join(self.root, relative)
+
+    def own_manifest(self, action: Action) -> Manifest | None:
+        """Return the manifest that a lost or damaged slice left, where it proves the bytes that an action must give."""
+        if action.rank in self.lost:
+            return None
+        return own_manifest(self.path(action.target), action.rank, self.step, self.run_id)
 
     def new_file(self, target: str, source: str) -> AtomicFile:
         """Return the file that is to become a target; a missing directory is made like that of the source."""

@@ -17,7 +17,6 @@ from ms_recover.execution.manifests import (
     is_as_saved,
     make_manifest,
     manifest_in,
-    own_manifest,
     write_manifest,
 )
 from ms_recover.execution.state_files import bring_state
@@ -192,7 +191,7 @@ def _check_own(
     context: ActionContext,
 ) -> None:
     """Compare the copied parameters with the manifest that the lost slice left."""
-    own = own_manifest(context.path(action.target), action.rank, context.step, context.run_id)
+    own = context.own_manifest(action)
     if own is None or own.digests.file == digest or header.encryption is not None:
         return
     if manifest is not None and manifest.digests.file == digest:

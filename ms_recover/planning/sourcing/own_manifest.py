@@ -14,8 +14,10 @@ def find_own_manifest(facts: Facts, judgement: StepJudgement, rank: int) -> Mani
     """Return the manifest of the planned run that proves what a rank's slice of the step must hold.
 
     Its slice is gone, or known to be damaged: one that still fits a slice is that slice's, which is replaced for
-    another reason, and does not state what comes in its place.
+    another reason, and does not state what comes in its place. Nor does that of a rank that is declared lost.
     """
+    if rank in facts.lost:
+        return None
     step, run = judgement.step, judgement.run
     for manifest in (
         *_of_damaged(facts, judgement, rank),

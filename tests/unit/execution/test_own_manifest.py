@@ -83,6 +83,17 @@ def test_a_plan_promises_no_slice_that_the_manifest_contradicts(lost):
     assert not plan.actions
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_manifest_of_a_rank_declared_lost_is_no_judge(gone, lost):
+    tree, truth = lost
+    alter(tree)
+    if not gone:
+        (tree / "ckpt_dir0" / NAME).write_bytes(truth[:-1])
+    plan = api.plan(api.scan(tree), PlanOptions(lost=frozenset({0})))
+    assert api.apply(plan).exit_code == 0
+    assert (tree / "ckpt_dir0" / NAME).read_bytes() == truth
+
+
 @pytest.mark.parametrize(
     "changes",
     [
