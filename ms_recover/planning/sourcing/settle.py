@@ -71,6 +71,7 @@ class Settlement:
         self.lost_names = LostNames(index)
         self._of_block: dict[tuple[tuple[int, ...], Parameter], Settled] = {}
         self._doubts: dict[tuple[int, str], str | None] = {}
+        self._unlike: dict[tuple[int, str], str | None] = {}
         self._named: dict[int, bool] = {}
         self._elsewhere: dict[tuple[int, int], frozenset[str]] = {}
         self._stated: dict[int, dict[str, str]] = {}
@@ -179,6 +180,9 @@ class Settlement:
             doubt = self.why_doubted(stage, name) if ranks and index.are_read else None
             if doubt is not None:
                 return Settled(region=region, problem=doubt, disputed=True)
+            unlike = self._why_unlike_elsewhere(stage, name) if ranks and index.are_read else None
+            if unlike is not None:
+                return Settled(region=region, problem=unlike)
             return Settled(region=region, ranks=ranks, tolerated=rank_local)
         shown = parameter.is_counter or bool(members)
         if (rank_local or tolerance.covers(name)) and (not local or shown):
@@ -200,7 +204,6 @@ class Settlement:
         """Return a reason to distrust the layout of a parameter: usually that ranks it calls replicas differ.
 
         The strategy file is of another layout then, or slices are damaged; where manifests name it, it is trusted.
-        Where no two slices of the step show it, those of the nearest other step do.
         """
         index, key = self.index, (stage, name)
         way = index.way(stage, name)
@@ -217,37 +220,60 @@ class Settlement:
                 elif len(known) > 1:
                     alike += 1
             self._doubts[key] = None
-            where = ""
-            if not alike and not unlike:
-                alike, unlike, where = self._compare_elsewhere(stage, way, name)
             if len(unlike) > alike:
                 one, other = unlike[0]
                 self._doubts[key] = (
                     f"by the layouts in {index.stages.paths[stage]} ranks {one} and {other} hold the same of it, but "
-                    f"their contents differ{where}: {_NOT_THESE}"
+                    f"their contents differ: {_NOT_THESE}"
                 )
         return self._doubts[key]
 
-    def _compare_elsewhere(self, stage: int, way: Way, name: str) -> tuple[int, list[tuple[int, int]], str]:
-        """Count the parts of which slices of several rank lists hold the same at the nearest other step, by a layout.
+    def _why_unlike_elsewhere(self, stage: int, name: str) -> str | None:
+        """Return the same reason where no two slices that give it show it: by disputed ones, or by another step.
 
-        The pairs of ranks that differ are listed; the last value names the step.
+        Nothing else of this step is disputed then, but the parameter has no source that is known to hold it.
+        """
+        index, key = self.index, (stage, name)
+        way = index.way(stage, name)
+        if way is None or self._is_named(stage) or index.may_differ(name, index.by_stage.get(stage, ())):
+            return None
+        if key not in self._unlike:
+            known = ([one for one in held if index.digest(one, name) is not None] for held in way.holders.values())
+            shown = any(len(held) > 1 for held in known)
+            self._unlike[key] = None if shown else self._compare_elsewhere(stage, way, name)
+        return self._unlike[key]
+
+    def _compare_elsewhere(self, stage: int, way: Way, name: str) -> str | None:
+        """Return the reason where more parts differ than agree among slices of the run that are of several rank lists.
+
+        That is at this step or the nearest other one, where there are such.
         """
         facts, step = self.index.facts, self.index.judgement.step
-        for other in sorted(facts.steps, key=lambda one: (one < step, one), reverse=True):
+        for other in sorted(facts.steps, key=lambda one: (one == step, one < step, one), reverse=True):
             cells: dict[tuple[int, ...], list[SliceFacts]] = defaultdict(list)
-            for rank in facts.stages.ranks(stage) if other != step and any(facts.steps[other]) else ():
-                held = facts.at(other, rank) if rank not in facts.lost else ()
-                sound = (one for one in held if one.manifest_problem is None and one.content_problem is None)
-                cells[way.cell(rank).index] += [one for one in sound if one.digest_of(name) is not None]
-            alike, unlike = 0, []
-            for first, *others in (held for held in cells.values() if len({one.group for one in held}) > 1):
-                odd = next((one for one in others if one.digest_of(name) != first.digest_of(name)), None)
-                alike += odd is None
-                unlike += [(first.rank, odd.rank)] if odd is not None else []
-            if alike or unlike:
-                return alike, unlike, f" at step {other}"
-        return 0, [], ""
+            for rank in facts.stages.ranks(stage):
+                held = (one for one in facts.at(other, rank) if self._is_witness(one))
+                cells[way.cell(rank).index] += [one for one in held if one.digest_of(name) is not None]
+            several = [held for held in cells.values() if len({one.group for one in held}) > 1]
+            unlike = [held for held in several if len({one.digest_of(name) for one in held}) > 1]
+            if 2 * len(unlike) > len(several):
+                first, *others = unlike[0]
+                odd = next(one for one in others if one.digest_of(name) != first.digest_of(name))
+                return (
+                    f"by the layouts in {facts.stages.paths[stage]} ranks {first.rank} and {odd.rank} hold the same of "
+                    f"it, but at step {other} their contents differ: {_NOT_THESE}"
+                )
+            if several:
+                return None
+        return None
+
+    def _is_witness(self, one: SliceFacts) -> bool:
+        """Whether a slice shows how a parameter is cut: of this step one that is sound or disputed."""
+        judgement, lost = self.index.judgement, self.index.facts.lost
+        if one.file.step == judgement.step and one.rank not in lost:
+            return judgement.slices[one.path].status in ("sound", "undecided")
+        sound = one.manifest_problem is None and one.content_problem is None and one.rank not in lost
+        return sound and judgement.run.why_foreign(one.file) is None
 
     def why_outvoted(self, rank: int, wanted: Iterable[tuple[Parameter, Settled]]) -> str | None:
         """Return a reason to distrust the majorities that settled parts of a slice.
