@@ -53,10 +53,10 @@ def agree_run_of(job: TrainingJob, ckpt_file: str) -> str | None:
         When it is of one run on one rank and of another run on another.
     """
     path = ckpt_file.replace("{rank}", str(job.rank))
-    seen = [flag for (flag,) in job.gather([os.path.isfile(path)])]
+    seen = [flag for (flag,) in job.gather([os.path.isfile(path)], "looking for ckpt_file")]
     if not any(seen):
         raise MissingInputError(f"ckpt_file={ckpt_file!r}: no rank sees this file; name a slice that is there")
-    runs = sorted(set(job.gather_text(_run_of(path))) - {""})
+    runs = sorted(set(job.gather_text(_run_of(path), "looking for ckpt_file")) - {""})
     if len(runs) > 1:
         raise UsageError(f"ckpt_file={ckpt_file!r}: it is a slice of the runs {list_some(runs)}; choose one with run=")
     return runs[0] if runs else None

@@ -44,7 +44,11 @@ def agree_state(job: TrainingJob, own: OwnSlice, state: RunState | None) -> RunS
 
     All ranks call it together.
     """
-    lacking = [rank for rank, (found,) in enumerate(job.gather([state is not None])) if not found]
+    lacking = [
+        rank
+        for rank, (found,) in enumerate(job.gather([state is not None], "looking for the state of the training"))
+        if not found
+    ]
     if state is None or not lacking or not state.callbacks:
         return state
     _log.warning(

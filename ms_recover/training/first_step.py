@@ -149,7 +149,7 @@ class LoadedValues:
             )
             resume_line().doubt(f"{list_some(allowed, _MOST_NAMED)} as allow= says", *self._subjects(allowed))
         self._pending = tuple(name for name in differing if name not in self._allow)
-        if not job.holds_everywhere(not self._pending):
+        if not job.holds_everywhere(not self._pending, "comparing what was loaded"):
             job.run_together("loading once more what a callback wrote", self._put_back)
             _unsettled.append(self)
         begun = job.run_together("restoring what cells keep", lambda: restore(self._network(), state, own))

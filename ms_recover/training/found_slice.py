@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ms_recover.errors import InputError, MissingInputError, MsRecoverError, UsageError
+from ms_recover.errors import InputError, MissingInputError, MsRecoverError
 from ms_recover.file_names import MANIFEST_SUFFIX
 from ms_recover.formats.manifest import read_manifest
 from ms_recover.loading.contents import SliceContents
@@ -17,6 +17,7 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
+from ms_recover.training.equal_arguments import agree_arguments
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
@@ -146,22 +147,22 @@ class Found:
 
 
 def find_any(
-    job: TrainingJob, search: Search, cut: ReshardArguments, savers: Iterable[Any], network: Any
+    job: TrainingJob,
+    search: Search,
+    cut: ReshardArguments,
+    savers: Iterable[Any],
+    network: Any,
+    also: Mapping[str, Any] | None = None,
 ) -> Found | Resharded | None:
     """Find what to resume from, cut anew where that is asked for and needed; errors are those of `find_slice`.
 
-    All ranks call it together. `savers` are those of the program, which may state how its parameters are cut.
+    All ranks call it together. `savers` are those of the program, which may state how its parameters are cut; `also`
+    are further arguments that all ranks must have alike.
     """
     end_recording()
     begin_line(job)
-    check_kept(network, search.keep)
-    given = [flag for (flag,) in job.gather([cut.reshard])]
-    if len(set(given)) > 1:
-        with_it = [rank for rank, flag in enumerate(given) if flag]
-        raise UsageError(
-            f"reshard=True was given on rank(s) {list_some(with_it)} alone: give all {job.size} ranks the same "
-            "arguments"
-        )
+    agree_arguments(job, "resuming", {**search.arguments, **cut.arguments, **(also or {})})
+    job.run_together("checking keep", lambda: check_kept(network, search.keep))
     set_accumulation(cut.accumulate)
     if cut.reshard:
         from ms_recover.training.reshard_target import StatedCut
@@ -238,7 +239,7 @@ def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
 
     view = job.run_together("scanning the tree", scan)
     waited = job.run_together("locking the directories", lambda: hold_directories(_folders(view)))
-    if any(flag for (flag,) in job.gather([waited])):  # what ended meanwhile may have saved
+    if any(flag for (flag,) in job.gather([waited], "locking the directories")):  # what ended meanwhile may have saved
         view = job.run_together("scanning the tree", scan)
     runs = gather_runs(job, view.runs)
     taken = take_experiment(runs, search.given, search.judging.run, search.root)
@@ -251,7 +252,7 @@ def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
     if chosen is not None:
         at_end(brought.undo)
         job.run_together("bringing back slices", lambda: _bring_back(view, chosen, brought))
-        if any(count for (count,) in job.gather([len(brought)])):
+        if any(count for (count,) in job.gather([len(brought)], "bringing back slices")):
             view = replace(job.run_together("scanning the tree", scan), taken=taken)
             runs = gather_runs(job, view.runs)
     judging = (search.judging, runs, search.rank_local, search.step)

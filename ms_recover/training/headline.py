@@ -50,7 +50,7 @@ class Headline:
         self._said = True
         try:
             own = [*this_host(), *((min(group), len(group)) if known else (-1, 0))]
-            rows = self._job.gather_text(json.dumps(own))
+            rows = self._job.gather_text(json.dumps(own), "exchanging hosts")
             if self._job.rank == 0 and _said.run_id != self._run_id:
                 _said.run_id = self._run_id
                 stated = [json.loads(row) for row in rows]

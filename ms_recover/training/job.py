@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,15 @@ from ms_recover.model.texts import list_some
 
 _T = TypeVar("_T")
 
+_FRAME = 24
+"""Numbers of one exchange, beside the code of the operation and their count: more than those of a save."""
+
+_TEXT = 64
+"""Numbers of the text by which ranks that do different things name these."""
+
+_EXCHANGING = "exchanging numbers"
+"""An operation without a name of its own."""
+
 
 @dataclass(frozen=True)
 class TrainingJob:
@@ -31,37 +41,59 @@ class TrainingJob:
     size: int
     connected: bool
 
-    def gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    def gather(self, numbers: Sequence[int], doing: str = _EXCHANGING, *, named: str = "") -> list[tuple[int, ...]]:
         """Send numbers to every rank, and return those of each rank, index = rank.
 
-        Blocks until all ranks have called it with as many numbers, at least one, each within 32 bits: the widest type
-        that AllGather takes on every device. Raises UsageError when there are other ranks but no communication, and
-        MsRecoverError when another rank is gone, which MindSpore notices by itself.
+        Blocks until all ranks have called it, each with any count of numbers within 32 bits: the widest type that
+        AllGather takes on every device. `doing` is the operation, which all ranks must have in common; messages call it
+        `named` where that is given. Up to 24 numbers are one exchange of a fixed size, so that ranks that do different
+        things meet in it all the same.
+
+        Raises UsageError, the same on all ranks, where they do different things, and when there are other ranks but no
+        communication; MsRecoverError when MindSpore has waited in vain for a rank.
         """
         if self.size == 1:
             return [tuple(numbers)]
+        doing, said = doing or _EXCHANGING, named or doing or _EXCHANGING
+        own = [int(number) for number in numbers]
+        first = own[:_FRAME]
+        rows = self._sent([_code(doing), len(own), *first, *[0] * (_FRAME - len(first))], said)
+        if len({row[0] for row in rows}) > 1:
+            words = pack_text(said.encode()[: 4 * _TEXT].decode(errors="ignore"))[1:]
+            texts = self._sent([*words, *[0] * (_TEXT - len(words))], said)
+            raise UsageError(why_apart([unpack_text((4 * _TEXT, *row)).rstrip("\0") for row in texts]))
+        counts = [row[1] for row in rows]
+        rest = max(counts) - _FRAME
+        more = self._sent([*own[_FRAME:], *[0] * (rest - len(own[_FRAME:]))], said) if rest > 0 else [()] * self.size
+        return [(*row[2:], *end)[:count] for row, end, count in zip(rows, more, counts, strict=True)]
+
+    def _sent(self, numbers: Sequence[int], said: str) -> list[tuple[int, ...]]:
+        """Send as many numbers as all other ranks do, and return those of each rank."""
         if not self.connected:
             raise UsageError(
                 f"rank {self.rank} is one of {self.size}, but cannot communicate with the others: "
                 "call mindspore.communication.init() first"
             )
         try:
-            gathered = ops.AllGather()(ms.Tensor(np.array(numbers, np.int32))).asnumpy()
+            return self.all_gather(numbers)
         except RuntimeError as error:
-            raise MsRecoverError(f"rank {self.rank}: another rank is gone; its log says why ({error})") from error
+            raise MsRecoverError(
+                f"rank {self.rank}: another rank is gone, or does not call this ({said}); its log says why, or its "
+                f"program does not do it on all ranks ({error})"
+            ) from error
+
+    def all_gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """Send as many numbers as all other ranks do by MindSpore's communication; RuntimeError without an answer."""
+        gathered = ops.AllGather()(ms.Tensor(np.array(numbers, np.int32))).asnumpy()
         return [tuple(row) for row in gathered.reshape(self.size, -1).tolist()]
 
-    def holds_everywhere(self, fact: bool) -> bool:
+    def holds_everywhere(self, fact: bool, doing: str = _EXCHANGING, *, named: str = "") -> bool:
         """Whether a fact holds on every rank; all ranks call this. A rank without communication goes by its own."""
-        return all(held for (held,) in self.gather([fact])) if self.connected else fact
+        return all(held for (held,) in self.gather([fact], doing, named=named)) if self.connected else fact
 
-    def gather_text(self, text: str) -> list[str]:
+    def gather_text(self, text: str, doing: str = _EXCHANGING) -> list[str]:
         """Send a text to every rank, and return that of each rank, index = rank; as `gather`."""
-        data = text.encode()
-        sizes = [size for (size,) in self.gather([len(data)])]
-        padded = data.ljust(-(-max(sizes) // 4) * 4 + 4, b"\0")
-        rows = self.gather(struct.unpack(f"<{len(padded) // 4}i", padded))
-        return [struct.pack(f"<{len(row)}i", *row)[:size].decode() for row, size in zip(rows, sizes, strict=True)]
+        return [unpack_text(row) for row in self.gather(pack_text(text), doing)]
 
     def run_together(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work`, which messages call `what`, on every rank; if it fails on one, it fails on all.
@@ -73,7 +105,11 @@ class TrainingJob:
             result = work()
         except Exception as error:
             failure = error
-        failed = [rank for rank, (flag,) in enumerate(self.gather([failure is not None])) if flag]
+        try:
+            failed = [rank for rank, (flag,) in enumerate(self.gather([failure is not None], what)) if flag]
+        except MsRecoverError:  # the failure of this rank is more specific
+            if failure is None:
+                raise
         if failure is not None:
             raise failure
         if failed:
@@ -85,6 +121,38 @@ class TrainingJob:
     def run_connected(self, what: str, work: Callable[[], _T]) -> _T:
         """Run `work` as `run_together` does; a rank without communication runs it by itself."""
         return self.run_together(what, work) if self.connected else work()
+
+
+def why_apart(doings: Sequence[str]) -> str:
+    """Return why ranks cannot go on, by what each of them does, index = rank."""
+    by_doing: dict[str, list[int]] = {}
+    for rank, doing in enumerate(doings):
+        by_doing.setdefault(doing, []).append(rank)
+    parts = (
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {list_some(ranks)} {'is' if len(ranks) == 1 else 'are'} {doing}"
+        for doing, ranks in by_doing.items()
+    )
+    return (
+        f"the ranks are not at the same place of the program: {list_some(parts)}; have all {len(doings)} ranks resume "
+        "and save together, at the same steps and with the same arguments"
+    )
+
+
+def pack_text(text: str) -> tuple[int, ...]:
+    """Return a text as numbers for a gather: how many bytes, and these, four to a number."""
+    data = text.encode()
+    padded = data.ljust(-(-len(data) // 4) * 4, b"\0")
+    return (len(data), *struct.unpack(f"<{len(padded) // 4}i", padded))
+
+
+def unpack_text(numbers: Sequence[int]) -> str:
+    """Return the text of numbers; the inverse of `pack_text`."""
+    size, *words = numbers
+    return struct.pack(f"<{len(words)}i", *words)[:size].decode()
+
+
+def _code(doing: str) -> int:
+    return int.from_bytes(hashlib.blake2b(doing.encode(), digest_size=4).digest(), "big", signed=True)
 
 
 def current_job(environ: Mapping[str, str] = os.environ) -> TrainingJob:

@@ -14,7 +14,7 @@ from ms_recover.training.job import TrainingJob
 
 def gather_runs(job: TrainingJob, runs: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
     """Return the runs that any rank sees; all ranks call this function."""
-    texts = job.gather_text(json.dumps([_row(run) for run in runs]))
+    texts = job.gather_text(json.dumps([_row(run) for run in runs]), "looking for runs")
     return merge_run_records(_record(row) for text in texts for row in json.loads(text))
 
 

@@ -102,7 +102,7 @@ class LoopProof:
             rows.append(self._compare(iterator).encoded())
 
         self.job.run_together("proving the samples", look)
-        proof = combined(self.job.gather_text(rows[0]))
+        proof = combined(self.job.gather_text(rows[0], "proving the samples"))
         _waiting.pop(self.job.rank, None)
         self._end(proof, None if allow else "go on with prove(..., allow_dataset_change=True)")
         resume_line().say()

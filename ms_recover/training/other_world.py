@@ -75,7 +75,7 @@ def set_other_world_aside(job: TrainingJob, directory: str) -> None:
     other = other_world()
     if other is None:
         return
-    if not any(inside for (inside,) in job.gather([_is_in(directory, other.root)])):
+    if not any(inside for (inside,) in job.gather([_is_in(directory, other.root)], "beginning to save")):
         _log.warning(
             "rank %d: slices are saved to %s, which is not below %s: name where they are saved when this training is "
             "resumed",
@@ -148,7 +148,9 @@ def _leave() -> None:
 def _first_with_slices(job: TrainingJob, other: OtherWorld) -> int | None:
     """Return the first rank that sees slices in place: ranks need not share a file system."""
     left = job.run_together("looking for slices of other ranks", lambda: _scan(other) is not None)
-    return next((rank for rank, (flag,) in enumerate(job.gather([left])) if flag), None)
+    return next(
+        (rank for rank, (flag,) in enumerate(job.gather([left], "looking for slices of other ranks")) if flag), None
+    )
 
 
 def _is_in(directory: str, root: str) -> bool:

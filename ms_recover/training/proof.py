@@ -157,7 +157,7 @@ class ResumeLine:
         if job is None or source is None:
             return
         own = json.dumps([source.other_rank, dict(self.proof.doubts), self.proof.notes])
-        rows = [json.loads(row) for row in job.gather_text(own)]
+        rows = [json.loads(row) for row in job.gather_text(own, "saying what was resumed")]
         if job.rank == 0:
             proofs = [
                 Proof({subject: tuple(found) for subject, found in doubts.items()}, tuple(notes))

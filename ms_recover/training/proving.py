@@ -169,7 +169,7 @@ class SampleProver:
                 rows.append(self._prove_here(prepare).encoded())
 
             self._job.run_together("proving the samples", look)
-            self.proof = combined(self._job.gather_text(rows[0]))
+            self.proof = combined(self._job.gather_text(rows[0], "proving the samples"))
             refuse_or_warn(self._own, self.proof, None if self._allow else "go on with allow_dataset_change=True")
         return self.proof
 

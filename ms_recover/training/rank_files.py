@@ -43,6 +43,8 @@ class RankFiles:
         The directory, and the rank list in it.
     layouts, stated_group
         What the program stated.
+    template : str
+        The directory with ``{rank}``.
 
     Raises
     ------
@@ -55,7 +57,7 @@ class RankFiles:
     def __init__(
         self, job: TrainingJob, directory: str, group: Collection[int] | None, layouts: Iterable[Layout] | None
     ) -> None:
-        self._job = job
+        self._job, self.template = job, directory
         self.directory = Path(directory.replace("{rank}", str(job.rank))).absolute()
         self.group_info = self.directory / GROUP_INFO_NAME
         self.layouts = self._layouts = listed_layouts(layouts, job.size)

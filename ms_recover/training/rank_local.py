@@ -176,7 +176,7 @@ def find_rank_local(job: TrainingJob, values: RankValues, summaries: Sequence[Se
     concerned = any(job.rank in ranks for ranks in differing)
     hashes = values.hashes if concerned else {}
     flat = [number for pair in hashes.values() for number in pair]
-    rows = job.gather([*flat, *[0] * (2 * width - len(flat))])
+    rows = job.gather([*flat, *[0] * (2 * width - len(flat))], "comparing the values of ranks")
     held = [
         {(row[place], row[place + 1]) for place in range(0, 2 * summaries[rank][2], 2)}
         for ranks in differing

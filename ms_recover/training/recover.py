@@ -21,6 +21,7 @@ from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
+from ms_recover.training.equal_arguments import experiments_text
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.first_step import forget as forget_loaded
 from ms_recover.training.found_slice import Found, find_any, load_found
@@ -242,7 +243,15 @@ def recover_train(
         valid_sink = sink if valid_sink_mode is None else target != "CPU" and valid_sink_mode
         train, options = model.fit, options | _validation(valid_dataset, frequency, sink=valid_sink)
 
-    found = find_any(job, search, cut, _savers_of(listed), model.train_network)
+    also = {
+        "epochs": epochs,
+        "more_epochs": more_epochs,
+        "prefix": experiments_text(prefix),
+        "allow_dataset_change": allow_dataset_change,
+        "allow": sorted(allowed),
+        "the number of SliceCheckpoint among the callbacks": len(_savers_of(listed)),
+    }
+    found = find_any(job, search, cut, _savers_of(listed), model.train_network, also)
     if found is None:
         train(limit, dataset, callbacks=listed, **options)
         return Resumption(None, None, None, limit, True)
@@ -398,7 +407,7 @@ def agree_position(
         return position.counting(state.drawn, manifest.cumulative_step if manifest is not None else None)
 
     position = job.run_together("comparing the dataset", find)
-    positions = set(job.gather([position.done, position.batches, position.counted]))
+    positions = set(job.gather([position.done, position.batches, position.counted], "comparing the dataset"))
     if len(positions) > 1:
         others = sorted({batches for _, batches, _ in positions} - {position.batches})
         raise InputError(

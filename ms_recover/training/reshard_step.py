@@ -109,7 +109,7 @@ class TreeChoice:
             search = search.in_run(follow_choice(runs, search.judging.run))
         self._job, self._search, self.loaded = job, search, taken.loaded
         self._candidates = job.run_together("judging the slices", lambda: _judge(trees, search, runs))
-        self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)]))
+        self._is_empty = not any(seen for (seen,) in job.gather([bool(trees)], "judging the slices"))
         self._without: set[Place] = set()
 
     def give_up(self, chosen: ChosenTree, why: str) -> None:
@@ -135,7 +135,7 @@ def _agree(job: TrainingJob, search: Search, candidates: _Candidates, without: s
     while True:
         found = job.run_together("judging the slices", partial(candidates.newest, bound, without))
         row = [0, 0, 0, 0, 0] if found is None else [1, *_numbers(found)]
-        answers = job.gather(row)
+        answers = job.gather(row, "choosing the step to resume from")
         none = [rank for rank, answer in enumerate(answers) if not answer[0]]
         if found is None or none:
             raise UnrecoverableError(_why_none(job, search, candidates, none))
@@ -157,7 +157,7 @@ def _look(job: TrainingJob, search: Search, sources: Sequence[str]) -> tuple[lis
 
     trees = job.run_together("scanning the tree", scan)
     waited = job.run_together("locking the directories", lambda: hold_directories(_folders(job, trees)))
-    if any(flag for (flag,) in job.gather([waited])):
+    if any(flag for (flag,) in job.gather([waited], "locking the directories")):
         trees = job.run_together("scanning the tree", scan)
     return trees, gather_runs(job, (run for tree in trees for run in tree.runs))
 

@@ -265,7 +265,7 @@ class Resharded:
         judged, step = self.chosen.judged, self.chosen.step
         run = self.chosen.run
         before = RunStep(run.run_id or "", step, run.started)
-        if self.job.holds_everywhere(self._fits):  # as it shows behind the compile
+        if self.job.holds_everywhere(self._fits, "comparing the layouts"):  # as it shows behind the compile
             for path, data in self._files.files.items():
                 write_small(path, data, mode=0o600)
             note_resumed(before, loaded=Loaded(experiments=self.search.loaded, root=self.search.root))
@@ -300,7 +300,7 @@ def find_resharded(
         if found is None or device_target() != "CPU":
             return found
         why = job.run_together("putting the slice together", partial(_why_damaged, found, network))
-        bad = [rank for rank, (flag,) in enumerate(job.gather([why is not None])) if flag]
+        bad = [rank for rank, (flag,) in enumerate(job.gather([why is not None], "putting the slice together")) if flag]
         if not bad:
             return found
         why = why or f"rank(s) {list_some(bad)} cannot put their slices together: see their logs"
@@ -330,7 +330,7 @@ def _as_chosen(
             stages = judged.facts.stages
             target = target_of(job, network, stated, None, uncut=not stages.layouts).target
             fits = is_cut_like(job, target, stages, judged.ranks)
-    if job.holds_everywhere(fits):
+    if job.holds_everywhere(fits, "comparing the layouts"):
         return None
     _log.warning(
         "rank %d: training resumes on %d ranks from step %s of %s, which %d ranks saved: slices are cut anew",

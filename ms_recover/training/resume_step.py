@@ -43,7 +43,7 @@ def obtain_resume_slice(job: TrainingJob, view: RankView, root: str) -> tuple[Ra
     while (found := find_common_step(job, view, root)) is not None:
         view, step = found
         view = job.run_together(f"getting the slice of step {step}", partial(obtain_slice, view, step))
-        answers = job.gather([step in view.available_steps, view.run_fingerprint(step)])
+        answers = job.gather([step in view.available_steps, view.run_fingerprint(step)], f"resuming from step {step}")
         if len({fingerprint for _, fingerprint in answers if fingerprint}) > 1:
             view = view.withdraw(step, "its slices are of different runs")
             _log.warning("rank %d, step %s: %s; trying an older step", job.rank, step, view.withdrawn[step])
@@ -60,14 +60,14 @@ def find_common_step(job: TrainingJob, view: RankView, root: str) -> tuple[RankV
     such step.
     """
     steps = view.available_steps
-    counts = job.gather([len(steps), view.has_slices])
+    counts = job.gather([len(steps), view.has_slices], "choosing the step to resume from")
     if not any(seen for _, seen in counts):
         return None
     width = max(available for available, _ in counts)
     own = [not view.takes_other_states(step) for step in steps]
     offered = zip(steps, own, strict=True)
     flat = [number for step, has in offered for number in (view.generation(step), step.epoch, step.step, has)]
-    rows = job.gather([*flat, *[0] * (4 * width - len(flat)), 0])
+    rows = job.gather([*flat, *[0] * (4 * width - len(flat)), 0], "choosing the step to resume from")
     offers = [
         {
             (row[place], Step(row[place + 1], row[place + 2])): bool(row[place + 3])

@@ -68,7 +68,7 @@ def given_experiments(prefix: Any, callbacks: Iterable[Any] = (), savers: Iterab
 
 def agree_experiments(job: TrainingJob, given: Sequence[str]) -> tuple[str, ...]:
     """Return the experiments that any rank was given; all ranks call it together."""
-    return tuple(sorted({name for text in job.gather_text(json.dumps(given)) for name in json.loads(text)}))
+    return tuple(sorted({name for text in job.gather_text(json.dumps(given), "resuming") for name in json.loads(text)}))
 
 
 def take_experiment(runs: Sequence[RunRecord], given: tuple[str, ...], run: str | None, root: str) -> Taken:

@@ -99,7 +99,12 @@ class Earlier:
 
 
 def agree_floor(
-    job: TrainingJob, committed: Step, failure: Exception | None, summary: Sequence[int] = ()
+    job: TrainingJob,
+    committed: Step,
+    failure: Exception | None,
+    summary: Sequence[int] = (),
+    doing: str = "saving",
+    named: str = "",
 ) -> tuple[Step, list[tuple[int, ...]]]:
     """Return the newest step that every rank has committed, by each rank's own (`NO_STEP` for none), and all summaries.
 
@@ -109,7 +114,7 @@ def agree_floor(
     """
     own = (int(failure is not None), committed.epoch, committed.step, *summary)
     try:
-        answers = job.gather(own) if job.connected else [own]
+        answers = job.gather(own, doing, named=named) if job.connected else [own]
     except MsRecoverError:  # another rank is gone, but the failure of this one is more specific
         if failure is None:
             raise

@@ -165,6 +165,11 @@ def resumes() -> int:
     return _process.resumes
 
 
+def has_resumed() -> bool:
+    """Whether the next run goes on from a step that was resumed."""
+    return _process.resumed is not None
+
+
 def forget_resumed() -> None:
     """Forget what was loaded: the next run begins by itself."""
     _process.resumed = _process.other = _process.resharded_from = None
@@ -213,7 +218,7 @@ def agree_start(job: TrainingJob, known: int, clock: Callable[[], float] = time.
     if job.size > 1 and not job.connected:
         return None
     now = int(clock() * 1000)
-    answers = job.gather([now >> _LOW, now & _MASK, known >> _LOW, known & _MASK])
+    answers = job.gather([now >> _LOW, now & _MASK, known >> _LOW, known & _MASK], "agreeing on the start of the run")
     times = [((row[0] << _LOW) + row[1], (row[2] << _LOW) + row[3]) for row in answers]
     last = max(before for _, before in times)
     if times[0][0] <= last:

@@ -73,6 +73,11 @@ class RunDirectory:
         return self._names.prefix if self._names is not None else self._base
 
     @property
+    def base(self) -> str:
+        """Start of the file names of all runs."""
+        return self._base
+
+    @property
     def experiment(self) -> str:
         """The experiment that manifests state."""
         return experiment_of(self._base)

@@ -34,7 +34,7 @@ def agree_run_id(
     if job.size > 1 and not job.connected:
         return given
     own = hashlib.blake2b(given.encode(), digest_size=_BYTES).digest() if given else draw(_BYTES)
-    answers = job.gather([bool(given), *_NUMBERS.unpack(own)])
+    answers = job.gather([bool(given), *_NUMBERS.unpack(own)], "agreeing on the id of the run")
     if given and len(set(answers)) == 1:
         return given
     if any(set_there for set_there, *_ in answers):

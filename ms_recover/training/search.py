@@ -17,6 +17,7 @@ from ms_recover.planning.lineage import RUN
 from ms_recover.training.arguments import check_type, path_text, path_texts, source_texts, texts, whole_number
 from ms_recover.training.background import wait_for_tasks
 from ms_recover.training.chosen_step import agree_run_of, step_in_name, step_of
+from ms_recover.training.equal_arguments import Text, or_not_given
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.resumed_experiment import Taken, agree_experiments
 from ms_recover.training.run import forget_resumed
@@ -48,6 +49,21 @@ class Search:
     """See `ms_recover.training.resumed_experiment.Taken`."""
     keep: tuple[str, ...] = ()
     """Parameters that keep the values of the program."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What all ranks must have alike; of a slice that chooses the step each may name its own."""
+        run = self.judging.run
+        return {
+            "run": Text(f"{run!r} by {RUN}") if run is not None and self.from_environment else run,
+            "ckpt_file": None if self.ckpt_file is None else Text(f"of step {self.step}"),
+            "step": None if self.step is None or self.ckpt_file is not None else str(self.step),
+            "newest": self.judging.newest,
+            "tolerate": sorted(self.judging.tolerate),
+            "fresh": self.fresh,
+            "rank_local": self.rank_local,
+            "keep": sorted(self.keep),
+        }
 
     def choosing(self, step: Any, ckpt_file: Any) -> Search:
         """Return the search for one step; UsageError when an argument is invalid."""
@@ -84,6 +100,16 @@ class ReshardArguments:
     sources: tuple[str, ...]
     layouts: tuple[Layout, ...] | None
     accumulate: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What all ranks must have alike; sources and layouts may be a rank's own."""
+        return {
+            "reshard": self.reshard,
+            "sources": or_not_given(self.sources),
+            "layouts": or_not_given(self.layouts),
+            "accumulate": self.accumulate,
+        }
 
     @classmethod
     def of(cls, reshard: Any, sources: Any, layouts: Any, accumulate: Any) -> ReshardArguments:

@@ -196,6 +196,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
             feed=Feed.of(dataset, params.batch_num),
             save_steps=self._save_steps or params.batch_num,
             stride=params.batch_num if sinks else 1,
+            also={"save_steps": self._save_steps, "dataset_sink_mode": bool(sinks)},
         )
         self._is_placed = self._has_saved = False
         self._updates = OptimizerSteps(params.train_network)
@@ -304,7 +305,9 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         step = params.cur_step_num
         self._due = self._due or step
         known = self._asked == step and self._updates.known
-        if self.saver.job.holds_everywhere(not known or self._updates.updated > 0):
+        if self.saver.job.holds_everywhere(
+            not known or self._updates.updated > 0, "beginning a save", named=f"beginning to save step {step}"
+        ):
             return True
         if step - self._due < _LONGEST_WAIT:
             overflowed = self._scales.overflowed(getattr(params, "net_outputs", None))

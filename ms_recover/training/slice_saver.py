@@ -20,11 +20,14 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
+from ms_recover.training.equal_arguments import agree_arguments, or_not_given
+from ms_recover.training.experiment import experiment_of
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
 from ms_recover.training.job import TrainingJob, current_job
 from ms_recover.training.loop_proof import end_waiting
 from ms_recover.training.network_state import NetworkState, note_begin
+from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import Feed
@@ -133,6 +136,15 @@ class SliceSaver:
         self.directory, self.group_info = self._files.directory, self._files.group_info
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async, self._format = async_save, format
+        self._arguments = {
+            "prefix": experiment_of(prefix),
+            "keep": keep,
+            "keep_runs": keep_runs,
+            "async_save": async_save,
+            "format": format,
+            "layouts": or_not_given(layouts),
+        }
+        self._doing = ("saving", "")
         self._background = Background()
         self._memory = HostMemory()
         self._newest = self._committed = NO_STEP
@@ -180,16 +192,20 @@ class SliceSaver:
         save_steps: int | None = None,
         stride: int = 1,
         first: Step = NO_STEP,
+        also: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin a run: choose its id and its file names, and write the rank list and the strategy file.
 
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
         the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
-        The `parameters` take the place of those that the saver was made with.
+        The `parameters` take the place of those that the saver was made with. `also` are further arguments that all
+        ranks must have alike.
 
-        Raises UsageError when there is a parameter that could be saved and never loaded, and StorageError when the
-        directory cannot be written.
+        Raises UsageError when there is a parameter that could be saved and never loaded, when ranks have different
+        arguments, and when slices lie there that another number of ranks saved; StorageError when the directory cannot
+        be written.
         """
+        agree_arguments(self._job, "beginning to save", {**self._arguments, **(also or {})})
         check_experiment(self.experiment, str(self.directory))
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
@@ -201,6 +217,10 @@ class SliceSaver:
         if owner is None:
             self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
+        self._job.run_connected(
+            "looking for slices of another number of ranks",
+            lambda: check_number_of_ranks(self._job, self._files.template, self._place.base),
+        )
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
@@ -274,14 +294,17 @@ class SliceSaver:
         end_waiting(self._job.rank)
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
-        self.save_step(named, step if epoch is None else None, state)
+        doing = f"saving step {step}" if epoch is None else f"saving in epoch {epoch}"
+        self.save_step(named, step if epoch is None else None, state, doing=doing)
 
-    def save_step(self, step: Step, cumulative_step: int | None, state: PendingState) -> None:
+    def save_step(self, step: Step, cumulative_step: int | None, state: PendingState, *, doing: str = "saving") -> None:
         """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
 
-        `state` is what its state file holds, with what describes other ranks of the group.
+        `state` is what its state file holds, with what describes other ranks of the group. `doing` is what all ranks
+        must do at once.
         """
         began = time.perf_counter()
+        self._doing = (doing, f"saving step {step}")
         group = self._files.group()
         facts = self._gather_facts(state)
         encoded = state.encoded(self.claim, peers_of(self._job.rank, group, facts))
@@ -311,6 +334,7 @@ class SliceSaver:
         """
         if self._async and self._begun:
             began = time.perf_counter()
+            self._doing = ("waiting for the last slice", "")
             self._place.rotate(self._floor(self._files.group()))
             self._stood_still(self._committed, began)
         self._background.raise_failure()
@@ -343,7 +367,10 @@ class SliceSaver:
         """Return what describes the samples and states of all ranks, index = rank; of one that is alone nothing."""
         if self._job.size == 1 or not self._job.connected:
             return []
-        return [RankFacts.of_numbers(row) for row in self._job.gather(state.facts.numbers)]
+        return [
+            RankFacts.of_numbers(row)
+            for row in self._job.gather(state.facts.numbers, self._doing[0], named=self._doing[1])
+        ]
 
     def _order(self, step: Step, cumulative_step: int | None, state: bytes, facts: Sequence[RankFacts]) -> SliceOrder:
         group, training = self._files.group(), self._training
@@ -385,7 +412,7 @@ class SliceSaver:
         """Wait for the write in flight; return the newest step that all ranks have committed, and compare values."""
         failure = self._background.outcome()  # first: only then is it known what this rank has committed
         values = self._rank_local.values(group, self._newest, contents, self._beside.buffers)
-        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary())
+        floor, summaries = agree_floor(self._job, self._committed, failure, values.summary(), *self._doing)
         if self._rank_local.learn(values, summaries):
             self._background.do_now(self._rank_local.record)
         if floor > NO_STEP:

@@ -64,7 +64,7 @@ def test_what_is_there_is_enough(scenarios, name, step):
     ("name", "said"),
     [
         ("plain", ["those of 4 ranks, and this job has 2: reshard=True"] * 2),
-        ("half", [r"reshard=True was given on rank\(s\) 0 alone"] * 2),
+        ("half", [r"reshard is True on rank\(s\) 0, False on rank\(s\) 1"] * 2),
         ("all bad, chosen", ["holds other contents of 'count'"] * 2),
         ("nobody holds it", ["nobody holds all of 'up', 'down'"] * 2),
         ("nothing", ["no rank has a slice under"] * 2),

@@ -23,7 +23,7 @@ class ThreadJob(TrainingJob):
         super().__init__(rank, len(exchange.sent), True)
         object.__setattr__(self, "exchange", exchange)
 
-    def gather(self, numbers):
+    def all_gather(self, numbers):
         self.exchange.sent[self.rank] = tuple(numbers)
         self.exchange.barrier.wait()
         sent = list(self.exchange.sent)

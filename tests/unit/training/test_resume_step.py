@@ -64,7 +64,7 @@ def test_a_withdrawn_step_is_not_available_and_its_reason_is_kept():
 
 def test_many_ranks_without_a_common_step_are_named_in_short():
     class Apart(TrainingJob):
-        def gather(self, numbers):
+        def gather(self, numbers, doing="", *, named=""):
             rows = [(1, 1) if len(numbers) == 2 else (0, rank % 7 + 1, 8, 1, 0) for rank in range(self.size)]
             return [tuple(numbers), *rows[1:]]
 

@@ -16,7 +16,7 @@ class FixedJob(TrainingJob):
         super().__init__(rank, len(others) + 1, True)
         object.__setattr__(self, "others", others)
 
-    def gather(self, numbers):
+    def gather(self, numbers, doing="", *, named=""):
         sent = [tuple(other) for other in self.others]
         return [*sent[: self.rank], tuple(numbers), *sent[self.rank :]]
 
@@ -26,7 +26,7 @@ def said(environ, drawn):
     heard = []
 
     class Listener(TrainingJob):
-        def gather(self, numbers):
+        def gather(self, numbers, doing="", *, named=""):
             heard.extend(numbers)
             return [tuple(numbers)]
 

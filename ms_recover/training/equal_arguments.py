@@ -1,0 +1,87 @@
+"""Arguments that all ranks must have alike: compared once, when saving begins and at a resume.
+
+Ranks with other arguments would save at other steps, or resume from another run, and wait for each other in vain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from ms_recover.errors import UsageError
+from ms_recover.model.texts import list_some
+from ms_recover.training.arguments import texts
+from ms_recover.training.experiment import experiment_of
+from ms_recover.training.job import TrainingJob
+
+_LONGEST = 80
+"""Characters of a value in a message."""
+
+_MOST_NAMED = 8
+
+
+class Text(str):
+    """A value that is described, and not quoted."""
+
+
+NOT_GIVEN = Text("not given")
+"""The text of an argument that a rank was not given."""
+
+
+def agree_arguments(job: TrainingJob, doing: str, given: Mapping[str, Any]) -> None:
+    """Compare the arguments of all ranks, by name; all ranks call it together.
+
+    Raises UsageError, the same on all ranks, which names each argument that differs, its values and the ranks.
+    """
+    if job.size == 1 or not job.connected:
+        return
+    own = {name: value_text(value) for name, value in given.items()}
+    text = json.dumps(own, sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    numbers = [int.from_bytes(digest[place : place + 4], "big", signed=True) for place in range(0, 16, 4)]
+    if len(set(job.gather(numbers, doing))) == 1:
+        return
+    rows = [json.loads(row) for row in job.gather_text(text, f"comparing the arguments of {doing}")]
+    why = why_unequal(rows)
+    raise UsageError(f"{doing}: the ranks were given different arguments: {why}; give all {job.size} ranks the same")
+
+
+def why_unequal(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return which arguments differ, with their values and the ranks that have these, index = rank."""
+    names = sorted({name for row in rows for name in row})
+    return list_some((text for name in names if (text := _difference(name, rows))), _MOST_NAMED, separator="; ")
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a text that is equal where the value is; a long one is cut, with a hash behind it."""
+    if value is None:
+        return NOT_GIVEN
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)
+    text = str(value) if isinstance(value, Text) else repr(value)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... ({hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
+
+
+def experiments_text(prefix: str | Iterable[str] | None) -> list[str] | None:
+    """Return the experiments that prefixes name: ranks may have prefixes that differ in the rank alone."""
+    return None if prefix is None else sorted(set(map(experiment_of, texts("prefix", prefix))))
+
+
+def or_not_given(value: Any) -> Text:
+    """Return whether an argument is given, where its value may be the rank's own."""
+    return NOT_GIVEN if value is None or (isinstance(value, tuple) and not value) else Text("given")
+
+
+def _difference(name: str, rows: Sequence[Mapping[str, str]]) -> str:
+    by_value: dict[str, list[int]] = {}
+    for rank, row in enumerate(rows):
+        by_value.setdefault(row.get(name, NOT_GIVEN), []).append(rank)
+    if len(by_value) == 1:
+        return ""
+    values = (f"{value} on rank(s) {list_some(ranks)}" for value, ranks in by_value.items())
+    return f"{name} is " + list_some(values, _MOST_NAMED)
