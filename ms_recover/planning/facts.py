@@ -12,6 +12,7 @@ from ms_recover.model.inventory import Inventory, Note, OrphanManifest, SliceFil
 from ms_recover.model.options import DEFAULT_PLAN, PlanOptions
 from ms_recover.model.slices import ParameterList
 from ms_recover.model.steps import Step
+from ms_recover.planning.chosen_run import inventory_of_run, lists_of_others, naming_sizes
 from ms_recover.planning.experiments import TakenExperiments, other_experiments, take_experiments
 from ms_recover.planning.lineage import (
     Lineage,
@@ -273,8 +274,11 @@ def gather_facts(
     held = [file for file in inventory.slices if file.rank not in options.lost]
     known = merge_run_records((*find_run_records(held, inventory.set_aside, names), *known_runs))
     taken = take_experiments(known, held, names, options)
-    own = taken.inventory_of(inventory)
-    world = with_word(find_world_size(own, options.world_size), options, own)
+    by_run = options.run is not None and not taken.taken
+    chosen = find_lineage(known, options.run, names=names) if by_run else None
+    own = inventory_of_run(taken.inventory_of(inventory), chosen)
+    with naming_sizes(inventory):
+        world = with_word(find_world_size(own, options.world_size), options, own)
     for rank in sorted(options.lost):
         check_rank(rank, world, "declared lost")
     inside = [file for file in inventory.slices if file.rank < world.ranks]
@@ -286,12 +290,15 @@ def gather_facts(
         for file in evidence
         if file.manifest is not None and file.problem is None and not file.manifest.recovered
     }
-    claims = settle_claims(
-        [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks],
-        evidence,
-        find_stages(strategies, world.ranks, {name for name in named if name}),
-        find_word(options, world.ranks),
-    )
+    inside_lists = [inside_world(file, world) for file in listing if (file.rank or 0) < world.ranks]
+    of_others = lists_of_others(inventory, inside_lists, chosen)
+    with naming_sizes(inventory):
+        claims = settle_claims(
+            [file for file in inside_lists if file.path not in of_others],
+            evidence,
+            find_stages(strategies, world.ranks, {name for name in named if name}),
+            find_word(options, world.ranks),
+        )
     steps: dict[Step, dict[int, list[SliceFacts]]] = defaultdict(lambda: defaultdict(list))
     for step in inventory.part.steps if inventory.part is not None else ():
         steps[step].clear()  # also one without any slice of it
@@ -302,9 +309,8 @@ def gather_facts(
     records = known
     if len(counted) != len(held):
         records = merge_run_records((*find_run_records(counted, inventory.set_aside, names), *known_runs))
-    by_run = options.run is not None and not taken.taken
     nameless = options.run is not None and by_run and not choose_run(records, options.run).run_id
-    rejected = world.rejected_lists | claims.rejected_lists
+    rejected = world.rejected_lists | of_others | claims.rejected_lists
     notes = [Note(path, f"{why}; it is not used") for path, why in rejected.items()]
     notes += outside_world(inventory, world)
     return Facts(

@@ -18,6 +18,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.planning.lineage import Lineage, find_lineage, follow_choice, texts_of_aside
 from ms_recover.training.accumulation import accumulation, set_accumulation
 from ms_recover.training.equal_arguments import agree_arguments
+from ms_recover.training.foreign_folder import check_folders
 from ms_recover.training.found_state import find_run_state
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.held_directories import at_end, hold_directories
@@ -256,7 +257,9 @@ def _look(job: TrainingJob, search: Search, brought: Renames) -> RankView:
             view = replace(job.run_together("scanning the tree", scan), taken=taken)
             runs = gather_runs(job, view.runs)
     judging = (search.judging, runs, search.rank_local, search.step)
-    return job.run_together("judging the slices", lambda: view.judged(*judging))
+    view = job.run_together("judging the slices", lambda: view.judged(*judging))
+    check_folders(job, view)
+    return view
 
 
 def _folders(view: RankView) -> set[str]:
