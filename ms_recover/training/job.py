@@ -20,8 +20,11 @@ from ms_recover.model.texts import list_some
 
 _T = TypeVar("_T")
 
-_FRAME = 24
-"""Numbers of one exchange, beside the code of the operation and their count: more than those of a save."""
+_FRAME = 23
+"""Numbers of one exchange, beside the mark, the code of the operation and their count: more than those of a save."""
+
+_MARK = 0x6D735265
+"""In front of each exchange: what a rank without it sent is of another collective, such as an update of the weights."""
 
 _TEXT = 64
 """Numbers of the text by which ranks that do different things name these."""
@@ -46,7 +49,7 @@ class TrainingJob:
 
         Blocks until all ranks have called it, each with any count of numbers within 32 bits: the widest type that
         AllGather takes on every device. `doing` is the operation, which all ranks must have in common; messages call it
-        `named` where that is given. Up to 24 numbers are one exchange of a fixed size, so that ranks that do different
+        `named` where that is given. Up to 23 numbers are one exchange of a fixed size, so that ranks that do different
         things meet in it all the same.
 
         Raises UsageError, the same on all ranks, where they do different things, and when there are other ranks but no
@@ -57,7 +60,9 @@ class TrainingJob:
         doing, said = doing or _EXCHANGING, named or doing or _EXCHANGING
         own = [int(number) for number in numbers]
         first = own[:_FRAME]
-        rows = self._sent([_code(doing), len(own), *first, *[0] * (_FRAME - len(first))], said)
+        marked = self._sent([_MARK, _code(doing), len(own), *first, *[0] * (_FRAME - len(first))], said)
+        self._check_marks([mark for mark, *_ in marked], said)
+        rows = [row[1:] for row in marked]
         if len({row[0] for row in rows}) > 1:
             words = pack_text(said.encode()[: 4 * _TEXT].decode(errors="ignore"))[1:]
             texts = self._sent([*words, *[0] * (_TEXT - len(words))], said)
@@ -81,6 +86,15 @@ class TrainingJob:
                 f"rank {self.rank}: another rank is gone, or does not call this ({said}); its log says why, or its "
                 f"program does not do it on all ranks ({error})"
             ) from error
+
+    def _check_marks(self, marks: Sequence[int], said: str) -> None:
+        """Raise MsRecoverError where a rank sent something else; MindSpore gives what it is, of whatever operation."""
+        others = [rank for rank, mark in enumerate(marks) if mark != _MARK]
+        if others:
+            raise MsRecoverError(
+                f"rank {self.rank}: rank(s) {list_some(others)} do not call this ({said}): what they sent is of another "
+                f"operation, such as a step of the training; have all {self.size} ranks resume and save together"
+            )
 
     def all_gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """Send as many numbers as all other ranks do by MindSpore's communication; RuntimeError without an answer."""
