@@ -92,8 +92,8 @@ class TrainingJob:
         others = [rank for rank, mark in enumerate(marks) if mark != _MARK]
         if others:
             raise MsRecoverError(
-                f"rank {self.rank}: rank(s) {list_some(others)} do not call this ({said}): what they sent is of another "
-                f"operation, such as a step of the training; have all {self.size} ranks resume and save together"
+                f"rank {self.rank}: rank(s) {list_some(others)} do not call this ({said}): what they sent is of "
+                f"another operation, such as a step of the training; have all {self.size} ranks resume and save together"
             )
 
     def all_gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
