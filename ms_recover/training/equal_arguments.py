@@ -85,3 +85,17 @@ def _difference(name: str, rows: Sequence[Mapping[str, str]]) -> str:
         return ""
     values = (f"{value} on rank(s) {list_some(ranks)}" for value, ranks in by_value.items())
     return f"{name} is " + list_some(values, _MOST_NAMED)
+
+
+def arguments_of_saver(
+    prefix: str, keep: int, keep_runs: int, async_save: bool, form: str, layouts: Any
+) -> dict[str, Any]:
+    """Return the arguments of a saver that all ranks must have alike; the group and the layouts are a rank's own."""
+    return {
+        "prefix": experiment_of(prefix),
+        "keep": keep,
+        "keep_runs": keep_runs,
+        "async_save": async_save,
+        "format": form,
+        "layouts": or_not_given(layouts),
+    }

@@ -162,7 +162,9 @@ def find_any(
     """
     end_recording()
     begin_line(job)
-    agree_arguments(job, "resuming", {**search.arguments, **cut.arguments, **(also or {})})
+    savers = list(savers)
+    counted = {"the number of SliceCheckpoint among the callbacks": len(savers)}
+    agree_arguments(job, "resuming", {**search.arguments, **cut.arguments, **counted, **(also or {})})
     job.run_together("checking keep", lambda: check_kept(network, search.keep))
     set_accumulation(cut.accumulate)
     if cut.reshard:

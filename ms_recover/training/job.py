@@ -93,7 +93,7 @@ class TrainingJob:
         if others:
             raise MsRecoverError(
                 f"rank {self.rank}: rank(s) {list_some(others)} do not call this ({said}): what they sent is of "
-                f"another operation, such as a step of the training; have all {self.size} ranks resume and save together"
+                f"another operation, such as a step of the training; have all {self.size} ranks call this"
             )
 
     def all_gather(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:

@@ -86,7 +86,7 @@ class LoopProof:
     _drew: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch)
+        waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch, "proving the samples")
         _waiting[self.job.rank] = self
         if not waits:
             self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))

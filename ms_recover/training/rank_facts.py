@@ -10,10 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ms_recover.formats.state import fingerprint
 from ms_recover.model.state import StateValue
+
+if TYPE_CHECKING:
+    from ms_recover.training.job import TrainingJob
 
 MOST_PEERS = 16
 """Ranks that keep the numbers of one."""
@@ -159,10 +162,19 @@ def peers_of(rank: int, group: Sequence[int], facts: Sequence[RankFacts]) -> dic
     return {peer: facts[peer] for peer in ring[:MOST_PEERS] if peer < len(facts)}
 
 
-def states_differ(group: Sequence[int], facts: Sequence[RankFacts]) -> bool:
-    """Whether the states of the ranks of a group differ."""
+def states_differ(group: Sequence[int], facts: Sequence[RankFacts]) -> bool | None:
+    """Whether the states of the ranks of a group differ; None of a rank alone, and where nothing was gathered."""
+    if len(group) < 2 or not facts:
+        return None
     return len({facts[rank].states for rank in group if rank < len(facts)}) > 1
 
 
 def _number(value: StateValue) -> int:
     return int.from_bytes(fingerprint(value)[:8], "little", signed=True)
+
+
+def gather_facts(job: TrainingJob, own: RankFacts, doing: str, named: str) -> list[RankFacts]:
+    """Return what describes the samples and states of all ranks, index = rank; of one that is alone nothing."""
+    if job.size == 1 or not job.connected:
+        return []
+    return [RankFacts.of_numbers(row) for row in job.gather(own.numbers, f"describing {doing}", named=named)]

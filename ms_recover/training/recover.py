@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Any
 from mindspore.dataset import Dataset
 from mindspore.train import Callback
 
-from ms_recover.errors import InputError, UsageError
+from ms_recover.errors import UsageError
 from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
-from ms_recover.model.texts import list_some
 from ms_recover.training.accumulation import set_accumulation
 from ms_recover.training.arguments import check_type, whole_number
 from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
-from ms_recover.training.equal_arguments import experiments_text
 from ms_recover.training.first_step import LoadedValues, checked_allow
 from ms_recover.training.first_step import forget as forget_loaded
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
 from ms_recover.training.network import compile_network
-from ms_recover.training.position import Feed, Position
+from ms_recover.training.position import Feed, Position, agree_position
 from ms_recover.training.proof import forget_line
 from ms_recover.training.proving import SampleProver, why_unproven
 from ms_recover.training.resumed_experiment import given_experiments
@@ -234,7 +232,7 @@ def recover_train(
     search = (
         make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
         .choosing(step, ckpt_file)
-        .of_program(given_experiments(prefix, listed, _savers_of(listed)))
+        .of_program(given_experiments(prefix, listed, _savers_of(listed)), prefix)
     )
     target = device_target()
     sink = target != "CPU" and (target == "Ascend" if sink_mode is None else sink_mode)
@@ -246,10 +244,8 @@ def recover_train(
     also = {
         "epochs": epochs,
         "more_epochs": more_epochs,
-        "prefix": experiments_text(prefix),
-        "allow_dataset_change": allow_dataset_change,
         "allow": sorted(allowed),
-        "the number of SliceCheckpoint among the callbacks": len(_savers_of(listed)),
+        "allow_dataset_change": allow_dataset_change,
     }
     found = find_any(job, search, cut, _savers_of(listed), model.train_network, also)
     if found is None:
@@ -382,36 +378,3 @@ def _position_kept(dataset: Any) -> Iterator[None]:
         yield
     finally:
         dataset.set_init_step(before)
-
-
-def agree_position(
-    found: Found | Resharded, feed: Feed, allow_change: bool, dataset: Any, state: RunState | None
-) -> Position:
-    """Return the position in the dataset, that all ranks have; all ranks call it together.
-
-    Raises InputError when the dataset is another one than that of the training that saved the slice, or not the same on
-    all ranks, or when sink mode would begin within an epoch.
-    """
-    job, own = found.job, found.own
-
-    def find() -> Position:
-        try:
-            position = found.position(feed, dataset, state, allow_change)
-        except InputError as error:
-            raise InputError(f"{own}: {error}") from error
-        if position.change is not None:
-            _log.warning("%s: %s", own, position.change)
-        if state is None or found.resharded_from is not None:
-            return position
-        manifest = found.manifest
-        return position.counting(state.drawn, manifest.cumulative_step if manifest is not None else None)
-
-    position = job.run_together("comparing the dataset", find)
-    positions = set(job.gather([position.done, position.batches, position.counted], "comparing the dataset"))
-    if len(positions) > 1:
-        others = sorted({batches for _, batches, _ in positions} - {position.batches})
-        raise InputError(
-            f"{own}: training would go on behind {position.batches} steps here, and on other ranks behind "
-            f"{list_some(others)}: give the same dataset on all ranks"
-        )
-    return position

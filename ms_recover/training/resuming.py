@@ -13,7 +13,7 @@ from ms_recover.model.rank_local import RankLocalChoice
 from ms_recover.model.steps import Step
 from ms_recover.model.strategy import Layout
 from ms_recover.training.cells import as_cell, holds_optimizer
-from ms_recover.training.equal_arguments import experiments_text, or_not_given
+from ms_recover.training.equal_arguments import or_not_given
 from ms_recover.training.first_step import LoadedValues
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.generators import begin_drawing, restore_generators
@@ -161,10 +161,9 @@ def resume(
     """
     job, network = current_job(), as_cell(parameters)
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
-    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix))
+    search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix), prefix)
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)
-    also = {"prefix": experiments_text(prefix), "dataset": or_not_given(dataset)}
-    found = find_any(job, search, cut, (), network, also)
+    found = find_any(job, search, cut, (), network, {"dataset": or_not_given(dataset)})
     if found is None:
         return Resumption(None, None, None)
     state = found.state()

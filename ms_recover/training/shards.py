@@ -111,7 +111,7 @@ def _gathered(
     """Return the shards of all ranks before and now, index = rank."""
     now = Shard.of(order) or Shard(0, 1)
     then = before or Shard(_UNKNOWN, 1)
-    rows = job.gather([then.shard, then.shards, now.shard, now.shards])
+    rows = job.gather([then.shard, then.shards, now.shard, now.shards], "comparing the shards")
     return (
         [None if row[0] == _UNKNOWN else Shard(row[0], row[1]) for row in rows],
         [Shard(row[2], row[3]) for row in rows],

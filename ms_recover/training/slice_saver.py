@@ -20,8 +20,7 @@ from ms_recover.training.arguments import check_type, path_text, whole_number
 from ms_recover.training.background import Background
 from ms_recover.training.batches import digest_batch, to_record
 from ms_recover.training.cells import as_cell, saved_cell
-from ms_recover.training.equal_arguments import agree_arguments, or_not_given
-from ms_recover.training.experiment import experiment_of
+from ms_recover.training.equal_arguments import agree_arguments, arguments_of_saver
 from ms_recover.training.generators import note_drawing
 from ms_recover.training.headline import Headline
 from ms_recover.training.job import TrainingJob, current_job
@@ -31,7 +30,7 @@ from ms_recover.training.number_of_ranks import check_number_of_ranks
 from ms_recover.training.options import check_options, check_parameters
 from ms_recover.training.other_world import set_other_world_aside
 from ms_recover.training.position import Feed
-from ms_recover.training.rank_facts import RankFacts, peers_of, states_differ
+from ms_recover.training.rank_facts import RankFacts, gather_facts, peers_of, states_differ
 from ms_recover.training.rank_files import RankFiles
 from ms_recover.training.rank_local import RankLocal
 from ms_recover.training.rotation import NO_STEP, agree_floor
@@ -136,23 +135,13 @@ class SliceSaver:
         self.directory, self.group_info = self._files.directory, self._files.group_info
         self._place = RunDirectory(self._job, str(self.directory), prefix, keep, keep_runs)
         self._async, self._format = async_save, format
-        self._arguments = {
-            "prefix": experiment_of(prefix),
-            "keep": keep,
-            "keep_runs": keep_runs,
-            "async_save": async_save,
-            "format": format,
-            "layouts": or_not_given(layouts),
-        }
-        self._doing = ("saving", "")
-        self._background = Background()
-        self._memory = HostMemory()
+        self._arguments = arguments_of_saver(prefix, keep, keep_runs, async_save, format, layouts)
+        self._doing, self._background, self._memory = ("saving", ""), Background(), HostMemory()
         self._newest = self._committed = NO_STEP
         self._begun = self._is_placed = False
         self._training: TrainingRecord | None = None
         self._dataset = dataset
-        self._rank_local = RankLocal(self._job)
-        self._beside = NetworkState(self._job)
+        self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
         if self._network is not None:
             self.note_begin()
         self.stalls: list[Stall] = []
@@ -198,35 +187,28 @@ class SliceSaver:
 
         All ranks call it together; the first `save` does it where nobody did. Nothing is written earlier: a start with
         the wrong arguments leaves everything as it is, and until then these files belong to the slices that lie there.
-        The `parameters` take the place of those that the saver was made with. `also` are further arguments that all
-        ranks must have alike.
+        The `parameters` take the place of those that the saver was made with; ranks have the arguments `also` alike.
 
-        Raises UsageError when there is a parameter that could be saved and never loaded, when ranks have different
-        arguments, and when slices lie there that another number of ranks saved; StorageError when the directory cannot
-        be written.
+        Raises UsageError when a parameter could never be loaded, ranks have different arguments, or another number of
+        ranks saved the slices that lie there; StorageError when the directory cannot be written.
         """
         agree_arguments(self._job, "beginning to save", {**self._arguments, **(also or {})})
         check_experiment(self.experiment, str(self.directory))
         self._background.outcome()  # of a run that ended with an exception; it was logged
         self._begun = self._is_placed = False
         self._newest = self._committed = NO_STEP
-        self._rank_local = RankLocal(self._job)
-        self._beside = NetworkState(self._job)
+        self._rank_local, self._beside = RankLocal(self._job), NetworkState(self._job)
         if parameters is not None or self._network is None:
             self._network = as_cell(parameters)
         if owner is None:
             self.note_begin()
         set_other_world_aside(self._job, str(self.directory))
-        self._job.run_connected(
-            "looking for slices of another number of ranks",
-            lambda: check_number_of_ranks(self._job, self._files.template, self._place.base),
-        )
+        check_number_of_ranks(self._job, self._files.template, self._place.base)
         self._job.run_connected("beginning to save", self._prepare)
         if feed is None and self._dataset is not None:
             feed = Feed.of(self._dataset)
         run = self._place.begin(owner, first, save_steps, stride)
-        self.run_id = run.run_id
-        self._training = self._place.record(feed)
+        self.run_id, self._training = run.run_id, self._place.record(feed)
         self._headline = Headline(self._job, str(self.directory), run.run_id)
         self._begun, self._resumes = True, resumes()
 
@@ -300,13 +282,12 @@ class SliceSaver:
     def save_step(self, step: Step, cumulative_step: int | None, state: PendingState, *, doing: str = "saving") -> None:
         """Save a slice under the name of a step, `cumulative_step` steps after the very first if that is known.
 
-        `state` is what its state file holds, with what describes other ranks of the group. `doing` is what all ranks
-        must do at once.
+        `state` is for its state file, with what describes other ranks of the group; all ranks are `doing` the same.
         """
         began = time.perf_counter()
         self._doing = (doing, f"saving step {step}")
         group = self._files.group()
-        facts = self._gather_facts(state)
+        facts = gather_facts(self._job, state.facts, *self._doing)
         encoded = state.encoded(self.claim, peers_of(self._job.rank, group, facts))
         self._newest = step
         self._place.note(step)
@@ -363,20 +344,10 @@ class SliceSaver:
             self._begun = False
             self._place.release()
 
-    def _gather_facts(self, state: PendingState) -> list[RankFacts]:
-        """Return what describes the samples and states of all ranks, index = rank; of one that is alone nothing."""
-        if self._job.size == 1 or not self._job.connected:
-            return []
-        return [
-            RankFacts.of_numbers(row)
-            for row in self._job.gather(state.facts.numbers, self._doing[0], named=self._doing[1])
-        ]
-
     def _order(self, step: Step, cumulative_step: int | None, state: bytes, facts: Sequence[RankFacts]) -> SliceOrder:
         group, training = self._files.group(), self._training
         if training is not None:
-            differ = states_differ(group, facts) if len(group) > 1 and facts else None
-            training = replace(training, buffers=self._beside.buffers, states_differ=differ)
+            training = replace(training, buffers=self._beside.buffers, states_differ=states_differ(group, facts))
         return SliceOrder(
             path=str(self.directory / f"{self._place.prefix}-{step}.{self._format}"),
             rank=self._job.rank,
@@ -420,8 +391,7 @@ class SliceSaver:
         return floor
 
     def _stood_still(self, step: Step, began: float) -> None:
-        stall = Stall(step, time.perf_counter() - began)
-        self.stalls.append(stall)
+        self.stalls.append(stall := Stall(step, time.perf_counter() - began))
         _log.info("rank %d, step %s: training stood still for %.3f s to save", self._job.rank, step, stall.seconds)
 
 
