@@ -19,6 +19,7 @@ from ms_recover.training.equal_arguments import (  # noqa: E402
     why_unequal,
 )
 from ms_recover.training.job import TrainingJob, pack_text, unpack_text, why_apart  # noqa: E402
+from ms_recover.training.rank_facts import facts_of, gather_facts  # noqa: E402
 from ms_recover.training.rank_local import RankValues  # noqa: E402
 from ms_recover.training.rotation import agree_floor  # noqa: E402
 from tests.support.ranks import ThreadJob, on_all, thread_jobs  # noqa: E402
@@ -88,7 +89,7 @@ def test_whether_it_is_given_is_all_that_counts_of_a_rank_own_value():
     assert or_not_given(None) == or_not_given(()) == "not given"
 
 
-@pytest.mark.parametrize("counts", [(0, 0), (1, 5), (22, 23), (23, 24), (60, 3), (100, 100)])
+@pytest.mark.parametrize("counts", [(0, 0), (1, 5), (11, 12), (12, 13), (60, 3), (100, 100)])
 def test_ranks_may_send_different_counts(counts):
     rows = [tuple(range(count)) for count in counts]
     assert together(2, lambda job: job.gather(rows[job.rank], "sending")) == [rows, rows]
@@ -157,8 +158,8 @@ def test_a_rank_that_never_answers_is_gone_or_does_not_call_it():
         Alone(0, 2, True).gather([1], "saving", named="saving step 2_4")
 
 
-def test_the_exchange_of_a_save_is_one_of_104_bytes():
-    """At most 64 bytes a rank more than its numbers, and no exchange more."""
+def test_each_exchange_of_a_save_is_one_of_60_bytes():
+    """Twenty bytes more than the numbers of the first at most, and no exchange more."""
     sent = []
 
     class Counting(ThreadJob):
@@ -169,5 +170,6 @@ def test_the_exchange_of_a_save_is_one_of_104_bytes():
     summary = RankValues((0, 1), Step(1, 2)).summary()
     jobs = [Counting(job.rank, job.exchange) for job in thread_jobs(2)]
     on_all(2, lambda rank: agree_floor(jobs[rank], Step(1, 2), None, summary, "saving", "saving step 1_2"))
-    assert sent == [104, 104]
-    assert 104 - 4 * (3 + len(summary)) <= 64
+    on_all(2, lambda rank: gather_facts(jobs[rank], facts_of({}), "saving", "saving step 1_2"))
+    assert sent == [60] * 4
+    assert 60 - 4 * (3 + len(summary)) <= 20
