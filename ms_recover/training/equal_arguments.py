@@ -87,15 +87,9 @@ def _difference(name: str, rows: Sequence[Mapping[str, str]]) -> str:
     return f"{name} is " + list_some(values, _MOST_NAMED)
 
 
-def arguments_of_saver(
-    prefix: str, keep: int, keep_runs: int, async_save: bool, form: str, layouts: Any
-) -> dict[str, Any]:
-    """Return the arguments of a saver that all ranks must have alike; the group and the layouts are a rank's own."""
-    return {
-        "prefix": experiment_of(prefix),
-        "keep": keep,
-        "keep_runs": keep_runs,
-        "async_save": async_save,
-        "format": form,
-        "layouts": or_not_given(layouts),
-    }
+def arguments_of_saver(prefix: str, async_save: bool, layouts: Any) -> dict[str, Any]:
+    """Return the arguments of a saver that all ranks must have alike.
+
+    How many slices a rank keeps, their format, its group and its layouts are its own.
+    """
+    return {"prefix": experiment_of(prefix), "async_save": async_save, "layouts": or_not_given(layouts)}

@@ -20,7 +20,7 @@ from ms_recover.model.texts import list_some
 
 _T = TypeVar("_T")
 
-_FRAME = 12
+_FRAME = 10
 """Numbers of one exchange, beside the mark, the code of the operation and their count: those of a save fit."""
 
 _MARK = 0x6D735265
@@ -49,7 +49,7 @@ class TrainingJob:
 
         Blocks until all ranks have called it, each with any count of numbers within 32 bits: the widest type that
         AllGather takes on every device. `doing` is the operation, which all ranks must have in common; messages call it
-        `named` where that is given. Up to 12 numbers are one exchange of a fixed size, so that ranks that do different
+        `named` where that is given. Up to 10 numbers are one exchange of a fixed size, so that ranks that do different
         things meet in it all the same.
 
         Raises UsageError, the same on all ranks, where they do different things, and when there are other ranks but no

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 MOST_PEERS = 16
 """Ranks that keep the numbers of one."""
 
-_PACKED = struct.Struct("<iiiiqqqq")
-"""Flags, seed, shard, shards, batches, the last batch, states, the whole file: 48 bytes."""
+_PACKED = struct.Struct("<IIHHIqqq")
+"""Flags, seed, shard, shards, batches, the last batch, states, the whole file: 40 bytes, one exchange."""
 
 _NUMBERS = struct.Struct(f"<{_PACKED.size // 4}i")
-_NOT_COUNTED = -1
+_NOT_COUNTED = _MOST_BATCHES = (1 << 32) - 1
+_MOST_SHARDS = (1 << 16) - 1
 
 _STATES = ("callbacks", "extra", "attributes", "drawn_by_dataset")
 """Members of a state file that ranks of one group may have of their own, beside the generators."""
@@ -61,18 +62,17 @@ class RankFacts:
     def numbers(self) -> tuple[int, ...]:
         """The facts as a gather takes them."""
         flags = self.accumulate << 2 | self.known << 1 | self.shuffled
-        drawn = _NOT_COUNTED if self.drawn is None else self.drawn
-        seed = self.seed - (1 << 32) if self.seed >= 1 << 31 else self.seed
-        return _NUMBERS.unpack(
-            _PACKED.pack(flags, seed, self.shard, self.shards, drawn, self.batch, self.states, self.whole)
-        )
+        drawn = _NOT_COUNTED if self.drawn is None or self.drawn >= _MOST_BATCHES else self.drawn
+        shard, shards = min(self.shard, _MOST_SHARDS), min(self.shards, _MOST_SHARDS)
+        digests = (self.batch, self.states, self.whole)
+        return _NUMBERS.unpack(_PACKED.pack(flags, self.seed, shard, shards, drawn, *digests))
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> RankFacts:
         """Return the facts that `numbers` stand for."""
         flags, seed, shard, shards, drawn, batch, states, whole = _PACKED.unpack(_NUMBERS.pack(*numbers))
         return cls(
-            seed=seed % (1 << 32),
+            seed=seed,
             shuffled=bool(flags & 1),
             known=bool(flags & 2),
             accumulate=flags >> 2,

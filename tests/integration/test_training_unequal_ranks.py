@@ -48,7 +48,6 @@ SAVES = {
     "saver's way": ("async_save is False on rank(s) 0, True on rank(s) 1",),
     "steps": ("save_steps is 4 on rank(s) 0, 6 on rank(s) 1",),
     "way": ("async_save is False on rank(s) 0, True on rank(s) 1",),
-    "format": ("format is 'ckpt' on rank(s) 0, 'safetensors' on rank(s) 1",),
 }
 
 

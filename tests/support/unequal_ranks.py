@@ -82,7 +82,6 @@ class Scenes:
         root.mkdir(exist_ok=True)
         self.see("steps", lambda: self.train(root, checkpoint(root, (4, 6)[rank])), root)
         self.see("way", lambda: self.train(root, checkpoint(root, 4, async_save=rank == 1)), root)
-        self.see("format", lambda: self.train(root, checkpoint(root, 4, format=("ckpt", "safetensors")[rank])), root)
         model = make_model()
         network = model.train_network
         saver = SliceSaver(network, f"{root}/ckpt_dir{{rank}}", "loop")

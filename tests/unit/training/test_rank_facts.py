@@ -13,9 +13,9 @@ FACTS = st.builds(
     seed=st.integers(0, (1 << 32) - 1),
     shuffled=st.booleans(),
     accumulate=st.integers(1, 1 << 20),
-    shard=st.integers(0, 1 << 20),
-    shards=st.integers(1, 1 << 20),
-    drawn=st.none() | st.integers(0, (1 << 62)),
+    shard=st.integers(0, (1 << 16) - 1),
+    shards=st.integers(1, (1 << 16) - 1),
+    drawn=st.none() | st.integers(0, (1 << 32) - 2),
     batch=LONG,
     states=LONG,
     whole=LONG,
@@ -37,7 +37,7 @@ VALUES = st.recursive(
 @given(FACTS)
 def test_facts_survive_a_gather_and_a_state_file(facts):
     assert all(-(1 << 31) <= number < 1 << 31 for number in facts.numbers)
-    assert 4 * len(facts.numbers) <= 64
+    assert 4 * len(facts.numbers) <= 40
     assert RankFacts.of_numbers(facts.numbers) == facts
     assert RankFacts.of_values(decode_state(encode_state(facts.values))) == facts
 
