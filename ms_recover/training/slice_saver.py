@@ -217,7 +217,7 @@ class SliceSaver:
 
     def network_state(self) -> dict[str, Any]:
         """Return what a state holds of the network: its buffers, and what its cells keep."""
-        return self._beside.take(as_cell(self._network))
+        return self._beside.take(as_cell(None) if self._network is None else self._network)
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
