@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def end_recording() -> None:
-    """End the recording of a gradient that an error has left open; nothing of the process is recorded at a resume."""
+    """End the recording of a gradient that an error has left open; nothing is recorded where a training begins."""
     if _pynative_executor.grad_flag():
         _pynative_executor.clear_res()
         _log.info("MindSpore was left recording a gradient, by an error that came out of a network: it is ended")

@@ -16,6 +16,7 @@ from ms_recover.training.callback_order import act_last, around_first, calling_m
 from ms_recover.training.callback_states import callback_states
 from ms_recover.training.dataset_draws import DatasetDraws
 from ms_recover.training.first_step import is_settled, settle
+from ms_recover.training.gradients import end_recording
 from ms_recover.training.last_batch import LastBatch
 from ms_recover.training.loss_scales import LossScales
 from ms_recover.training.optimizer_steps import OptimizerSteps
@@ -182,6 +183,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, run_context: Any) -> None:
         """Begin a run, and take the last place among the callbacks."""
+        end_recording()  # else each step of this training would run the network twice
         params = run_context.original_args()
         self._last = self._asked = params.cur_step_num
         self._due = self._first_epoch = 0

@@ -135,3 +135,17 @@ def test_a_loop_is_resumed_in_the_process_of_an_error_out_of_its_network(tmp_pat
         seen, end = train(done=2)
         assert seen == {step: loss for step, loss in whole.items() if step > 2}
         assert end == last
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_training_that_begins_anew_behind_an_error_out_of_the_network_runs_it_once_a_step(tmp_path, kind):
+    """Also where nothing is resumed, by ``Model.train`` alone: what the network keeps moves once."""
+    alone, whole = make_model(), Losses()
+    alone.train(2, make_dataset(), callbacks=[whole])
+    with failing(kind):
+        make_model().train(2, make_dataset())
+    again, losses = make_model(), Losses()
+    again.train(2, make_dataset(), callbacks=[losses, checkpoint(tmp_path, 2)])
+    assert losses.seen == whole.seen
+    assert again.train_network.network._backbone.calls == alone.train_network.network._backbone.calls
+    assert values(again) == values(alone)
