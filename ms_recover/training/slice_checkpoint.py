@@ -15,7 +15,7 @@ from ms_recover.model.strategy import Layout
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states
 from ms_recover.training.dataset_draws import DatasetDraws
-from ms_recover.training.first_step import is_settled, settle
+from ms_recover.training.first_step import Settling, settling_of
 from ms_recover.training.gradients import end_recording
 from ms_recover.training.last_batch import LastBatch
 from ms_recover.training.loss_scales import LossScales
@@ -154,6 +154,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
+        self._settling = Settling()
         self._managed = self._unseeded = self._has_saved = False
 
     @property
@@ -204,7 +205,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._scales = LossScales(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
-        self._callbacks = list(getattr(params, "list_callback", ()))
+        self._callbacks = list(getattr(params, "list_callback", ()) if manager is None else manager._callbacks)
+        self._settling = settling_of(self._callbacks)
         if manager is None:
             if self._callbacks and self._callbacks[-1] is not self:
                 _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
@@ -219,14 +221,14 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Set newer slices aside, and refuse states that cannot be saved, before a sample is read."""
         self.saver.note_begin()
         act()
-        if is_settled():
+        if self._settling.is_settled:
             self._place_run(run_context.original_args())
         self.saver.job.run_connected("reading the state of the callbacks", lambda: self._state().encoded())
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step."""
         params = run_context.original_args()
-        settle()
+        self._settling.settle()
         self._place_run(params)
         if self._may_end(params):
             self._updates.note()
@@ -273,6 +275,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Give the directory back when the training has ended."""
         self._loops -= 1
         if self._loops == 0:
+            self._settling = Settling()
             self.saver.release()
 
     def on_train_end(self, run_context: Any) -> None:

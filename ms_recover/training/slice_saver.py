@@ -271,7 +271,7 @@ class SliceSaver:
             self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
-        end_waiting(self._job.rank)
+        end_waiting()
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
         self.save_step(named, step if epoch is None else None, state)
