@@ -74,8 +74,9 @@ def failing(kind):
             yield
     finally:
         FAULT["kind"] = None
-        with suppress(RuntimeError):  # an operator's error is raised once more by the next one
-            ms.runtime.synchronize()
+        for wait in (ms.runtime.synchronize, make_network):  # an operator's error is raised once more by the next one
+            with suppress(RuntimeError):
+                wait()
 
 
 class Scaled(Callback):
