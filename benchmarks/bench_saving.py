@@ -157,7 +157,8 @@ def main() -> None:
             text += f"{row}\n"
             shutil.rmtree(folder)
     if options.write:
-        TABLE.write_text(text)
+        _, section, rest = TABLE.read_text().partition("\n## ")
+        TABLE.write_text(f"{text}{section}{rest}")
 
 
 if __name__ == "__main__":

@@ -65,4 +65,5 @@ def measure(
         costs = audit(inventory, replace(options, clean=False), topology, wanted)
     else:
         costs = audit_planned(planned, inventory, options, topology, wanted)
-    return make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
+    made = make_metrics(inventory, plan, shown, costs, read_recovery_log(inventory.root))
+    return replace(made, others=planned.tree.facts.text_of_others)

@@ -64,6 +64,21 @@ def _no_random_operators_of_other_tests():
     getattr(phases, "function_phases", {}).clear()
 
 
+@pytest.fixture(autouse=True)
+def _mode_as_before():
+    """Give the mode of MindSpore back, which is the process's: the next test may rely on the default one."""
+    before = _mode()
+    yield
+    if before is not None and _mode() != before:
+        sys.modules["mindspore"].set_context(mode=before)
+
+
+def _mode():
+    """Return the mode; None where MindSpore is not imported, or only half."""
+    read = getattr(sys.modules.get("mindspore"), "get_context", None)
+    return read("mode") if read is not None else None
+
+
 NOT_QUICK = ("mindspore", "processes", "packaging")
 """Markers of tests that `--quick` leaves out."""
 

@@ -77,9 +77,13 @@ def command(
     named = _parse_labels(labels)
     if textfile is not None:
         textfile_target(textfile)  # before any time goes into a look
-    errors = 0
+    errors, named_before = 0, None
     while True:
         look, error = _look(root, plan, scan, topology, errors)
+        others = look.found.others if look.found is not None else None
+        if others is not None and others != named_before:  # once, however often it is looked
+            print_error(f"recover-ckpt: WARNING: {others}")
+        named_before = others
         errors = look.errors
         try:
             _write(text_of(look, named), textfile)

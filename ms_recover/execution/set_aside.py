@@ -18,7 +18,7 @@ from ms_recover.stores.store import Store, never
 from ms_recover.system_errors import from_os_error
 
 _PARTS = (*BESIDE_SLICE, "")
-"""Behind the name of a slice; itself comes last, so that what is set aside has its manifest."""
+"""Behind the name of a slice; itself comes last, so that a slice never has a name without its manifest and state."""
 
 
 def keep_outvoted(store: Store, path: str) -> str | None:
@@ -62,7 +62,7 @@ def give_up(store: Store, one: GivenUpSlice) -> str | None:
 def supersede(store: Store, path: str, hint: str = "move it away yourself") -> str | None:
     """Rename a slice that is given up, and what lies beside it; return its path there.
 
-    None when nothing is left to rename. The manifest goes first, so that none stays beside another slice.
+    None when nothing is left to rename. See `rename_slice` for what a crash leaves.
 
     Raises
     ------
@@ -74,30 +74,47 @@ def supersede(store: Store, path: str, hint: str = "move it away yourself") -> s
         if not any(_is_in(path + part, names) for part in _PARTS):
             return None
         aside = _free_name(store, path, names, SUPERSEDED_SUFFIX, moved=True)
-        for part in _PARTS:
-            if _is_in(path + part, names) and _is_in(aside + part, names):  # copied before a crash, not yet removed
-                store.remove(path + part)
         rename_slice(store, path, aside)
     return aside
 
 
 def rename_slice(store: Store, path: str, to: str) -> None:
-    """Rename a slice and what lies beside it, its manifest first; errors are those of a store."""
+    """Rename a slice and what lies beside it; errors are those of a store.
+
+    What lies beside it has both names while the slice gets the new one. So after a crash at any moment the slice lies
+    whole under one of them, with its manifest and its state, and what is left under the other one is no slice. Repeated
+    it goes on where it was.
+    """
     names = _names(store, path)
-    for part in _PARTS:
-        if _is_in(path + part, names):
-            store.rename(path + part, to + part)
-    store.sync(os.path.dirname(path))
+    beside = [part for part in BESIDE_SLICE if _is_in(path + part, names)]
+    for part in beside:
+        if _is_in(to + part, names) and not _is_same(store, path + part, to + part):  # of a slice that is gone
+            store.remove(to + part)
+            names.discard(os.path.basename(to + part))
+        if not _is_in(to + part, names):
+            store.link(path + part, to + part)
+    folder = os.path.dirname(path)
+    if _is_in(path, names):
+        store.sync(folder)
+        if _is_in(to, names) and _is_same(store, path, to):  # copied before a crash, not yet removed
+            store.remove(path)
+        else:
+            store.rename(path, to)
+        store.sync(folder)
+    for part in beside:
+        store.remove(path + part)
+    store.sync(folder)
 
 
 def _free_name(store: Store, path: str, names: Collection[str], suffix: str, *, moved: bool = False) -> str:
     """Return the first name that nothing else has; parts of the slice may have it, `moved` there before a crash."""
+    here = [part for part in _PARTS if _is_in(path + part, names)]
 
     def is_free(part: str) -> bool:
         if not _is_in(aside + part, names):
             return True
-        if not _is_in(path + part, names):
-            return moved and bool(part)
+        if part not in here:  # a slice goes when all that lies beside it has the new name as well
+            return moved and (bool(part) or all(_is_in(aside + left, names) for left in here))
         return _is_same(store, path + part, aside + part)
 
     for number in count(1):

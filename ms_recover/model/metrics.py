@@ -47,3 +47,5 @@ class TreeMetrics:
     single_copy_bytes: int | None = None
     """Bytes that one rank alone has a copy of."""
     log: RecoveryLog = field(default_factory=RecoveryLog)
+    others: str | None = None
+    """The warning that names other experiments of the tree, of which nothing is counted."""

@@ -13,6 +13,7 @@ from ms_recover.model.steps import Step
 from ms_recover.model.texts import list_some
 from ms_recover.model.topology import Topology
 from ms_recover.planning.positions import find_positions
+from ms_recover.planning.prefixes import find_experiments, stated_base
 from ms_recover.reporting.rank_map import rank_map, states_of_inventory
 from ms_recover.reporting.tables import note_lines, page, ranks_text, section, size_text, table_lines
 
@@ -38,6 +39,7 @@ def inventory_text(
     """
     lines = [f"{inventory.root}: files of {len(inventory.ranks)} ranks ({ranks_text(inventory.ranks)})", ""]
     lines += _step_table(inventory, width)
+    lines += _experiment_line(inventory)
     if inventory.steps:
         title = f"Slices of step {inventory.steps[0]}"
         picture = rank_map(states_of_inventory(inventory), topology, width, title=title, ascii_only=ascii_only)
@@ -54,6 +56,18 @@ def inventory_text(
     else:
         lines += _group_lines(inventory.group_files, width)
     return page([*lines, *note_lines(inventory.notes, width)])
+
+
+def _experiment_line(inventory: Inventory) -> list[str]:
+    """Return one line with the experiments of the slices, where manifests state several."""
+    if all(stated_base(file.manifest) is None for file in inventory.slices):
+        return []
+    names, newest = find_experiments((*inventory.slices, *inventory.orphans)), dict[str, Step]()
+    for file in inventory.slices:
+        base = names.of(file)
+        newest[base] = max(newest.get(base, file.step), file.step)
+    listed = list_some((f"{base!r} up to step {step}" for base, step in sorted(newest.items())), _MOST_ROWS)
+    return ["", f"experiments, which --run takes by their names: {listed}"] if len(newest) > 1 else []
 
 
 def _step_table(inventory: Inventory, width: int | None) -> list[str]:

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from inspect import isroutine
-from types import ModuleType, SimpleNamespace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, nn
-from mindspore.ops import Primitive
 
 from ms_recover.errors import UsageError
 from ms_recover.model.state import StateTensor
 from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
+from ms_recover.training.cell_values import Cells, FirstSeen, Key, Leaf, leaves
 from ms_recover.training.constants import Kept, keep
 from ms_recover.training.network import OwnSlice
 from ms_recover.training.proof import resume_line
@@ -37,112 +33,8 @@ from ms_recover.training.state_values import from_state, to_state
 _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 8
-_DEPTH = 16
-"""Steps from a cell to what is looked for."""
 _ERRORS = (LookupError, AttributeError, TypeError, ValueError, RuntimeError)
 """Of a value that cannot be put where it was."""
-_MOST_OBJECTS = 10_000
-"""Of a list or dict of other things than numbers, texts, tensors and arrays, that is looked into."""
-_MOST_ITEMS = 100_000
-"""Of a list or dict that is saved."""
-
-Cells = Sequence[tuple[str, Any]]
-"""The cells of a network with their paths."""
-
-Kind = Literal["parameter", "tensor", "generator", "plain"]
-Key = tuple[str, Any]
-"""A step from an object to what it holds: ``("attr", name)``, ``("item", index)`` or ``("buffer", name)``."""
-
-_OF_CELLS = frozenset(vars(nn.Cell())) | {"_func_graph_flags", "_mutable_flags", "current_phase", "sequence_modified"}
-"""Attributes of cells that are MindSpore's own; it adds the last ones while it compiles."""
-_SCALARS = (bool, int, float, str, bytes, type(None))
-_NO_VALUES = (nn.Cell, Primitive, type, ModuleType)
-_LOOKED_INTO = (SimpleNamespace, ms.amp.LossScaler)
-_LIBRARIES = ("mindspore", "numpy", "ms_recover")
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One value, and where it is: in the cell of this path, behind some steps."""
-
-    cell: str
-    at: tuple[Key, ...]
-    kind: Kind
-    value: Any
-
-    def __str__(self) -> str:
-        """Return its name for messages."""
-        name = "".join(f"[{key!r}]" if how == "item" else f".{key}" for how, key in self.at)
-        return f"{self.cell}{name}".lstrip(".")
-
-
-def leaves(
-    cells: Cells, unchanged: Callable[[Any, str, Any], bool] = lambda cell, name, value: False
-) -> Iterator[Leaf]:
-    """Yield what cells keep that neither their parameters nor their persistent buffers are.
-
-    Attributes that are known to be `unchanged` are left out.
-    """
-    seen = {id(parameter) for _, cell in cells for parameter in cell._params.values()}
-    for path, cell in cells:
-        if cell._buffers:
-            for name in sorted(cell._non_persistent_buffers_set):
-                if cell._buffers.get(name) is not None:
-                    yield Leaf(path, (("buffer", name),), "tensor", cell._buffers[name])
-        attributes = vars(cell)
-        for name in sorted(attributes.keys() - _OF_CELLS):
-            value = attributes[name]
-            if not name.startswith("__") and not unchanged(cell, name, value):
-                yield from _leaves(path, (("attr", name),), value, seen)
-
-
-def _leaves(cell: str, at: tuple[Key, ...], value: Any, seen: set[int]) -> Iterator[Leaf]:
-    if isinstance(value, Parameter):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield Leaf(cell, at, "parameter", value)
-    elif isinstance(value, ms.Tensor):
-        yield Leaf(cell, at, "tensor", value)
-    elif isinstance(value, _GENERATORS):
-        yield Leaf(cell, at, "generator", value)
-    elif isinstance(value, (*_SCALARS, np.generic, np.ndarray)):
-        yield Leaf(cell, at, "plain", value)
-    elif isinstance(value, _NO_VALUES) or isroutine(value) or len(at) > _DEPTH or id(value) in seen:
-        return
-    elif isinstance(value, (list, tuple, dict, set, deque)):
-        seen.add(id(value))
-        if _is_plain(value):
-            yield Leaf(cell, at, "plain", value)
-        elif not isinstance(value, set) and len(value) <= _MOST_OBJECTS:
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, item in [pair for pair in items if isinstance(pair[0], (str, int))]:
-                yield from _leaves(cell, (*at, ("item", key)), item, seen)
-    elif _is_looked_into(value):
-        seen.add(id(value))
-        for name, item in list(vars(value).items()):
-            yield from _leaves(cell, (*at, ("attr", name)), item, seen)
-
-
-def _is_looked_into(value: Any) -> bool:
-    """Whether an object may hold values of the program's: one of its own classes, a namespace, or a loss scaler."""
-    if not hasattr(value, "__dict__"):
-        return False
-    package = type(value).__module__.partition(".")[0]
-    return isinstance(value, _LOOKED_INTO) or (package not in sys.stdlib_module_names and package not in _LIBRARIES)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a container holds nothing but what a state file can hold."""
-    if isinstance(value, (list, tuple, set, deque)):
-        items: Collection[Any] = value
-    elif isinstance(value, dict):
-        items = [*value.keys(), *value.values()]
-    elif isinstance(value, Parameter):
-        return False
-    else:
-        return value is None or isinstance(value, (bool, int, float, str, bytes, np.generic, np.ndarray, ms.Tensor))
-    return len(items) <= _MOST_ITEMS and all(_is_plain(item) for item in items)
 
 
 def _contents(leaf: Leaf) -> Any:
@@ -207,33 +99,23 @@ class _Begun:
     """The tensor itself."""
 
 
-@dataclass(frozen=True)
-class _BegunCell:
-    values: dict[tuple[Key, ...], _Begun] = field(default_factory=dict)
-    scalars: dict[str, Any] = field(default_factory=dict)
-    """Attributes of which the same object is the same value."""
-
-
-_begun: WeakKeyDictionary[Any, _BegunCell] = WeakKeyDictionary()
-
-
-def _unchanged(cell: Any, name: str, value: Any) -> bool:
-    return _begun[cell].scalars.get(name, _begun) is value
+_begun: WeakKeyDictionary[Any, dict[tuple[Key, ...], _Begun]] = WeakKeyDictionary()
+_first: WeakKeyDictionary[Any, FirstSeen] = WeakKeyDictionary()
 
 
 def note_begin(cells: Cells) -> None:
     """Note what cells keep, unless that was noted before in this process."""
-    new = {path: _BegunCell() for path, cell in cells if cell not in _begun}
+    new: dict[str, dict[tuple[Key, ...], _Begun]] = {path: {} for path, cell in cells if cell not in _begun}
     if not new:
         return
     for leaf in leaves(cells):
         if leaf.cell in new:
-            new[leaf.cell].values[leaf.at] = _as_begun(leaf)
+            new[leaf.cell][leaf.at] = _as_begun(leaf)
     for path, cell in cells:
         if path in new:
             _begun[cell] = new[path]
-            scalars = {name: value for name, value in vars(cell).items() if isinstance(value, _SCALARS)}
-            new[path].scalars.update(scalars)
+            _first[cell] = FirstSeen()
+            _first[cell].note(vars(cell))
 
 
 def _as_begun(leaf: Leaf) -> _Begun:
@@ -252,8 +134,8 @@ def changed_values(cells: Cells) -> tuple[dict[str, Any], tuple[str, ...]]:
     by_path = dict(cells)
     saved: dict[str, Any] = {}
     unsavable: list[str] = []
-    for leaf in leaves(cells, _unchanged):
-        begun = _begun[by_path[leaf.cell]].values.get(leaf.at)
+    for leaf in leaves(cells, _first):
+        begun = _begun[by_path[leaf.cell]].get(leaf.at)
         if leaf.kind != "parameter" and begun is not None and begun.mark == _mark(leaf):
             continue
         try:
@@ -360,8 +242,8 @@ def _fill(there: Any, value: Any) -> bool:
 def _reset(cells: Cells, saved: Mapping[str, Any]) -> None:
     """Put back what had not changed when the slice was saved, and has since, in a training of this process."""
     by_path = dict(cells)
-    for leaf in list(leaves(cells, _unchanged)):
-        begun = _begun[by_path[leaf.cell]].values.get(leaf.at)
+    for leaf in list(leaves(cells, _first)):
+        begun = _begun[by_path[leaf.cell]].get(leaf.at)
         if str(leaf) in saved or begun is None or begun.plain is None or begun.mark == _mark(leaf):
             continue
         record = {"at": leaf.at, "kind": leaf.kind, "value": from_state(begun.plain), "moved": False}

@@ -16,7 +16,7 @@ from ms_recover.formats.state import STATE_DTYPES
 from ms_recover.model.manifest import Manifest
 from ms_recover.model.texts import list_some
 from ms_recover.stores.digest import digest_of
-from ms_recover.training.attributes import Cells
+from ms_recover.training.cell_values import Cells
 from ms_recover.training.constants import Kept, keep
 from ms_recover.training.gradients import without_gradient
 from ms_recover.training.network import OwnSlice

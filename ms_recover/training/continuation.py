@@ -16,7 +16,7 @@ from ms_recover.model.texts import list_some
 from ms_recover.training.callback_order import around_first, calling_manager
 from ms_recover.training.callback_states import restore_callbacks
 from ms_recover.training.dataset_draws import note_early_draws
-from ms_recover.training.first_step import LoadedValues, is_settled, settle, when_settled
+from ms_recover.training.first_step import LoadedValues, Settling
 from ms_recover.training.generators import (
     GENERATORS,
     begin_drawing,
@@ -116,6 +116,8 @@ class Continuation(Callback):  # type: ignore[misc]
         self._job, self._own, self._done, self._state = job, own, done, state
         self._prover, self._proven, self._is_proven = prover, proven, False
         self._loaded = loaded
+        self.settling = Settling()
+        self._managed = False
         self._in_epoch = done % epoch_steps != 0
         self._callbacks = callbacks
         self._before: dict[str, Any] = {}
@@ -129,6 +131,7 @@ class Continuation(Callback):  # type: ignore[misc]
         sinks = getattr(params, "dataset_sink_mode", False)
         continue_loss_monitors(self._callbacks, self._done, params.batch_num if sinks else 1)
         manager = calling_manager()
+        self._managed = manager is not None
         if manager is None:
             _log.warning(
                 "%s: the callbacks are not called by mindspore.train.Model, so their state and the random generators "
@@ -146,7 +149,7 @@ class Continuation(Callback):  # type: ignore[misc]
     def _compare(self) -> None:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            loaded.compare(self._callbacks, self._state)
+            loaded.compare(self._callbacks, self._state, self.settling)
 
     def _begin_epoch(self, run_context: Any, act: Callable[[], None]) -> None:
         self._compare()
@@ -172,6 +175,8 @@ class Continuation(Callback):  # type: ignore[misc]
     def on_train_step_begin(self, run_context: Any) -> None:
         """Prove the samples where nothing has called for it."""
         self._prove()
+        if not self._managed:  # so that nothing says when all callbacks have begun the step
+            self.settling.settle()
 
     def _prove(self) -> None:
         """Prove the samples, then let that be changed which had to wait for it; once."""
@@ -185,7 +190,7 @@ class Continuation(Callback):  # type: ignore[misc]
                 self._drew = True
             self._prover.prove(lambda: restore_generators(before))
             self._early = {name: before[name] for name in changed_generators(before, generator_states())}
-        when_settled(self._proven)
+        self.settling.when_settled(self._proven)
 
     def _begin_step(self, run_context: Any, act: Callable[[], None]) -> None:
         drawn = changed_generators(self._before, generator_states()) | self._early.keys()
@@ -205,10 +210,10 @@ class Continuation(Callback):  # type: ignore[misc]
                 self._own,
                 named(drawn, GENERATORS),
             )
-        if is_settled():
+        if self.settling.is_settled:
             resume_line().say()
         act()
-        settle()
+        self.settling.settle()
         resume_line().say()
 
     def _may_draw(self) -> bool:

@@ -33,10 +33,6 @@ _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 8
 
-_unsettled: list[LoadedValues] = []
-"""The values of the training of this process that were put back, until its first step shows who else writes them."""
-
-
 _FIRST_EVENTS = ("on_train_epoch_begin", "on_train_step_begin", "epoch_begin", "step_begin")
 
 
@@ -52,37 +48,43 @@ def checked_allow(allow: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-_waiting: list[Callable[[], None]] = []
-"""What is to be done when it has a first step."""
+class Settling:
+    """What is open between the comparison of what a training begins with and its first step; one of each training."""
+
+    def __init__(self) -> None:
+        self._unsettled: list[LoadedValues] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    def add(self, values: LoadedValues) -> None:
+        """Take up values that were put back, until the first step shows who else writes them."""
+        self._unsettled.append(values)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what the training began with is proven, so that files may be renamed."""
+        return not self._unsettled
+
+    def settle(self) -> None:
+        """Refuse values that a callback has written over what was resumed, and that nothing has written since.
+
+        All ranks call it together when all callbacks have begun the first step.
+        """
+        while self._unsettled:
+            self._unsettled.pop().settle()
+        while self._waiting:
+            self._waiting.pop(0)()
+
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Do what must not be done before everything is proven: at once, or when it is settled."""
+        self._waiting.append(action)
+        if self.is_settled:
+            self.settle()
 
 
-def is_settled() -> bool:
-    """Whether what a training began with is proven, so that files may be renamed."""
-    return not _unsettled
-
-
-def settle() -> None:
-    """Refuse values that a callback has written over what was resumed, and that nothing has written since.
-
-    All ranks call it together when all callbacks have begun the first step.
-    """
-    while _unsettled:
-        _unsettled.pop().settle()
-    while _waiting:
-        _waiting.pop(0)()
-
-
-def when_settled(action: Callable[[], None]) -> None:
-    """Do what must not be done before everything is proven: at once, or when it is settled."""
-    _waiting.append(action)
-    if is_settled():
-        settle()
-
-
-def forget() -> None:
-    """Forget the training that has begun before."""
-    _unsettled.clear()
-    _waiting.clear()
+def settling_of(callbacks: Iterable[Any]) -> Settling:
+    """Return what is open in the training that callbacks belong to; of one that was not resumed nothing is."""
+    found = (getattr(one, "settling", None) for one in callbacks)
+    return next((one for one in found if isinstance(one, Settling)), None) or Settling()
 
 
 class LoadedValues:
@@ -127,11 +129,11 @@ class LoadedValues:
         digests, self._begun = self._buffers.load(cell, found.own)
         self._expected |= digests
 
-    def compare(self, callbacks: Iterable[Any], state: RunState | None) -> None:
+    def compare(self, callbacks: Iterable[Any], state: RunState | None, settling: Settling) -> None:
         """Compare everything that was loaded, then restore what cells keep; all ranks call it together.
 
         What a callback has written is put back, so that callbacks which write it at the first step find what they would
-        have found in the interrupted training. Where none does, `settle` refuses it.
+        have found in the interrupted training. Where none does, `settling` refuses it.
         """
         job, own = self._found.job, self._found.own
         differing = job.run_together("comparing what was loaded", self._differing)
@@ -151,7 +153,7 @@ class LoadedValues:
         self._pending = tuple(name for name in differing if name not in self._allow)
         if not job.holds_everywhere(not self._pending, "comparing what was loaded"):
             job.run_together("loading once more what a callback wrote", self._put_back)
-            _unsettled.append(self)
+            settling.add(self)
         begun = job.run_together("restoring what cells keep", lambda: restore(self._network(), state, own))
         if self._model is not None and is_graph():
             compile_with(self._model.train_network, [*self._begun, *begun])

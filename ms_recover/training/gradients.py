@@ -19,9 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 def end_recording() -> None:
-    """End the recording of a gradient that an error has left open; nothing of the process is recorded at a resume."""
+    """End the recording of a gradient that an error has left open; nothing is recorded where a training begins."""
     if _pynative_executor.grad_flag():
-        _pynative_executor.clear_res()
+        try:
+            _pynative_executor.clear_res()
+        except Exception as error:  # of an operator that failed then, which MindSpore raises only now
+            _log.info("an operator of the network had failed: %s", str(error).partition("\n")[0])
+            _pynative_executor.clear_res()
         _log.info("MindSpore was left recording a gradient, by an error that came out of a network: it is ended")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ms_recover.errors import InputError
 from ms_recover.training.job import TrainingJob
 from ms_recover.training.network import OwnSlice
-from ms_recover.training.proof import resume_line
+from ms_recover.training.proof import ResumeLine, resume_line, said_in
 from ms_recover.training.proving import refuse_or_warn, why_different, why_unproven
 from ms_recover.training.run_state import RunState
 from ms_recover.training.sample_proof import SampleProof, combined
@@ -18,16 +19,26 @@ from ms_recover.training.sample_proof import SampleProof, combined
 _log = logging.getLogger(__name__)
 
 
-_waiting: dict[int, LoopProof] = {}
-"""What each rank of this process has resumed and not yet proven."""
+class _Thread(threading.local):
+    """What this thread, in which one training runs, has resumed last and not yet proven."""
+
+    def __init__(self) -> None:
+        self.waiting: LoopProof | None = None
 
 
-def end_waiting(rank: int) -> None:
+_thread = _Thread()
+
+
+def end_waiting() -> None:
     """Say what a loop has proven that begins to save, and that its samples are not; all ranks together."""
-    waiting = _waiting.pop(rank, None)
+    waiting, _thread.waiting = _thread.waiting, None
     if waiting is not None:
         waiting.give_up()
-        resume_line().say()
+
+
+def forget_waiting() -> None:
+    """Forget a resume that was not proven: it has failed, or another one begins. It can still be proven itself."""
+    _thread.waiting = None
 
 
 class BehindProof:
@@ -84,10 +95,13 @@ class LoopProof:
     proof: SampleProof | None = field(default=None, init=False)
     """What is known of the samples so far."""
     _drew: bool = field(default=False, init=False)
+    _given_up: bool = field(default=False, init=False)
+    _line: ResumeLine = field(default_factory=resume_line, init=False)
+    """That of this resume: another one may begin before it is proven, such as that of a second network."""
 
     def __post_init__(self) -> None:
         waits = self.job.holds_everywhere(self.state is not None and self.state.knows_batch, "proving the samples")
-        _waiting[self.job.rank] = self
+        _thread.waiting = self
         if not waits:
             self._end(SampleProof("unproven", "the loop gives save() no batch, see SliceSaver.save"))
 
@@ -103,25 +117,33 @@ class LoopProof:
 
         self.job.run_together("proving the samples", look)
         proof = combined(self.job.gather_text(rows[0], "proving the samples"))
-        _waiting.pop(self.job.rank, None)
+        if _thread.waiting is self:
+            _thread.waiting = None
         self._end(proof, None if allow else "go on with prove(..., allow_dataset_change=True)")
-        resume_line().say()
+        self._line.say()
         return BehindProof(iterator)
 
     def give_up(self) -> None:
-        """Go on without the proof."""
+        """Go on without the proof, and say so."""
+        self._given_up = self.proof is None
         self._end(SampleProof("unproven", "nothing has called prove() of the resumption"))
+        self._line.say()
 
     def _end(self, proof: SampleProof, otherwise: str | None = None) -> None:
-        """Have the rest follow, once, unless other samples are refused."""
-        if self.proof is not None:
+        """Have the rest follow, once, unless other samples are refused; these are behind a save, too."""
+        late = self.proof is not None
+        if late and not (self._given_up and proof.outcome == "differs"):
             return
         self.proof = proof
         try:
-            refuse_or_warn(self.own, proof, otherwise)
+            with said_in(self._line):
+                refuse_or_warn(self.own, proof, otherwise)
         except InputError:
-            self.refused()
+            if not late:
+                self.refused()
             raise
+        if late:
+            return
         for doubt in self.doubts if proof.outcome == "unproven" else ():
             _log.warning("%s: %s", self.own, doubt)
         self.proven()

@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -190,6 +191,16 @@ def forget_line() -> None:
 def resume_line() -> ResumeLine:
     """Return the line of the present resume; without one what is stated goes nowhere."""
     return _thread.line
+
+
+@contextmanager
+def said_in(line: ResumeLine) -> Iterator[None]:
+    """Have what a block states stand in the line of its own resume, where others have begun since."""
+    before, _thread.line = _thread.line, line
+    try:
+        yield
+    finally:
+        _thread.line = before
 
 
 def is_quiet(environ: Mapping[str, str] = os.environ) -> bool:

@@ -21,7 +21,6 @@ from ms_recover.training.callback_states import why_ended
 from ms_recover.training.cells import as_cell
 from ms_recover.training.continuation import Continuation, agree_state
 from ms_recover.training.first_step import LoadedValues, checked_allow
-from ms_recover.training.first_step import forget as forget_loaded
 from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job, device_target
@@ -46,7 +45,6 @@ _log = logging.getLogger(__name__)
 
 def _forget() -> None:
     forget_resumed()
-    forget_loaded()
     forget_line()
     set_accumulation(1)
 

@@ -19,7 +19,7 @@ from ms_recover.training.found_slice import Found, find_any, load_found
 from ms_recover.training.generators import begin_drawing, restore_generators
 from ms_recover.training.held_directories import holding_directories
 from ms_recover.training.job import current_job
-from ms_recover.training.loop_proof import LoopProof
+from ms_recover.training.loop_proof import LoopProof, forget_waiting
 from ms_recover.training.network_state import restore
 from ms_recover.training.position import Feed, check_feed
 from ms_recover.training.proof import OF_LOOP, resume_line
@@ -160,6 +160,7 @@ def resume(
     >>> done = resumed.step.step if resumed.step else 0  # doctest: +SKIP
     """
     job, network = current_job(), as_cell(parameters)
+    forget_waiting()
     search = make_search(job, root, pattern, group_info, strategy, run, newest, tolerate, fresh, rank_local, keep)
     search = search.choosing(step, ckpt_file).of_program(given_experiments(prefix), prefix)
     cut = ReshardArguments.of(reshard, sources, layouts, accumulate)

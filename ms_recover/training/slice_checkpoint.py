@@ -15,7 +15,8 @@ from ms_recover.model.strategy import Layout
 from ms_recover.training.callback_order import act_last, around_first, calling_manager
 from ms_recover.training.callback_states import callback_states
 from ms_recover.training.dataset_draws import DatasetDraws
-from ms_recover.training.first_step import is_settled, settle
+from ms_recover.training.first_step import Settling, settling_of
+from ms_recover.training.gradients import end_recording
 from ms_recover.training.last_batch import LastBatch
 from ms_recover.training.loss_scales import LossScales
 from ms_recover.training.optimizer_steps import OptimizerSteps
@@ -153,6 +154,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._callbacks: list[Any] = []
         self._order: dict[str, Any] = {}
         self._draws = DatasetDraws()
+        self._settling = Settling()
         self._managed = self._unseeded = self._has_saved = False
 
     @property
@@ -182,6 +184,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, run_context: Any) -> None:
         """Begin a run, and take the last place among the callbacks."""
+        end_recording()  # else each step of this training would run the network twice
         params = run_context.original_args()
         self._last = self._asked = params.cur_step_num
         self._due = self._first_epoch = 0
@@ -203,7 +206,8 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         self._scales = LossScales(params.train_network)
         manager = calling_manager()
         self._managed = manager is not None
-        self._callbacks = list(getattr(params, "list_callback", ()))
+        self._callbacks = list(getattr(params, "list_callback", ()) if manager is None else manager._callbacks)
+        self._settling = settling_of(self._callbacks)
         if manager is None:
             if self._callbacks and self._callbacks[-1] is not self:
                 _log.warning("these callbacks are not called by mindspore.train.Model: put SliceCheckpoint last")
@@ -218,14 +222,14 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Set newer slices aside, and refuse states that cannot be saved, before a sample is read."""
         self.saver.note_begin()
         act()
-        if is_settled():
+        if self._settling.is_settled:
             self._place_run(run_context.original_args())
         self.saver.job.run_connected("reading the state of the callbacks", lambda: self._state().encoded())
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note the optimizer's counter where a slice may be saved behind the step."""
         params = run_context.original_args()
-        settle()
+        self._settling.settle()
         self._place_run(params)
         if self._may_end(params):
             self._updates.note()
@@ -272,6 +276,7 @@ class SliceCheckpoint(Callback):  # type: ignore[misc]
         """Give the directory back when the training has ended."""
         self._loops -= 1
         if self._loops == 0:
+            self._settling = Settling()
             self.saver.release()
 
     def on_train_end(self, run_context: Any) -> None:

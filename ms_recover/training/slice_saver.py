@@ -219,7 +219,7 @@ class SliceSaver:
 
     def network_state(self) -> dict[str, Any]:
         """Return what a state holds of the network: its buffers, and what its cells keep."""
-        return self._beside.take(as_cell(self._network))
+        return self._beside.take(as_cell(None) if self._network is None else self._network)
 
     def _prepare(self) -> None:
         """Check the parameters, lock the directory, and write what lies beside the slices."""
@@ -273,7 +273,7 @@ class SliceSaver:
             self.begin(first=named)
         if named <= self._newest:
             raise UsageError(f"step {named} does not come behind step {self._newest}, which was saved last")
-        end_waiting(self._job.rank)
+        end_waiting()
         if not self._is_placed:
             self.set_aside_newer(Step(named.epoch, named.step - 1))
         doing = f"saving step {step}" if epoch is None else f"saving in epoch {epoch}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -37,8 +38,11 @@ def saved_parameters(network: Any) -> list[Any]:
     stage; without parameters that have no elements. ``mindspore.save_checkpoint`` (``train/serialization.py``) chooses
     the same.
     """
-    parameters = [parameter for _, parameter in network.parameters_and_names()]
-    everything = not is_compiled_parallel(network) or ms.get_context("mode") != ms.GRAPH_MODE
+    return _saved(list(network.get_parameters()))
+
+
+def _saved(parameters: list[Any]) -> list[Any]:
+    everything = not _is_cut(parameters) or ms.get_context("mode") != ms.GRAPH_MODE
     return [
         parameter
         for parameter in parameters
@@ -50,7 +54,11 @@ def saved_parameters(network: Any) -> list[Any]:
 
 def is_compiled_parallel(network: Any) -> bool:
     """Whether the compiler of (semi-)auto parallel has cut the parameters."""
-    return any(parameter.param_info.is_param_init for parameter in network.get_parameters())
+    return _is_cut(network.get_parameters())
+
+
+def _is_cut(parameters: Iterable[Any]) -> bool:
+    return any(parameter.param_info.is_param_init for parameter in parameters)
 
 
 def saved_names(network: Any) -> frozenset[str]:
@@ -74,13 +82,15 @@ def read_contents(network: Any) -> Contents | None:
     None when there are parameters that MindSpore must read itself: maps, cached and offloaded ones, those that pipeline
     stages share, and those whose bytes are no plain array.
     """
-    if not is_compiled_parallel(network):
+    everything = list(network.get_parameters())  # one walk: a network has thousands of cells
+    if any(parameter.has_init for parameter in everything) and not _is_cut(everything):
         network.init_parameters_data()
-    parameters = saved_parameters(network)
+        everything = list(network.get_parameters())
+    parameters = _saved(everything)
     if any(
         parameter.cache_enable or isinstance(parameter, MapParameter) or parameter.data.offload_file_path()
         for parameter in parameters
-    ) or any(parameter.param_info.is_pipeline_shared_param for parameter in network.get_parameters()):
+    ) or any(parameter.param_info.is_pipeline_shared_param for parameter in everything):
         return None
     described = [describe(parameter.name, parameter) for parameter in parameters]
     known = tuple(one for one in described if one is not None)

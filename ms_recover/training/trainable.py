@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ms_recover.model.texts import list_some
-from ms_recover.training.attributes import Cells
+from ms_recover.training.cell_values import Cells
 from ms_recover.training.network import OwnSlice
 
 _log = logging.getLogger(__name__)
@@ -16,18 +16,14 @@ _log = logging.getLogger(__name__)
 _MOST_NAMED = 8
 
 _begun: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
-"""By cell, as it was when the cell was first seen in this process."""
-
-
-def _own_flags(cell: Any) -> dict[str, bool]:
-    return {one.name: bool(one.requires_grad) for one in cell._params.values() if one is not None}
+"""By cell, as it was when the cell was first seen in this process, by the attribute that holds the parameter."""
 
 
 def note_begin(cells: Cells) -> None:
     """Note which parameters are trained, unless that was noted before in this process."""
     for _, cell in cells:
         if cell._params and cell not in _begun:
-            _begun[cell] = _own_flags(cell)
+            _begun[cell] = {key: bool(one.requires_grad) for key, one in cell._params.items() if one is not None}
 
 
 def changed_flags(cells: Cells) -> dict[str, bool]:
@@ -35,8 +31,11 @@ def changed_flags(cells: Cells) -> dict[str, bool]:
     note_begin(cells)
     changed: dict[str, bool] = {}
     for _, cell in cells:
-        before = _begun.get(cell, {})
-        changed |= {name: now for name, now in _own_flags(cell).items() if before.get(name, now) != now}
+        before = _begun.get(cell, {}) if cell._params else {}
+        for key, flag in before.items():
+            one = cell._params.get(key)
+            if one is not None and (now := bool(one.requires_grad)) != flag:
+                changed[one.name] = now
     return changed
 
 

@@ -38,10 +38,20 @@ def test_every_command_takes_the_same_experiment(tree, recover_ckpt, words, pref
     history = recover_ckpt("history", tree, "--json", *words).json
     assert history["steps"][-1]["step"] == number["step"]
     assert [WARNING in note for note in history["notes"]] == [True] * (not words)
-    assert f"ms_recover_newest_step {step[2:]}.0" in recover_ckpt("metrics", tree, *words).out
+    figures = recover_ckpt("metrics", tree, *words)
+    assert f"ms_recover_newest_step {step[2:]}.0" in figures.out
+    assert (WARNING in figures.err) == (not words)
     made = recover_ckpt("reshard", tree, "-o", tmp_path / "out", "--full", *words)
     assert f"DONE: step {step} is cut anew" in made.out
     assert (WARNING in made.out) == (not words)
+
+
+def test_a_scan_names_the_experiments_in_one_line(tree, recover_ckpt):
+    said = "experiments, which --run takes by their names: 'lr_0.01' up to step 1_100, 'lr_0.5' up to step 1_200"
+    assert said in recover_ckpt("scan", tree).out.splitlines()
+    for path in tree.rglob("lr_0.5*"):
+        path.unlink()
+    assert "experiments" not in recover_ckpt("scan", tree).out
 
 
 @pytest.mark.parametrize(("words", "prefix", "step"), CASES)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,13 @@ import pytest
 
 from ms_recover import api
 from ms_recover.errors import MsRecoverError
+from ms_recover.execution.set_aside import rename_slice, supersede
 from ms_recover.file_names import MANIFEST_SUFFIX, STATE_SUFFIX
 from ms_recover.model.actions import FileState
 from ms_recover.model.options import PlanOptions
 from ms_recover.model.plan import GivenUpSlice, Plan
 from ms_recover.model.steps import Step
+from ms_recover.stores.local_store import LocalStore
 from ms_recover.testing.trees import make_tree
 from tests.support import faulty_disk as support
 from tests.support.faults import WRITING, Faults
@@ -113,7 +115,8 @@ class Outvoted:
         folder = self.root / "ckpt_dir2"
         for suffix, data in {"": self.newer, **BESIDE}.items():
             places = [folder / f"{NEWER}{suffix}", folder / f"{NEWER}.superseded{suffix}"]
-            assert [place.read_bytes() for place in places if place.exists()] == [data], suffix
+            assert {place.read_bytes() for place in places if place.exists()} == {data}, suffix
+        check_whole(folder / NEWER, folder / f"{NEWER}.superseded")
 
     def complete(self) -> None:
         """The next run brings everything to its end, each slice set aside once, and the next has nothing to do."""
@@ -128,6 +131,56 @@ class Outvoted:
         assert not [*self.root.rglob("*.tmp")]
         assert not self.plan().changes_anything
         assert not api.verify(api.scan(self.root)).wrong
+
+
+def check_whole(*paths: Path) -> None:
+    """A slice is under one of the names, and under none of them without its manifest and its state."""
+    there = [path for path in paths if path.exists()]
+    assert there
+    for path in there:
+        assert {suffix: path.with_name(f"{path.name}{suffix}").read_bytes() for suffix in BESIDE} == BESIDE
+
+
+@LINKS
+@pytest.mark.parametrize("kind", ["kill", "kill after", "EIO"])
+@pytest.mark.parametrize("way", ["away", "back"])
+def test_a_strike_between_the_renames_never_leaves_a_slice_without_its_state(
+    way: str, kind: str, links: Callable[[], AbstractContextManager[None]], base: Path
+) -> None:
+    """Struck at each call, and gone on with: the slice is whole under one name or the other, in the end under one."""
+    folder = base / "ckpt_dir2"
+    final, aside = folder / NEWER, folder / f"{NEWER}.superseded"
+    begin, end = (final, aside) if way == "away" else (aside, final)
+    store = LocalStore(str(folder))
+
+    def work() -> None:
+        if way == "away":
+            supersede(store, NEWER)
+        else:
+            rename_slice(store, aside.name, NEWER)
+
+    def again() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for suffix, data in {"": b"a slice", **BESIDE}.items():
+            begin.with_name(f"{begin.name}{suffix}").write_bytes(data)
+
+    def struck(faults: Faults) -> None:
+        with links(), faults.installed(), suppress(MsRecoverError):
+            work()
+
+    again()
+    whole = Faults(str(base), 0, kind, CALLS)
+    struck(whole)
+    assert len(whole.trace) >= 8
+    for number in range(1, len(whole.trace) + 1):
+        again()
+        in_a_child(partial(struck, Faults(str(base), number, kind, CALLS)))
+        check_whole(final, aside)
+        with links():
+            work()
+        assert sorted(path.name for path in folder.iterdir()) == sorted(f"{end.name}{one}" for one in ("", *BESIDE))
+        check_whole(end)
 
 
 @LINKS
@@ -154,7 +207,8 @@ def test_sigkill_at_every_call(kind: str, links: Callable[[], AbstractContextMan
                 assert api.apply(plan).exit_code == 0
                 tree.check()
             tree.complete()
-    assert killed >= len(whole.trace) - 2  # no link that is refused kills behind it
+    refused = sum(call.startswith("link") for call in whole.trace)
+    assert killed >= len(whole.trace) - refused  # no link that is refused kills behind it
 
 
 @LINKS

@@ -183,3 +183,32 @@ def test_nothing_is_set_aside_where_a_callback_is_refused(tmp_path):
 def test_names_that_are_none_are_an_error(tmp_path, allow):
     with pytest.raises(UsageError, match=r"allow=.*give the names of parameters"):
         go_on(tmp_path, AtBegin(), allow=allow)
+
+
+class Teacher(Callback):
+    """Resumes another network as its own training begins."""
+
+    stateless = True
+
+    def __init__(self, root):
+        super().__init__()
+        self.root, self.resumed = root, None
+
+    def on_train_step_begin(self, run_context):
+        if self.resumed is None:
+            saver = checkpoint(self.root)
+            self.resumed = recover_train(make_model(), make_dataset(), self.root, more_epochs=1, callbacks=[saver])
+
+
+def test_another_training_that_is_resumed_meanwhile_settles_nothing_of_the_first(tmp_path):
+    """What a callback wrote over the weights is refused, and nothing is renamed, whatever else is resumed before."""
+    other, root = tmp_path / "other", tmp_path / "root"
+    quiet = AtBegin("0.weight")
+    quiet.acts = False
+    for place in (other, root):
+        train(place, 11, quiet)
+    before, teacher, model = files(root), Teacher(other), make_model()
+    with pytest.raises(InputError, match=r"0\.weight would not be what was resumed.*\(AtBegin\)"):
+        recover_train(model, make_dataset(), root, EPOCHS, [AtBegin("0.weight"), teacher, checkpoint(root)])
+    assert teacher.resumed.trained
+    assert files(root) == before

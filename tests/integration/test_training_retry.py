@@ -1,7 +1,8 @@
 """A retry in the process of an error that came out of the network: MindSpore is left recording a gradient."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.mindspore
@@ -19,7 +20,12 @@ from tests.support.trainings import STEPS, Losses, checkpoint, make_dataset, mak
 FAULT = {"kind": None}
 """What fails at present: no network keeps it."""
 
-ERRORS = {"operator": ValueError, "assert": AssertionError, "interrupt": KeyboardInterrupt}
+ERRORS = {
+    "operator": ValueError,
+    "assert": AssertionError,
+    "interrupt": KeyboardInterrupt,
+    "operator, raised late": KeyboardInterrupt,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +58,9 @@ class Failing(nn.Cell):
             return ops.concat((found, x), 0)
         if self.calls == 4 and FAULT["kind"] == "assert":
             assert x.sum() > 100, "a bad sample"
+        if self.calls == 4 and FAULT["kind"] == "operator, raised late":
+            ops.matmul(x, ms.Tensor(np.zeros((3, 5, 7), np.float32)))  # MindSpore raises it when it waits for it
+            raise KeyboardInterrupt
         if self.calls == 4 and FAULT["kind"] == "interrupt":
             raise KeyboardInterrupt
         return found
@@ -65,6 +74,9 @@ def failing(kind):
             yield
     finally:
         FAULT["kind"] = None
+        for wait in (ms.runtime.synchronize, make_network):  # an operator's error is raised once more by the next one
+            with suppress(RuntimeError):
+                wait()
 
 
 class Scaled(Callback):
@@ -135,3 +147,17 @@ def test_a_loop_is_resumed_in_the_process_of_an_error_out_of_its_network(tmp_pat
         seen, end = train(done=2)
         assert seen == {step: loss for step, loss in whole.items() if step > 2}
         assert end == last
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_training_that_begins_anew_behind_an_error_out_of_the_network_runs_it_once_a_step(tmp_path, kind):
+    """Also where nothing is resumed, by ``Model.train`` alone: what the network keeps moves once."""
+    alone, whole = make_model(), Losses()
+    alone.train(2, make_dataset(), callbacks=[whole])
+    with failing(kind):
+        make_model().train(2, make_dataset())
+    again, losses = make_model(), Losses()
+    again.train(2, make_dataset(), callbacks=[losses, checkpoint(tmp_path, 2)])
+    assert losses.seen == whole.seen
+    assert again.train_network.network._backbone.calls == alone.train_network.network._backbone.calls
+    assert values(again) == values(alone)

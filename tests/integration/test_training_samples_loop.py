@@ -179,3 +179,38 @@ def test_a_loop_that_proves_nothing_has_a_line_that_says_so(tmp_path, folder, ca
     Loop(tmp_path / "kept", stop=13).one_iterator(batches(lambda _: make(), folder))
     Loop(tmp_path / "kept").one_iterator(batches(lambda _: make(), folder), proves=False)
     assert caplog.text.count("samples not proven: nothing has called prove() of the resumption") == 1
+
+
+def resumed_at(loop, dataset):
+    resumed = resume(loop.trained, loop.root)
+    dataset.set_init_step(resumed.step.step - 1)
+    return resumed, dataset.create_tuple_iterator(num_epochs=EPOCHS)
+
+
+def test_two_loops_that_are_resumed_together_prove_each_their_own(tmp_path, folder, capsys):
+    """Such as two networks of one program; the second one must neither prove nor forget the first."""
+    ds.config.set_fast_recovery(True)
+    for name in ("one", "two"):
+        Loop(tmp_path / name, stop=9).one_iterator(batches(lambda _: plain(), folder), starts=True)
+    one, two = Loop(tmp_path / "one"), Loop(tmp_path / "two")
+    first, first_batches = resumed_at(one, batches(lambda _: plain(), folder))
+    second, second_batches = resumed_at(two, batches(lambda _: other_contents(), folder))
+    capsys.readouterr()
+    first.prove(first_batches)
+    said = capsys.readouterr().err
+    assert said.count("resumed from step") == 1
+    assert "weights, optimizer and samples proven" in said
+    with pytest.raises(InputError, match="column 1 has other values"):
+        second.prove(second_batches)
+    assert "resumed from step" not in capsys.readouterr().err
+
+
+def test_other_samples_are_refused_behind_a_save_that_came_first(tmp_path, folder):
+    ds.config.set_fast_recovery(True)
+    Loop(tmp_path, stop=9).one_iterator(batches(lambda _: plain(), folder), starts=True)
+    loop = Loop(tmp_path)
+    resumed, iterator = resumed_at(loop, batches(lambda _: other_contents(), folder))
+    with loop.saver() as saver:
+        saver.save(resumed.step.step + 1)
+        with pytest.raises(InputError, match="column 1 has other values"):
+            resumed.prove(iterator)

@@ -17,6 +17,11 @@ from ms_recover.splitting.chain import NotAChainError, trace_chain  # noqa: E402
 SCALE = 2.0
 
 
+@pytest.fixture(autouse=True)
+def pynative(_mode_as_before):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def first_operator_error_absorbed():
     stages.absorb_first_operator_error()

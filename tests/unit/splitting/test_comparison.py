@@ -16,6 +16,11 @@ from ms_recover.splitting.comparison import Comparison, compare_sample, same_wei
 from ms_recover.splitting.stages import ModelPart, stages_of, whole_model  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def pynative(_mode_as_before):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
 def rows(count, seed=0):
     return np.random.default_rng(seed).standard_normal((count, 4), np.float32)
 

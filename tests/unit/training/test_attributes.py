@@ -1,8 +1,10 @@
 """What cells keep: whatever is put there and changed is found, saved and restored, wherever Python can keep it."""
 
+import gc
 import random
 from collections import deque
 from types import SimpleNamespace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import amp, nn  # noqa: E402
 
-from ms_recover.training.attributes import changed_values, note_begin, restore_values  # noqa: E402
+from ms_recover.training.attributes import _mark, changed_values, note_begin, restore_values  # noqa: E402
+from ms_recover.training.cell_values import leaves  # noqa: E402
 from ms_recover.training.network import OwnSlice  # noqa: E402
 from ms_recover.training.state_values import from_state, to_state  # noqa: E402
 
@@ -139,6 +142,86 @@ def test_whatever_a_cell_keeps_goes_on(seed, caplog):
     assert caplog.messages == []
     left, _ = changed_values(cells_of(other))
     assert left.keys() == saved.keys()
+
+
+def whole_walk(network, begun):
+    """Return the names of what has changed, by everything that every cell keeps, without a glance at what is known."""
+    now = {str(leaf): (leaf.kind, _mark(leaf)) for leaf in leaves(cells_of(network))}
+    return {name for name, one in now.items() if one[0] == "parameter" or begun.get(name) != one}
+
+
+KEPT = (
+    lambda number: number,
+    float,
+    lambda number: number % 2 == 0,
+    lambda number: f"n{number}",
+    lambda number: (number, ("a", None)),
+    lambda number: [number, 1.5, "b"],
+    lambda number: [],
+    lambda number: [(number, 2), None],
+    lambda number: {"a": number},
+    lambda number: [np.full(2, number)],
+    lambda number: ms.ops.ReLU(),
+    lambda number: cells_of,
+    Box,
+    lambda number: SimpleNamespace(value=[number]),
+    np.float32,
+    lambda number: ms.ParameterTuple([]),
+)
+
+
+def alter(rng, cell):
+    """Change one thing that a cell keeps, in place or not, as programs do."""
+    names = [name for name in vars(cell) if name.startswith("v")]
+    name, number = rng.choice(names), rng.randrange(1000)
+    value = vars(cell)[name]
+    inner = value.value if isinstance(value, SimpleNamespace) else value
+    way = rng.choice(["set", "within", "swap", "add", "remove", "same"])
+    if way == "set":
+        setattr(cell, name, rng.choice(KEPT)(number))
+    elif way == "within" and type(inner) is list and inner:
+        inner[rng.randrange(len(inner))] = rng.choice(KEPT)(number)
+    elif way == "within" and isinstance(value, Box):
+        value.value = number
+    elif way == "within" and isinstance(value, dict):
+        value["a"] = [number]
+    elif way == "swap" and type(inner) is list:
+        inner.reverse()
+        inner.append(True)
+    elif way == "add":
+        setattr(cell, f"v{number}", rng.choice(KEPT)(number))
+    elif way == "remove" and len(names) > 1:
+        delattr(cell, name)
+        setattr(cell, f"v{number}", value)  # as many as before
+    elif way == "same" and isinstance(value, (int, float)):
+        setattr(cell, name, type(value)(float(value)))  # an equal one
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_glance_misses_nothing_that_a_whole_walk_finds(seed):
+    rng = random.Random(seed)
+    network = Holder(1, Holder(2, None))
+    for cell in (network, network.inner):
+        for place in range(rng.randrange(1, 12)):
+            setattr(cell, f"v{place}", rng.choice(KEPT)(place))
+    begun = {str(leaf): (leaf.kind, _mark(leaf)) for leaf in leaves(cells_of(network))}
+    note_begin(cells_of(network))
+    for _ in range(6):
+        alter(rng, rng.choice([network, network.inner]))
+        saved, unsavable = changed_values(cells_of(network))
+        assert {*saved, *unsavable} == whole_walk(network, begun)
+
+
+def test_what_is_compared_keeps_no_network_alive():
+    network = Holder(1, None)
+    network.own = network.construct  # as a trainer keeps the forward that it calls
+    network.pair = (1, "a")
+    note_begin(cells_of(network))
+    changed_values(cells_of(network))
+    gone = ref(network)
+    del network
+    gc.collect()
+    assert gone() is None
 
 
 def test_what_changed_behind_the_slice_is_put_back_in_the_process():
